@@ -1,0 +1,176 @@
+"""Recipes: one YAML file <-> typed, frozen records <-> `section.key=value` overrides.
+
+A record is a frozen dataclass that lives next to what it configures; `record` builds it from a recipe's mapping and
+refuses unknown keys and wrong types with the key's full name. This file knows no record but the recipe itself.
+"""
+
+import difflib
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from transduct.errors import TransductError
+
+Record = TypeVar("Record")
+PROFILES = "profiles"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The sections of a recipe; a task turns each into a record of its own."""
+
+    task: str
+    data: dict[str, Any] = field(default_factory=dict)
+    tokenizer: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+    decoding: dict[str, Any] = field(default_factory=dict)
+    stages: list[dict[str, Any]] = field(default_factory=list)
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that reads `1e-3` as a number and refuses a key given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.MarkedYAMLError(problem=f"the key '{key}' appears twice", problem_mark=node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?([0-9][0-9_]*)(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = (), profile: str | None = None) -> Recipe:
+    """Read a recipe, lay the named profile over it, then the overrides, in that order.
+
+    Raises:
+        TransductError: the file is missing or not a recipe, the profile or a key is unknown, a value has a wrong type.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TransductError(f"{path}: cannot read the recipe ({error}); give the path of a YAML file") from error
+    tree = _parse_yaml(text, str(path))
+    if not isinstance(tree, dict):
+        raise TransductError(f"{path}: found {_kind(tree)}, expected a recipe with the key 'task'")
+    profiles = tree.pop(PROFILES, {})
+    if profile is not None:
+        if not isinstance(profiles, dict) or profile not in profiles:
+            raise TransductError(f"{path}: no profile '{profile}'{_nearest(profile, profiles or {})}")
+        tree = merge(tree, profiles[profile])
+    for override in overrides:
+        tree = merge(tree, parse_override(override))
+    return record(Recipe, tree, "", str(path))
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """`training.steps=2000` -> `{"training": {"steps": 2000}}`; the value is read as YAML."""
+    name, _, value = text.partition("=")
+    if not name or not all(name.split(".")):
+        raise TransductError(f"the override '{text}' has no key; write section.key=value")
+    tree = _parse_yaml(value, f"the override '{text}'")
+    for key in reversed(name.split(".")):
+        tree = {key: tree}
+    assert isinstance(tree, dict)
+    return tree
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid over `base`, mapping by mapping; anything that is not a mapping is replaced whole."""
+    if not isinstance(over, Mapping):
+        raise TransductError(f"found {_kind(over)}, expected a mapping of keys to lay over the recipe")
+    result = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merge(result[key], value) if both else value
+    return result
+
+
+def dump(tree: Any) -> str:
+    """YAML text of plain mappings, lists and scalars, keys in the order given."""
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=110)
+
+
+def record(cls: type[Record], values: Any, where: str, source: str = "recipe") -> Record:
+    """Build the frozen dataclass `cls` from a mapping; `where` is the mapping's full name in the recipe.
+
+    Raises:
+        TransductError: an unknown key (the nearest known one is named), a missing one, a wrong type, or a value
+            that the record's own `__post_init__` refuses.
+    """
+    if not isinstance(values, Mapping):
+        raise TransductError(f"{source}: {where or 'the recipe'} is {_kind(values)}, expected a mapping of keys")
+    prefix = f"{where}." if where else ""
+    names = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    for key in values:
+        if key not in names:
+            raise TransductError(f"{source}: unknown key '{prefix}{key}'{_nearest(str(key), names)}")
+    hints = get_type_hints(cls)
+    built = {key: _value(hints[key], value, f"{prefix}{key}", source) for key, value in values.items()}
+    try:
+        return cls(**built)
+    except TypeError as error:
+        missing = re.findall(r"'(\w+)'", str(error))
+        raise TransductError(f"{source}: missing key '{prefix}{missing[0] if missing else error}'") from error
+    except ValueError as error:
+        raise TransductError(f"{source}: {where or 'recipe'}: {error}") from error
+
+
+def _value(hint: Any, value: Any, name: str, source: str) -> Any:
+    """`value` as the type `hint`: records and lists of records are built, everything else is checked strictly."""
+    arguments = get_args(hint)
+    if get_origin(hint) in (Union, UnionType) and any(is_dataclass(a) for a in arguments):
+        if value is None and type(None) in arguments:
+            return None
+        hint = next(a for a in arguments if is_dataclass(a))
+    if is_dataclass(hint):
+        return record(hint, value, name, source)  # type: ignore[arg-type]
+    if get_origin(hint) is list and is_dataclass(get_args(hint)[0]):
+        if not isinstance(value, list):
+            raise TransductError(f"{source}: {name} is {_kind(value)}, expected a list")
+        return [record(get_args(hint)[0], item, f"{name}[{i}]", source) for i, item in enumerate(value)]
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(hint).validate_python(value, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
+        expected = first["msg"].removeprefix("Input should be ")
+        raise TransductError(f"{source}: {name}{place} is {_kind(first['input'])}, expected {expected}") from error
+
+
+def _parse_yaml(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise TransductError(f"{source}{line}: not valid YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise TransductError(f"{source}: not valid YAML: {error}") from error
+
+
+def _nearest(name: str, known: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean '{close[0]}'?" if close else f"; known are: {', '.join(known)}"
+
+
+def _kind(value: Any) -> str:
+    """A short name for a value of the wrong type: the value itself where it is short."""
+    if value is None:
+        return "empty"
+    if isinstance(value, dict | list):
+        return {dict: "a mapping", list: "a list"}[type(value)]
+    return f"{value!r:.60}"

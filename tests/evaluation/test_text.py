@@ -1,0 +1,163 @@
+"""Scores equal sacrebleu's own; edit rates equal a second definition."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import asdict
+from functools import cache
+
+import pytest
+from sacrebleu.metrics import BLEU
+
+from transduct.errors import TransductError
+from transduct.evaluation import text
+
+HYPOTHESES = ["the cat sat on the mat .", "a red house by the sea", "er isst , 나는 학교에 간다", "yes"]
+OTHER = ["a cat sits on mats .", "the red house by the sea", "nothing here", "yes"]
+FIRST = ["the cat sat on a mat .", "the red house by the sea", "나는 학교에 간다", "yes"]
+SECOND = ["a cat sat on the mat .", "a house at the seaside", "저는 학교에 갑니다", "yeah"]
+REFERENCES = [list(pair) for pair in zip(FIRST, SECOND)]
+
+
+def sacrebleu(folder, systems, *options):
+    """What the sacrebleu command prints about the systems."""
+    for name, lines in {"first": FIRST, "second": SECOND, **systems}.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", "first", "second", "-i", *systems, *options]
+    command += ["-m", "bleu", "chrf", "ter", "--width", "17"]
+    return subprocess.run(command, cwd=folder, capture_output=True, check=True, encoding="utf-8").stdout
+
+
+@pytest.mark.parametrize("tokenize", ["13a", "char"])
+def test_scores_signatures_and_intervals_are_those_of_the_sacrebleu_command(tmp_path, tokenize):
+    options = ["--format", "json", "--confidence", "--tokenize", tokenize]
+    theirs = json.loads(sacrebleu(tmp_path, {"system": HYPOTHESES}, *options))
+    ours = text.corpus_scores(HYPOTHESES, REFERENCES, tokenize=tokenize)
+    for name, reported in zip(("bleu", "chrf", "ter"), theirs):
+        mean, half_width = reported["confidence_mean"], reported["confidence_var"]
+        assert ours.scores[name] == reported["score"]
+        assert ours.details[name] == {
+            "signature": reported["signature"],
+            "mean": mean,
+            "interval": [mean - half_width, mean + half_width],
+        }
+
+
+def test_p_values_are_those_of_the_sacrebleu_command(tmp_path):
+    table = sacrebleu(tmp_path, {"other": OTHER, "ours": HYPOTHESES}, "--format", "latex", "--paired-bs")
+    p_values = text.paired_test(HYPOTHESES, OTHER, REFERENCES)
+    # Four decimals tell all p-values of 1,000 resamples apart, for they are multiples of 1/1001.
+    assert [f"{p:.4f}" for p in p_values.values()] == re.findall(r"p = (\S+)\)", table)
+    assert list(p_values) == ["bleu", "chrf", "ter"]
+
+
+def test_sentences_may_have_different_numbers_of_references():
+    ragged = [FIRST[:1], REFERENCES[1], FIRST[2:3], REFERENCES[3]]
+    ours = text.corpus_scores(HYPOTHESES, ragged, metrics=["bleu"], intervals=False)
+    theirs = BLEU().corpus_score(HYPOTHESES, [FIRST, [None, SECOND[1], None, SECOND[3]]])
+    assert ours.scores == {"bleu": theirs.score}
+    assert "nrefs:var" in ours.details["bleu"]["signature"]
+
+
+def test_only_the_metrics_asked_for_are_computed_and_the_result_is_json():
+    quick = text.corpus_scores(HYPOTHESES, REFERENCES, metrics=["chrf", "exact_match"], intervals=False)
+    full = text.corpus_scores(HYPOTHESES, REFERENCES)
+    assert quick.scores == {name: full.scores[name] for name in ("chrf", "exact_match")}
+    assert list(quick.details) == ["chrf"]
+    assert "interval" not in quick.details["chrf"]
+    assert json.loads(json.dumps(asdict(full))) == asdict(full)
+
+
+def test_the_interval_of_a_score_that_is_always_zero():
+    perfect = text.corpus_scores(FIRST, REFERENCES, metrics=["ter"])
+    assert (perfect.scores["ter"], perfect.details["ter"]["interval"]) == (0, [0, 0])
+
+
+def test_exact_match_takes_any_reference_and_word_error_rate_is_the_rest():
+    hypotheses, references = ["a b", "a  b", "c"], [["x", "a b"], ["a b"], ["c", "d"]]
+    assert text.exact_match(hypotheses, references) == pytest.approx(200 / 3)
+    assert text.word_error_rate(hypotheses, references) == pytest.approx(100 / 3)
+
+
+@cache
+def distance(left, right):
+    """Levenshtein distance by its recursive definition."""
+    if not left or not right:
+        return len(left) + len(right)
+    last = distance(left[:-1], right[:-1]) + (left[-1] != right[-1])
+    return min(last, distance(left[:-1], right) + 1, distance(left, right[:-1]) + 1)
+
+
+@pytest.mark.parametrize("left", ["", "a", "a b c", "c b a", "a b a b a", "b a b"])
+@pytest.mark.parametrize("right", ["a", "a b c", "b a b a", "d"])
+def test_token_error_rate_is_edit_distance_over_reference_length(left, right):
+    expected = 100 * distance(tuple(left.split()), tuple(right.split())) / len(right.split())
+    assert text.token_error_rate([left], [[right]]) == expected
+
+
+def test_token_error_rate_takes_the_nearest_reference_and_weighs_sentences_by_length():
+    assert text.token_error_rate(["a b", "c d e f"], [["x y", "a b z"], ["c d e x", "q"]]) == 100 * 2 / 7
+    assert text.token_error_rate(["a b"], [["a", "a b c"]]) == 100 * 1 / 3  # equally near: the longer
+
+
+SCORERS = [text.corpus_scores, text.exact_match, text.word_error_rate, text.token_error_rate]
+
+
+@pytest.mark.parametrize("score", [*SCORERS, lambda h, r: text.paired_test(h, h, r)])
+def test_counts_must_agree(score):
+    with pytest.raises(TransductError, match="2 hypotheses but 1 references"):
+        score(["a", "b"], [["a"]])
+    with pytest.raises(TransductError, match="no sentence to score"):
+        score([], [])
+    with pytest.raises(TransductError, match="sentence 2 has no reference"):
+        score(["a", "b"], [["a"], []])
+    with pytest.raises(TransductError, match="references of sentence 1 are one string"):
+        score(["a"], ["a"])
+
+
+def test_both_systems_of_a_paired_test_are_checked():
+    with pytest.raises(TransductError, match="1 hypotheses but 2 references"):
+        text.paired_test(["a", "b"], ["a"], [["a"], ["b"]])
+
+
+def test_references_without_a_token_have_no_error_rate():
+    with pytest.raises(TransductError, match="references hold no token"):
+        text.token_error_rate(["a"], [[" "]])
+
+
+def test_unknown_names_are_answered_with_the_known_ones():
+    with pytest.raises(
+        TransductError, match="no metric is called 'blue' here; sacrebleu's are bleu, chrf and ter"
+    ):
+        text.corpus_scores(["a"], [["a"]], metrics=["blue"])
+    with pytest.raises(TransductError, match="BLEU has no tokenizer 'klingon'; choose from 13a, char"):
+        text.corpus_scores(["a"], [["a"]], tokenize="klingon")
+
+
+@pytest.mark.parametrize(
+    "tokenize, failure, message",
+    [
+        (
+            "ko-mecab",
+            RuntimeError("extra dependencies"),
+            r"'ko-mecab' is not installed; run: pip install 'sacrebleu\[ko\]'",
+        ),
+        (
+            "flores200",
+            ImportError("sentencepiece"),
+            "'flores200' is not installed; run: pip install sentencepiece",
+        ),
+        ("flores200", OSError("no route"), r"'flores200' could not be fetched \(no route\); connect once"),
+    ],
+)
+def test_a_tokenizer_that_is_not_there_names_its_remedy(monkeypatch, tokenize, failure, message):
+    class Unusable:
+        TOKENIZERS = BLEU.TOKENIZERS
+
+        def __init__(self, tokenize):
+            raise failure
+
+    monkeypatch.setattr(text, "BLEU", Unusable)
+    with pytest.raises(TransductError, match=message):
+        text.corpus_scores(["a"], [["a"]], tokenize=tokenize)

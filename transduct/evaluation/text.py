@@ -1,0 +1,203 @@
+"""Predicted text and its references to numbers: BLEU, chrF, TER, exact match and error rates, all in percent.
+
+A sentence may have one reference or several, and not every sentence as many. BLEU, chrF and TER are
+sacrebleu's (Post, 2018), so that they compare with published ones: the same numbers, signatures and bootstrap
+(1,000 resamples, seeded by the environment variable SACREBLEU_SEED, 12345 if it is not set).
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from sacrebleu.metrics.base import Metric, Score
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import PairedTest
+
+from transduct.errors import TransductError
+
+RESAMPLES = 1000
+
+# What sacrebleu needs for a tokenizer it does not bring along.
+TOKENIZER_REMEDIES = {
+    "ko-mecab": "pip install 'sacrebleu[ko]'",
+    "ja-mecab": "pip install 'sacrebleu[ja]'",
+    "flores101": "pip install sentencepiece",
+    "flores200": "pip install sentencepiece",
+    "spBLEU-1K": "pip install sentencepiece",
+    "spm": "pip install sentencepiece",
+}
+
+
+@dataclass(frozen=True)
+class TextScores:
+    """Scores by name; for sacrebleu's also details: `signature` and, if asked for, `mean` and `interval`."""
+
+    scores: dict[str, float]
+    details: dict[str, dict[str, Any]]
+
+
+def corpus_scores(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    metrics: Sequence[str] = ("bleu", "chrf", "ter", "exact_match"),
+    tokenize: str = "13a",
+    intervals: bool = True,
+) -> TextScores:
+    """Scores of a corpus, with 95 % bootstrap intervals (Koehn, 2004) for BLEU, chrF and TER.
+
+    `metrics` may also name `word_error_rate` and `token_error_rate`; `tokenize` is BLEU's tokenizer. Raises
+    TransductError if counts differ, a sentence has no reference, a metric is unknown or a tokenizer missing.
+    """
+    _check(hypotheses, references)
+    scores: dict[str, float] = {}
+    details: dict[str, dict[str, Any]] = {}
+    for name in metrics:
+        if name in PLAIN_METRICS:
+            scores[name] = PLAIN_METRICS[name](hypotheses, references)
+            continue
+        metric = _sacrebleu_metric(name, tokenize)
+        score = metric.corpus_score(
+            hypotheses, _streams(references), n_bootstrap=RESAMPLES if intervals else 1
+        )
+        scores[name] = score.score
+        details[name] = {"signature": str(metric.get_signature())}
+        if intervals:
+            details[name] |= _interval(score, details[name]["signature"])
+    return TextScores(scores, details)
+
+
+def paired_test(
+    hypotheses: Sequence[str],
+    other: Sequence[str],
+    references: Sequence[Sequence[str]],
+    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
+    tokenize: str = "13a",
+) -> dict[str, float]:
+    """How likely each metric's difference is chance: p-values by paired bootstrap (`sacrebleu --paired-bs`).
+
+    Raises TransductError as `corpus_scores` does.
+    """
+    _check(hypotheses, references)
+    _check(other, references)
+    systems = [("other", other), ("hypotheses", hypotheses)]
+    instances = {name: _sacrebleu_metric(name, tokenize) for name in metrics}
+    _, columns = PairedTest(systems, instances, _streams(references), test_type="bs", n_samples=RESAMPLES)()
+    results: list[Any] = list(columns.values())[1:]  # the first column holds the systems' names
+    return {name: of_hypotheses.p_value for name, (_, of_hypotheses) in zip(instances, results)}
+
+
+def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Percent of outputs that equal one of their references, character for character."""
+    _check(hypotheses, references)
+    return (
+        100
+        * sum(hypothesis in options for hypothesis, options in zip(hypotheses, references))
+        / len(hypotheses)
+    )
+
+
+def word_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Percent of outputs that equal none of their references.
+
+    The convention of grapheme-to-phoneme conversion, where an output is the pronunciation of one word. What
+    speech recognition calls by this name is `token_error_rate`.
+    """
+    return 100 - exact_match(hypotheses, references)
+
+
+def token_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Edits per reference token in percent; white space separates tokens, the nearest reference counts.
+
+    Of words it is speech recognition's word error rate, of phonemes the phoneme error rate. Raises
+    TransductError if the references hold no token.
+    """
+    _check(hypotheses, references)
+    edits = tokens = 0
+    for hypothesis, options in zip(hypotheses, references):
+        lengths = [len(option.split()) for option in options]
+        distances = [_edit_distance(hypothesis.split(), option.split()) for option in options]
+        fewest = min(distances)
+        edits += fewest
+        # Of equally near references the longest: the rate that favours the system, as the nearest does.
+        tokens += max(length for length, distance in zip(lengths, distances) if distance == fewest)
+    if tokens == 0:
+        raise TransductError(
+            "the references hold no token, so there is no error rate; check the reference file"
+        )
+    return 100 * edits / tokens
+
+
+PLAIN_METRICS = {
+    "exact_match": exact_match,
+    "word_error_rate": word_error_rate,
+    "token_error_rate": token_error_rate,
+}
+
+
+def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+    if len(hypotheses) != len(references):
+        raise TransductError(
+            f"{len(hypotheses):,} hypotheses but {len(references):,} references; give one of each a sentence"
+        )
+    if not hypotheses:
+        raise TransductError("there is no sentence to score; give at least one hypothesis and its reference")
+    for number, options in enumerate(references, start=1):
+        if isinstance(options, str):
+            raise TransductError(
+                f"the references of sentence {number:,} are one string; give a list of strings"
+            )
+        if not options:
+            raise TransductError(f"sentence {number:,} has no reference; give at least one")
+
+
+def _streams(references: Sequence[Sequence[str]]) -> list[tuple[Any, ...]]:
+    """References as sacrebleu wants them: all first ones, all second ones, ...; None where there is none."""
+    return list(zip_longest(*references))
+
+
+def _sacrebleu_metric(name: str, tokenize: str) -> Metric:
+    if name == "chrf":
+        return CHRF()
+    if name == "ter":
+        return TER()
+    if name != "bleu":
+        plain = ", ".join(PLAIN_METRICS)
+        raise TransductError(
+            f"no metric is called '{name}' here; sacrebleu's are bleu, chrf and ter; {plain} have no p-values"
+        )
+    if tokenize not in BLEU.TOKENIZERS:
+        known = ", ".join(sorted(BLEU.TOKENIZERS))
+        raise TransductError(f"BLEU has no tokenizer '{tokenize}'; choose from {known}")
+    try:
+        return BLEU(tokenize=tokenize)
+    except (
+        ImportError,
+        RuntimeError,
+    ) as error:  # sacrebleu raises either for a package that is not installed
+        remedy = TOKENIZER_REMEDIES[tokenize]
+        raise TransductError(f"BLEU's tokenizer '{tokenize}' is not installed; run: {remedy}") from error
+    except OSError as error:
+        raise TransductError(
+            f"BLEU's tokenizer '{tokenize}' could not be fetched ({error}); connect once, or choose another"
+        ) from error
+
+
+def _interval(score: Score, signature: str) -> dict[str, Any]:
+    """The bootstrap's mean and interval. sacrebleu tells them only in its JSON, where no mean means 0."""
+    published = json.loads(score.format(width=17, signature=signature, is_json=True))
+    mean, half_width = published.get("confidence_mean", 0.0), published.get("confidence_var", 0.0)
+    return {"mean": mean, "interval": [mean - half_width, mean + half_width]}
+
+
+def _edit_distance(left: Sequence[str], right: Sequence[str]) -> int:
+    """Fewest insertions, deletions and substitutions that turn one into the other (Levenshtein, 1966)."""
+    row = list(range(len(right) + 1))
+    for i, token in enumerate(left, start=1):
+        diagonal, row[0] = row[0], i
+        for j, other in enumerate(right, start=1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (token != other))
+    return row[-1]

@@ -1,0 +1,132 @@
+"""Encoder and decoder layers and their stacks. Vaswani et al. 2017, section 3.1 and figure 1."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduct.blocks.attention import KVCache, Memory, MultiHeadAttention
+from transduct.functional.dropout import dropout
+from transduct.functional.segments import Segments
+
+Activation = Literal["relu", "gelu", "silu", "swiglu"]
+NormKind = Literal["layer", "rms"]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "swiglu": F.silu,
+}
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """What the layers of one stack have in common."""
+
+    d_model: int
+    d_ff: int
+    dropout: float
+    activation: Activation
+    norm: Literal["pre", "post"]
+    norm_kind: NormKind
+
+
+class FeedForward(nn.Module):
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (equation 2), or with GELU, or gated: (SiLU(x W_1) * x W_3) W_2
+    (Shazeer 2020)."""
+
+    def __init__(self, d_model: int, d_ff: int, rate: float, activation: Activation) -> None:
+        super().__init__()
+        self.rate, self.activation = rate, ACTIVATIONS[activation]
+        self.inner = nn.Linear(d_model, d_ff)
+        self.gate = nn.Linear(d_model, d_ff) if activation == "swiglu" else None
+        self.outer = nn.Linear(d_ff, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, D) -> (N, D)."""
+        inner = self.activation(self.inner(x))  # (N, F)
+        if self.gate is not None:
+            inner = inner * self.gate(x)
+        return self.outer(dropout(inner, self.rate, self.training))
+
+
+class Residual(nn.Module):
+    """LayerNorm(x + Sublayer(x)), the paper's post-norm, or x + Sublayer(LayerNorm(x)), pre-norm (Xiong et al. 2020);
+    with dropout on the sublayer's output (section 5.4)."""
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__()
+        self.pre, self.rate = shape.norm == "pre", shape.dropout
+        self.norm = make_norm(shape)
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """(N, D) -> (N, D)."""
+        if self.pre:
+            return x + dropout(sublayer(self.norm(x)), self.rate, self.training)
+        return self.norm(x + dropout(sublayer(x), self.rate, self.training))
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward, each inside a residual connection."""
+
+    def __init__(self, shape: LayerShape, attention: MultiHeadAttention) -> None:
+        super().__init__()
+        self.self_attention = attention
+        self.feed_forward = FeedForward(shape.d_model, shape.d_ff, shape.dropout, shape.activation)
+        self.around_attention, self.around_feed_forward = Residual(shape), Residual(shape)
+
+    def forward(
+        self, x: Tensor, segments: Segments, causal: bool = False, weights: list[Tensor] | None = None
+    ) -> Tensor:
+        """(N, D) -> (N, D)."""
+        x = self.around_attention(x, lambda y: self.self_attention(y, segments, causal, weights))
+        return self.around_feed_forward(x, self.feed_forward)
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, cross-attention over the memory, then feed-forward."""
+
+    def __init__(self, shape: LayerShape, attention: MultiHeadAttention, cross: MultiHeadAttention) -> None:
+        super().__init__()
+        self.self_attention, self.cross_attention = attention, cross
+        self.feed_forward = FeedForward(shape.d_model, shape.d_ff, shape.dropout, shape.activation)
+        self.around_attention, self.around_cross = Residual(shape), Residual(shape)
+        self.around_feed_forward = Residual(shape)
+
+    def forward(
+        self,
+        x: Tensor,
+        segments: Segments,
+        memory: Tensor,
+        memory_segments: Segments,
+        weights: list[Tensor] | None = None,
+    ) -> Tensor:
+        """(N, D) over a memory (M, D) -> (N, D)."""
+        x = self.around_attention(x, lambda y: self.self_attention(y, segments, True, weights))
+        x = self.around_cross(
+            x, lambda y: self.cross_attention.cross(y, segments, memory, memory_segments, weights)
+        )
+        return self.around_feed_forward(x, self.feed_forward)
+
+    def step(self, x: Tensor, cache: KVCache, memory: Memory) -> Tensor:
+        """One new token a row: (R, D) -> (R, D)."""
+        x = self.around_attention(x, lambda y: self.self_attention.step(y, cache))
+        x = self.around_cross(x, lambda y: self.cross_attention.recall(y, memory))
+        return self.around_feed_forward(x, self.feed_forward)
+
+
+def make_norm(shape: LayerShape) -> nn.Module:
+    """Layer normalisation (Ba et al. 2016) or root-mean-square normalisation (Zhang and Sennrich 2019)."""
+    return nn.LayerNorm(shape.d_model) if shape.norm_kind == "layer" else nn.RMSNorm(shape.d_model, eps=1e-6)
+
+
+def initialise(module: nn.Module) -> None:
+    """Xavier-uniform matrices and zero biases, for every linear layer inside."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.xavier_uniform_(part.weight)
+            if part.bias is not None:
+                torch.nn.init.zeros_(part.bias)

@@ -1,0 +1,113 @@
+"""The order of data is a pure function: `plan` says which examples make which batch of which epoch, `load` reads them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset
+
+Batch = TypeVar("Batch")
+Indices = NDArray[np.integer[Any]]
+WINDOW = 2**20  # examples planned at a time, so that a plan's working memory does not grow with the corpus
+
+
+def plan(
+    lengths: NDArray[Any],
+    seed: int,
+    epoch: int,
+    budget: int,
+    weights: Sequence[tuple[int, int, float]] = (),
+    window: int = WINDOW,
+) -> list[Indices]:
+    """The batches of an epoch: every example exactly once, in an order that depends on the arguments alone.
+
+    Examples are shuffled, sorted by length within windows, cut where the budget is reached, and the batches shuffled.
+
+    Args:
+        lengths: (n, sides) tokens of each example on each side.
+        budget: the most tokens a batch may hold on its fuller side; a longer example is a batch of its own.
+        weights: (start, stop, copies) for runs of examples that are not to come exactly once: the whole part of
+            `copies` comes always, the rest with that probability, drawn anew each epoch.
+        window: examples planned at a time.
+
+    Returns:
+        Arrays of example indices.
+    """
+    if budget < 1:
+        raise ValueError(f"the token budget of a batch is {budget}, must be at least 1")
+    random = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), epoch]))
+    order = _copies(len(lengths), weights, random)
+    random.shuffle(order)
+    batches: list[Indices] = []
+    for start in range(0, len(order), window):
+        batches += _cut(order[start : start + window], lengths, budget)
+    return [batches[i] for i in random.permutation(len(batches))]
+
+
+def _copies(count: int, weights: Sequence[tuple[int, int, float]], random: np.random.Generator) -> Indices:
+    """Every index as often as its weight says."""
+    everything: Indices = np.arange(count, dtype=np.int32 if count < 2**31 else np.int64)
+    if all(copies == 1.0 for _, _, copies in weights):
+        return everything
+    parts = []
+    for start, stop, copies in weights:
+        run = everything[start:stop]
+        parts += [run] * int(copies)
+        parts.append(run[random.random(len(run)) < copies % 1.0])
+    return np.concatenate(parts)
+
+
+def _cut(order: Indices, lengths: NDArray[Any], budget: int) -> list[Indices]:
+    """Sort by length, the longer side first (ties stay shuffled), and cut where the fuller side reaches the budget."""
+    sides = np.asarray(lengths[order], dtype=np.int64).reshape(len(order), -1)  # (n, sides)
+    by_length = np.lexsort((sides[:, -1], sides[:, 0], sides.max(1)))
+    order, totals = order[by_length], np.cumsum(sides[by_length], 0)
+    batches, start = [], 0
+    while start < len(order):
+        before = totals[start - 1] if start else np.zeros_like(totals[0])
+        stop = min(
+            np.searchsorted(totals[:, side], before[side] + budget, "right")
+            for side in range(totals.shape[1])
+        )
+        stop = max(int(stop), start + 1)
+        batches.append(order[start:stop])
+        start = stop
+    return batches
+
+
+class _Batches(Dataset[Batch]):
+    """Batch number i of an epoch, made from nothing but the plan."""
+
+    def __init__(self, batches: list[Indices], make: Callable[[Indices], Batch]) -> None:
+        self.batches, self.make = batches, make
+
+    def __getitem__(self, number: int) -> Batch:
+        return self.make(self.batches[number])
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+def load(
+    batches: list[Indices],
+    make: Callable[[Indices], Batch],
+    start: int = 0,
+    rank: int = 0,
+    world: int = 1,
+    workers: int = 0,
+) -> Iterator[Batch]:
+    """Batches `start + rank`, `start + rank + world`, ... of a plan, made ahead of time by `workers` processes.
+
+    `make` turns example indices into a batch and must depend on nothing else, so that workers change nothing.
+    """
+    numbers = range(start + rank, len(batches), world)
+    return iter(
+        DataLoader(
+            _Batches(batches, make),
+            batch_size=None,
+            sampler=numbers,
+            num_workers=workers if len(numbers) > 1 else 0,
+            prefetch_factor=4 if workers and len(numbers) > 1 else None,
+        )
+    )

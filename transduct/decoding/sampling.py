@@ -1,0 +1,91 @@
+"""Sampling: the same loop as search, with draws that belong to a sentence and not to its batch."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transduct.decoding.search import Hypothesis
+
+
+class Sampling:
+    """Draws each token from the softmax of logits / temperature, cut to the top k and to the top p of its mass
+    (Holtzman et al. 2020).
+
+    A row draws one uniform number a step from a generator seeded with (seed, sentence, sample), so that a sentence is
+    given the same samples alone and in any batch.
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        limits: Sequence[int],
+        begin: int,
+        end: int,
+        numbers: Sequence[int],
+        seed: int = 1,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        device: Any = None,
+    ) -> None:
+        self.beam, self.end, self.device = samples, end, device
+        self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
+        self.hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
+        self.limits = list(limits)
+        self.draws = [random.Random(f"{seed}/{number}/{i}") for number in numbers for i in range(samples)]
+        self.finished = [False] * len(self.draws)
+        self.history = torch.full((len(self.draws), 1), begin, device=device)  # (R, t + 1)
+        self.scores = torch.zeros(len(self.draws), dtype=torch.float64, device=device)
+
+    @property
+    def tokens(self) -> Tensor:
+        """(R,) the newest token of each row."""
+        return self.history[:, -1]
+
+    @property
+    def running(self) -> bool:
+        """Whether any sample is not finished yet."""
+        return not all(self.finished)
+
+    def choose(self, logits: Tensor, normaliser: Tensor) -> Tensor | None:
+        """Draw one token a row from logits (R, V); the rows stay where they are."""
+        uniform = torch.tensor([draw.random() for draw in self.draws], device=self.device)
+        tokens = draw(logits / self.temperature, uniform, self.top_k, self.top_p)  # (R,)
+        length = self.history.shape[1]
+        at_limit = torch.tensor([length >= limit for limit in self.limits for _ in range(self.beam)])
+        tokens = tokens.masked_fill(at_limit.to(tokens.device), self.end)
+        self.scores += (logits.gather(1, tokens[:, None]).squeeze(1) - normaliser).double() * torch.tensor(
+            [not done for done in self.finished], device=self.device
+        )
+        for row, token in enumerate(tokens.tolist()):
+            if token == self.end and not self.finished[row]:
+                self.finished[row] = True
+                found, score = self.hypotheses[row // self.beam], float(self.scores[row])
+                found.append(Hypothesis(self.history[row, 1:].tolist(), score, score))
+                found.sort(key=lambda hypothesis: -hypothesis.rank)
+        self.history = torch.cat((self.history, tokens[:, None]), 1)
+        return None
+
+
+def draw(logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) -> Tensor:
+    """The token at which the cumulative probability, the likeliest first, passes a uniform number.
+
+    Args:
+        logits: (R, V).
+        uniform: (R,) in [0, 1).
+        top_k: only the k likeliest; 0 for all.
+        top_p: only the likeliest whose mass reaches p, the one that passes it included.
+
+    Returns:
+        (R,) token ids.
+    """
+    values, tokens = logits.topk(min(top_k, logits.shape[1]) if top_k else logits.shape[1], -1)  # (R, k)
+    probabilities = values.double().softmax(-1)
+    before = probabilities.cumsum(-1) - probabilities  # the mass of all likelier ones
+    kept = probabilities * (before < top_p)
+    mass = kept.cumsum(-1)
+    place = (mass <= uniform.double()[:, None] * mass[:, -1:]).sum(-1, keepdim=True).clamp(max=mass.shape[1] - 1)
+    return tokens.gather(1, place).squeeze(1)  # (R,)

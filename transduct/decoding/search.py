@@ -1,0 +1,226 @@
+"""Search is one loop: the model steps, filters forbid, a strategy chooses.
+
+Any model takes part that offers `start` and `step`, and any strategy that offers what `Strategy` says. Let B be
+sources, R = B * beam the rows of the search, V the vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from transduct.functional.segments import Segments
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One finished output.
+
+    Attributes:
+        tokens: ids, without the end of the sentence.
+        score: sum of the log-probabilities of the tokens, the end of the sentence included.
+        rank: what hypotheses are sorted by, the score after the length penalty.
+    """
+
+    tokens: list[int]
+    score: float
+    rank: float
+
+
+class State(Protocol):
+    """What a model carries from token to token."""
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order."""
+        ...
+
+
+class Decodes(Protocol):
+    """The side of a model that search sees."""
+
+    def start(self, memory: Tensor, segments: Segments, beam: int) -> Any:
+        """The state before the first token."""
+        ...
+
+    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """(R,) newest tokens -> (R, V) logits, and the state after them."""
+        ...
+
+
+class Filter(Protocol):
+    """Forbids tokens by minus infinity; what it knows of each row follows the rows."""
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """(R, V) -> (R, V)."""
+        ...
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order."""
+        ...
+
+
+class Strategy(Protocol):
+    """Chooses the next token of every row and keeps what is finished."""
+
+    beam: int
+    hypotheses: list[list[Hypothesis]]
+
+    @property
+    def tokens(self) -> Tensor:
+        """(R,) the newest token of each row."""
+        ...
+
+    @property
+    def running(self) -> bool:
+        """Whether any source is not finished yet."""
+        ...
+
+    def choose(self, logits: Tensor, normaliser: Tensor) -> Tensor | None:
+        """Take in logits (R, V), as filtered, and log-normalisers (R,) of the unfiltered ones; give back the rows that
+        the next step continues, None if they stay as they are."""
+        ...
+
+
+@torch.inference_mode()
+def search(
+    model: Decodes,
+    memory: Tensor,
+    segments: Segments,
+    strategy: Strategy,
+    filters: Sequence[Filter] = (),
+) -> list[list[Hypothesis]]:
+    """Run `strategy` to the end; for each source its hypotheses, the best first."""
+    state = model.start(memory, segments, strategy.beam)
+    while strategy.running:
+        logits, state = model.step(strategy.tokens, state)
+        logits = logits.float()
+        normaliser = logits.logsumexp(-1)  # (R,)
+        for forbid in filters:
+            logits = forbid(logits)
+        rows = strategy.choose(logits, normaliser)
+        if rows is not None and strategy.running:
+            state.select(rows)
+            for forbid in filters:
+                forbid.select(rows)
+    return strategy.hypotheses
+
+
+class Forbid:
+    """Never these tokens."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = list(tokens)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        logits[:, self.tokens] = float("-inf")
+        return logits
+
+    def select(self, rows: Tensor) -> None:
+        """Nothing is known of a row."""
+
+
+def length_penalty(length: int, alpha: float) -> float:
+    """((5 + |Y|) / 6)^alpha, by which a score is divided (Wu et al. 2016, equation 14)."""
+    return ((5.0 + length) / 6.0) ** alpha
+
+
+class Beam:
+    """Beam search; with a beam of one it is greedy.
+
+    In each step the best 2 * beam continuations of a source are looked at. Those among the first `beam` that end the
+    sentence are finished; the best `beam` that do not end it go on. A source is done when `beam` hypotheses are
+    finished. At its length limit nothing but the end of the sentence is allowed.
+    """
+
+    def __init__(self, beam: int, limits: Sequence[int], begin: int, end: int, alpha: float, device: Any) -> None:
+        self.beam, self.end, self.alpha, self.device = beam, end, alpha, device
+        self.hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
+        self.limits = list(limits)
+        self.sources = list(range(len(limits)))  # which source each group of rows belongs to
+        self.done = [False] * len(limits)
+        self.history = torch.full((len(limits) * beam, 1), begin, device=device)  # (R, t + 1)
+        self.scores = torch.full((len(limits), beam), float("-inf"), dtype=torch.float64, device=device)
+        self.scores[:, 0] = 0.0  # all rows of a source begin alike: only the first may be continued
+
+    @property
+    def tokens(self) -> Tensor:
+        """(R,) the newest token of each row."""
+        return self.history[:, -1]
+
+    @property
+    def running(self) -> bool:
+        """Whether any source is not finished yet."""
+        return not all(self.done)
+
+    def choose(self, logits: Tensor, normaliser: Tensor) -> Tensor | None:
+        """One step of the search over logits (R, V); see `Strategy`."""
+        groups, looked_at = len(self.sources), 2 * self.beam
+        self._force_ends(logits)
+        best, tokens = top(logits, min(looked_at, logits.shape[1]))  # (R, k)
+        continued = self.scores.view(-1, 1) + (best.double() - normaliser.double()[:, None])  # (R, k)
+        scores, places = continued.view(groups, -1).topk(min(looked_at, self.beam * best.shape[1]), -1)
+        origin = places // best.shape[1]  # (B, 2 * beam), which row of the source
+        chosen = tokens.view(groups, -1).gather(1, places)  # (B, 2 * beam)
+        ends = chosen == self.end
+        self._collect(ends, scores, origin)
+        order = (ends.long() * chosen.shape[1] + torch.arange(chosen.shape[1], device=self.device)).argsort(-1)
+        live = order[:, : self.beam]
+        if live.shape[1] < self.beam:  # a vocabulary smaller than the beam
+            live = torch.cat((live, live[:, -1:].expand(-1, self.beam - live.shape[1])), 1)
+        self.scores = scores.gather(1, live).masked_fill(ends.gather(1, live), float("-inf"))
+        rows = (origin.gather(1, live) + torch.arange(groups, device=self.device)[:, None] * self.beam).flatten()
+        newest = chosen.gather(1, live).flatten()
+        return self._continue(rows, newest)
+
+    def _continue(self, rows: Tensor, newest: Tensor) -> Tensor | None:
+        """Follow the chosen rows; drop the rows of finished sources once they are a quarter of all."""
+        same = self.beam == 1
+        if 4 * sum(self.done) >= len(self.done) and self.running:
+            stay = [group for group, done in enumerate(self.done) if not done]
+            places = torch.tensor(stay, device=self.device)
+            rows, newest = (x.view(-1, self.beam)[places].flatten() for x in (rows, newest))
+            self.scores = self.scores[places]
+            self.sources = [self.sources[group] for group in stay]
+            self.done = [False] * len(stay)
+            same = False
+        self.history = torch.cat((self.history if same else self.history[rows], newest[:, None]), 1)
+        return None if same else rows
+
+    def _force_ends(self, logits: Tensor) -> None:
+        """Where a source has reached its limit, forbid everything but the end."""
+        length = self.history.shape[1]
+        at_limit = [group for group, source in enumerate(self.sources) if length >= self.limits[source]]
+        if at_limit:
+            grouped = logits.view(len(self.sources), self.beam, -1)
+            ends = grouped[at_limit, :, self.end]
+            grouped[at_limit] = float("-inf")
+            grouped[at_limit, :, self.end] = ends
+
+    def _collect(self, ends: Tensor, scores: Tensor, origin: Tensor) -> None:
+        """Keep the continuations among the first `beam` that end the sentence."""
+        first = ends[:, : self.beam] & scores[:, : self.beam].isfinite()
+        for group, place in first.nonzero().tolist():
+            if self.done[group]:
+                continue
+            found = self.hypotheses[self.sources[group]]
+            score = float(scores[group, place])
+            tokens = self.history[group * self.beam + int(origin[group, place]), 1:].tolist()
+            found.append(Hypothesis(tokens, score, score / length_penalty(len(tokens) + 1, self.alpha)))
+        for group, source in enumerate(self.sources):
+            found = self.hypotheses[source]
+            if not self.done[group] and (len(found) >= self.beam or self.history.shape[1] >= self.limits[source]):
+                self.done[group] = True
+                found.sort(key=lambda hypothesis: -hypothesis.rank)
+                del found[self.beam :]
+
+
+def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each row and where they are: (R, V) -> (R, k), (R, k)."""
+    if count == 1:
+        values, places = logits.max(-1, keepdim=True)
+        return values, places
+    return logits.topk(count, -1)
+
+

@@ -1,0 +1,145 @@
+"""Attention: the formula, and the same over segments at the speed the device allows.
+
+Let T and S be the numbers of queries and keys of one sequence, H heads, G key heads, K and V the widths of a key and
+of a value. Vaswani et al. 2017, section 3.2.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from transduct.functional.dropout import dropout as drop
+from transduct.functional.segments import Segments, flatten, pad
+
+# A bias is added to the scores before the softmax; positions such as ALiBi are one. It is called with the padded
+# queries (B, H, T, K) and the number of keys S, and gives anything that broadcasts to (B, H, T, S).
+Bias = Callable[[Tensor, int], Tensor]
+
+# On a CPU, two matrix products and a softmax beat the fused kernel until the scores of one head outgrow the cache
+# (benchmarks/results/attention_cpu.md).
+LARGEST_EXPLICIT = 256 * 256
+
+
+def attention_weights(
+    query: Tensor, key: Tensor, scale: float | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """softmax(Q K^T / sqrt(d_k)), equation 1 without the values.
+
+    Args:
+        query: (..., T, K).
+        key: (..., S, K).
+        scale: what the scores are multiplied with; 1 / sqrt(K) if not given, 1.0 for the unscaled form.
+        bias: added to the scaled scores, minus infinity where a query may not look; broadcasts to (..., T, S).
+
+    Returns:
+        (..., T, S): rows that sum to one.
+    """
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = (query * scale) @ key.transpose(-2, -1)  # (..., T, S)
+    if bias is not None:
+        scores = scores + bias
+    return scores.softmax(-1)  # (..., T, S)
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """softmax(Q K^T / sqrt(d_k)) V, equation 1: (..., T, K), (..., S, K), (..., S, V) -> (..., T, V)."""
+    return attention_weights(query, key, scale, bias) @ value  # (..., T, V)
+
+
+def attention_without_projections(x: Tensor) -> Tensor:
+    """y_i = sum_j a_ij x_j with a = softmax(x x^T): attention before anything is learnt; (..., T, D) -> same."""
+    return attention(x, x, x, scale=1.0)
+
+
+def causal_bias(queries: int, keys: int, device: torch.device | None = None) -> Tensor:
+    """(T, S): minus infinity above the diagonal. The last query stands at the last key, as when a cache holds
+    the keys before it."""
+    hidden = torch.ones(queries, keys, dtype=torch.bool, device=device).triu(keys - queries + 1)
+    return torch.zeros(queries, keys, device=device).masked_fill(hidden, float("-inf"))
+
+
+def padding_bias(segments: Segments) -> Tensor | None:
+    """(B, 1, 1, L): minus infinity where there is no token; None where every place holds one.
+
+    A sequence without tokens keeps its first place: what stands there is zero, and attention over nothing is zero.
+    """
+    if segments.equal:
+        return None
+    held = segments.mask.clone()
+    held[:, 0] = True
+    return torch.zeros(held.shape, device=held.device).masked_fill(~held, float("-inf"))[:, None, None]
+
+
+def segment_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    queries: Segments,
+    keys: Segments,
+    causal: bool = False,
+    bias: Bias | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attention of each sequence's queries over its own keys.
+
+    Args:
+        query: (N, H, K), laid out by `queries`.
+        key: (M, G, K), laid out by `keys`; each of the G heads serves H / G query heads in turn (Ainslie et al. 2023).
+        value: (M, G, V).
+        causal: no query sees a key after its own place; needs queries and keys of the same lengths.
+        bias: added to the scores of each head.
+        dropout: the rate at which attention weights are dropped; above zero the plain formula is used.
+
+    Returns:
+        (N, H, V). A sequence without keys gives zeros.
+    """
+    if keys.longest == 0:
+        return query.new_zeros(query.shape[0], query.shape[1], value.shape[2]) + 0.0 * query.sum()
+    padded = pad(query, queries).transpose(1, 2)  # (B, H, T, K)
+    term = _scores_bias(padded, keys, causal, bias)
+    dense_keys, dense_values = pad(key, keys).transpose(1, 2), pad(value, keys).transpose(1, 2)
+    output = padded_attention(padded, dense_keys, dense_values, term, dropout)  # (B, H, T, V)
+    return flatten(output.transpose(1, 2), queries)  # (N, H, V)
+
+
+def segment_weights(
+    query: Tensor,
+    key: Tensor,
+    queries: Segments,
+    keys: Segments,
+    causal: bool = False,
+    bias: Bias | None = None,
+) -> Tensor:
+    """The weights of `segment_attention` by the plain formula, padded: (B, H, T, S)."""
+    padded = pad(query, queries).transpose(1, 2)  # (B, H, T, K)
+    dense = pad(key, keys).transpose(1, 2).repeat_interleave(query.shape[1] // key.shape[1], 1)  # (B, H, S, K)
+    return attention_weights(padded, dense, None, _scores_bias(padded, keys, causal, bias))
+
+
+def _scores_bias(query: Tensor, keys: Segments, causal: bool, bias: Bias | None) -> Tensor | None:
+    """What is added to the scores of padded queries (B, H, T, K): causality or padding, and positions."""
+    mask = causal_bias(query.shape[2], keys.longest, query.device) if causal else padding_bias(keys)
+    if bias is None:
+        return mask
+    term = bias(query, keys.longest)  # (B, H, T, S)
+    return term if mask is None else term + mask
+
+
+def padded_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None, dropout: float = 0.0
+) -> Tensor:
+    """Attention over dense arrays by the fastest kernel: (B, H, T, K), (B, G, S, K), (B, G, S, V) -> (B, H, T, V)."""
+    if key.shape[1] != query.shape[1]:
+        repeats = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+    if dropout > 0.0:
+        return drop(attention_weights(query, key, None, bias), dropout) @ value  # (B, H, T, V)
+    if query.device.type == "cpu" and query.shape[2] * key.shape[2] <= LARGEST_EXPLICIT:
+        return attention(query, key, value, None, bias)
+    if bias is not None:
+        bias = bias.to(query.dtype).expand(query.shape[0], -1, query.shape[2], -1)
+    return F.scaled_dot_product_attention(query, key, value, bias)

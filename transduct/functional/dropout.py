@@ -1,0 +1,21 @@
+"""Dropout from sixteen random bits a number."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
+    """Zero each number with probability `rate` and scale the rest by 1 / (1 - rate) (Srivastava et al. 2014).
+
+    On a CPU the Bernoulli draws of `torch.nn.functional.dropout` take a fifth of a small model's training step; here
+    one 64-bit draw decides four numbers, so the rate is rounded to a multiple of 1 / 65536.
+    """
+    if not training or rate == 0.0:
+        return x
+    if x.device.type != "cpu":
+        return F.dropout(x, rate)
+    threshold = round(rate * 65536) - 32768
+    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    kept = draws.view(torch.int16)[: x.numel()].view(x.shape) >= threshold
+    return x * kept.to(x.dtype).mul_(65536 / (32768 - threshold))

@@ -1,0 +1,93 @@
+"""Where a token stands, said in every way of the lecture notes and after.
+
+Let N be tokens, `positions` (N,) their indices from 0, D a width, H heads, T queries and S keys of a sequence.
+"""
+
+import torch
+from torch import Tensor
+
+
+def index(positions: Tensor) -> Tensor:
+    """(N,) -> (N, 1): the index itself."""
+    return positions[:, None].float()  # (N, 1)
+
+
+def normalised_index(positions: Tensor, lengths: Tensor) -> Tensor:
+    """(N,), (N,) -> (N, 1): the index divided by the length of its sequence, so that all lie in [0, 1)."""
+    return (positions / lengths)[:, None]  # (N, 1)
+
+
+def binary(positions: Tensor, bits: int) -> Tensor:
+    """(N,) -> (N, bits): the index in base two, lowest bit first."""
+    return (positions[:, None] >> torch.arange(bits, device=positions.device) & 1).float()  # (N, bits)
+
+
+def one_hot(positions: Tensor, max_length: int) -> Tensor:
+    """(N,) -> (N, max_length): one at the index; times a learned table it is the learned embedding."""
+    return (positions[:, None] == torch.arange(max_length, device=positions.device)).float()  # (N, max_length)
+
+
+def frequencies(width: int, device: torch.device | None = None) -> Tensor:
+    """(width / 2,): w_k = 10000^(-2k / width), a geometric row from 1 down to nearly 1 / 10000."""
+    return 10000.0 ** (-torch.arange(0, width, 2, device=device) / width)  # (width / 2,)
+
+
+def sinusoidal(positions: Tensor, width: int) -> Tensor:
+    """(N,) -> (N, width): PE(t, 2k) = sin(w_k t), PE(t, 2k + 1) = cos(w_k t), as the paper's text has it (3.5)."""
+    angles = positions[:, None] * frequencies(width + width % 2, positions.device)  # (N, width / 2)
+    return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, :width]  # (N, width)
+
+
+def sinusoidal_concatenated(positions: Tensor, width: int) -> Tensor:
+    """(N,) -> (N, width): all sines, then all cosines, as the paper's own code and Marian's have it."""
+    angles = positions[:, None] * frequencies(width + width % 2, positions.device)  # (N, width / 2)
+    return torch.cat((angles.sin(), angles.cos()), -1)[:, :width]  # (N, width)
+
+
+def dot_product_by_distance(distances: Tensor, width: int) -> Tensor:
+    """PE(t) . PE(t + d) = sum_k cos(w_k d): it depends on the distance d alone; (...,) -> (...,)."""
+    return (distances[..., None] * frequencies(width, distances.device)).cos().sum(-1)
+
+
+def rotary(x: Tensor, positions: Tensor) -> Tensor:
+    """Turn each pair (x_k, x_{k + K/2}) of a query or key by the angle w_k t (Su et al. 2021): (N, H, K) -> same.
+
+    The dot product of a turned query and a turned key depends on their distance alone.
+    """
+    angles = positions[:, None] * frequencies(x.shape[-1], x.device)  # (N, K / 2)
+    cos, sin = angles.cos()[:, None].to(x.dtype), angles.sin()[:, None].to(x.dtype)  # (N, 1, K / 2)
+    first, second = x.chunk(2, -1)
+    return torch.cat((first * cos - second * sin, first * sin + second * cos), -1)  # (N, H, K)
+
+
+def distances(queries: int, keys: int, device: torch.device | None = None) -> Tensor:
+    """(T, S): key place minus query place; the last query stands at the last key."""
+    places = torch.arange(keys, device=device)
+    return places - places[keys - queries :, None]  # (T, S)
+
+
+def alibi_slopes(num_heads: int, device: torch.device | None = None) -> Tensor:
+    """(H,): the geometric row 2^(-8/H), 2^(-16/H), ... of Press et al. 2022."""
+    return 2.0 ** (-8.0 * torch.arange(1, num_heads + 1, device=device) / num_heads)
+
+
+def alibi(num_heads: int, queries: int, keys: int, device: torch.device | None = None) -> Tensor:
+    """(H, T, S): minus slope times distance, added to the scores (Press et al. 2022)."""
+    return -alibi_slopes(num_heads, device)[:, None, None] * distances(queries, keys, device).abs()  # (H, T, S)
+
+
+def relative(query: Tensor, table: Tensor, keys: int) -> Tensor:
+    """q . a_{j-i} / sqrt(K) with a learned vector for each distance, clipped (Shaw et al. 2018, equation 5).
+
+    Args:
+        query: (B, H, T, K).
+        table: (2 c + 1, K), a vector for each distance from -c to c.
+
+    Returns:
+        (B, H, T, S), to be added to the scores. The paper's second table, added to the values, changed nothing in
+        its own ablation and is left out.
+    """
+    reach = table.shape[0] // 2
+    rows = distances(query.shape[2], keys, query.device).clamp(-reach, reach) + reach  # (T, S)
+    scores = (query * query.shape[-1] ** -0.5) @ table.T  # (B, H, T, 2 c + 1)
+    return scores.gather(-1, rows.expand(*query.shape[:2], *rows.shape))  # (B, H, T, S)

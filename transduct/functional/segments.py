@@ -1,0 +1,79 @@
+"""A batch of sequences without padding: one flat run of tokens and where each sequence begins.
+
+Let N be the tokens of a batch, B its sequences, L the longest of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """Where each of B sequences lies in a flat run of N tokens.
+
+    Attributes:
+        lengths: (B,) tokens of each sequence, zero allowed.
+        offsets: (B + 1,) where each begins; the last is N.
+        longest: L, a Python number, so that shapes never wait for the device.
+        total: N.
+        equal: whether all sequences have the same length, so that a flat run is a dense array already.
+    """
+
+    lengths: Tensor
+    offsets: Tensor
+    longest: int
+    total: int
+    equal: bool
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], device: torch.device | str | None = None) -> "Segments":
+        """Segments of the given lengths, on `device`."""
+        counts = torch.tensor(list(lengths), dtype=torch.int64)
+        offsets = torch.zeros(len(counts) + 1, dtype=torch.int64)
+        torch.cumsum(counts, 0, out=offsets[1:])
+        longest = max(lengths, default=0)
+        equal = min(lengths, default=0) == longest
+        return cls(counts.to(device), offsets.to(device), longest, int(offsets[-1]), equal)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @cached_property
+    def sequence(self) -> Tensor:
+        """(N,) which sequence each token belongs to."""
+        numbers = torch.arange(len(self), device=self.lengths.device)
+        return torch.repeat_interleave(numbers, self.lengths, output_size=self.total)
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """(N,) the index of each token in its own sequence, from 0."""
+        return torch.arange(self.total, device=self.lengths.device) - self.offsets[self.sequence]
+
+    @cached_property
+    def slots(self) -> Tensor:
+        """(N,) where each token stands in the padded array flattened to (B * L)."""
+        return self.sequence * self.longest + self.positions
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """(B, L) true where the padded array holds a token."""
+        return torch.arange(self.longest, device=self.lengths.device) < self.lengths[:, None]
+
+
+def pad(flat: Tensor, segments: Segments) -> Tensor:
+    """(N, ...) -> (B, L, ...), zero where there is no token; a view where all lengths are equal."""
+    if segments.equal:
+        return flat.unflatten(0, (len(segments), segments.longest))  # (B, L, ...)
+    empty = flat.new_zeros(len(segments) * segments.longest, *flat.shape[1:])
+    return empty.index_copy(0, segments.slots, flat).unflatten(0, (len(segments), segments.longest))  # (B, L, ...)
+
+
+def flatten(padded: Tensor, segments: Segments) -> Tensor:
+    """(B, L, ...) -> (N, ...): the inverse of `pad`."""
+    if segments.equal:
+        return padded.flatten(0, 1)  # (N, ...)
+    return padded.flatten(0, 1).index_select(0, segments.slots)  # (N, ...)

@@ -1,0 +1,215 @@
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017) and what came to stand around it.
+
+Let N be source tokens and M target tokens of a batch, B its sources, R = B * beam the rows of a search, D the model
+width, V the target vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduct.blocks.attention import (
+    AttentionPositions,
+    AttentionScheme,
+    KVCache,
+    Memory,
+    MultiHeadAttention,
+)
+from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table
+from transduct.blocks.transformer import (
+    Activation,
+    DecoderLayer,
+    EncoderLayer,
+    LayerShape,
+    NormKind,
+    initialise,
+    make_norm,
+)
+from transduct.functional.segments import Segments
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"encoder_layers": 4, "decoder_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256},
+    "small": {"encoder_layers": 3, "decoder_layers": 3, "d_model": 256, "num_heads": 4, "d_ff": 1024},
+    "base": {"encoder_layers": 6, "decoder_layers": 6, "d_model": 512, "num_heads": 8, "d_ff": 2048},
+    "big": {
+        "encoder_layers": 6,
+        "decoder_layers": 6,
+        "d_model": 1024,
+        "num_heads": 16,
+        "d_ff": 4096,
+        "dropout": 0.3,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a Transformer is made of; `SIZES` gives named defaults, a vocabulary size is always needed.
+
+    Attributes:
+        d_k, d_v: widths of a head's keys and values; d_model / num_heads and d_k if not given.
+        num_kv_heads: key and value heads, each shared by a group of query heads; num_heads if not given.
+        attention_dropout: on attention weights; above zero attention takes the plain formula.
+        position_mode: vector schemes are added to the embedding, concatenated to it and projected, or added to query,
+            key and value; rotary, alibi and relative act inside self-attention whatever it says.
+        tie: which tables are one: both embeddings and the output ("all"), the decoder's and the output, or none.
+        max_length: tokens of the longest sequence, its end included.
+    """
+
+    source_size: int
+    target_size: int
+    d_model: int = 512
+    num_heads: int = 8
+    d_ff: int = 2048
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    dropout: float = 0.1
+    norm: Literal["pre", "post"] = "pre"
+    positions: Literal["none"] | VectorScheme | AttentionScheme = "sinusoidal"
+    position_mode: Literal["add", "concatenate", "attention"] = "add"
+    tie: Literal["all", "decoder", "none"] = "all"
+    activation: Activation = "relu"
+    norm_kind: NormKind = "layer"
+    d_k: int | None = None
+    d_v: int | None = None
+    num_kv_heads: int | None = None
+    attention_dropout: float = 0.0
+    max_length: int = 256
+
+    def __post_init__(self) -> None:
+        for name in ("source_size", "target_size", "d_model", "num_heads", "d_ff", "encoder_layers", "max_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        for name in ("d_k", "d_v", "num_kv_heads", "decoder_layers"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        for name in ("dropout", "attention_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be in [0, 1)")
+        if self.d_k is None and self.d_model % self.num_heads:
+            raise ValueError(f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}; set d_k")
+        if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
+            raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
+        if self.tie == "all" and self.source_size != self.target_size:
+            raise ValueError(
+                f"tie 'all' needs one shared vocabulary, found {self.source_size} and {self.target_size} entries; "
+                "set tokenizer.shared=true or model.tie=decoder"
+            )
+
+    @property
+    def vector_scheme(self) -> VectorScheme | None:
+        """The position scheme of the embedding, if it is one."""
+        inside = self.positions == "none" or self.positions in get_args(AttentionScheme)
+        return None if inside or self.position_mode == "attention" else self.positions  # type: ignore[return-value]
+
+
+@dataclass
+class DecoderState:
+    """What a search carries from token to token: a cache a layer for each row, a memory a layer for each source."""
+
+    beam: int
+    caches: list[KVCache]
+    memories: list[Memory]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows (R',), in this order; a source has `beam` rows or, once it is finished, none."""
+        if self.caches[0].keys is not None and len(rows) < len(self.caches[0].keys):
+            sources = rows[:: self.beam] // self.beam
+            self.memories = [memory.select(sources) for memory in self.memories]
+        for cache in self.caches:
+            cache.select(rows)
+
+
+class Transformer(nn.Module):
+    """Encoder and decoder over segments: `encode`, `decode`, and `start` and `step` for search."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        shape = LayerShape(
+            config.d_model, config.d_ff, config.dropout, config.activation, config.norm, config.norm_kind
+        )
+        table = embedding_table(config.target_size, config.d_model)
+        source_table = table if config.tie == "all" else embedding_table(config.source_size, config.d_model)
+        self.source_embedding = self._embedding(source_table)
+        self.target_embedding = self._embedding(table)
+        self.encoder = nn.ModuleList(
+            EncoderLayer(shape, self._attention(positions=True)) for _ in range(config.encoder_layers)
+        )
+        self.decoder = nn.ModuleList(
+            DecoderLayer(shape, self._attention(positions=True), self._attention(positions=False))
+            for _ in range(config.decoder_layers)
+        )
+        pre = config.norm == "pre"
+        self.encoder_norm = make_norm(shape) if pre else nn.Identity()
+        self.decoder_norm = make_norm(shape) if pre else nn.Identity()
+        self.output_table = embedding_table(config.target_size, config.d_model) if config.tie == "none" else table
+        initialise(self)
+
+    def encode(self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
+        """Source tokens (N,) -> memory (N, D)."""
+        lengths = segments.lengths[segments.sequence]
+        x = self.source_embedding(tokens, segments.positions, lengths)
+        for layer in self.encoder:
+            x = layer(x, segments, False, weights)
+        return self.encoder_norm(x)
+
+    def decode(
+        self,
+        tokens: Tensor,
+        segments: Segments,
+        memory: Tensor,
+        memory_segments: Segments,
+        weights: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Target tokens so far (M,) over the memory (N, D) -> hidden (M, D); each predicts the token after it."""
+        x = self.target_embedding(tokens, segments.positions, self._unknown_length(tokens))
+        for layer in self.decoder:
+            x = layer(x, segments, memory, memory_segments, weights)
+        return self.decoder_norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(M, D) -> (M, V)."""
+        return F.linear(hidden, self.output_table)
+
+    def start(self, memory: Tensor, segments: Segments, beam: int) -> DecoderState:
+        """The state before the first token, with `beam` rows for each source."""
+        memories = [layer.cross_attention.remember(memory, segments) for layer in self.decoder]
+        return DecoderState(beam, [KVCache() for _ in self.decoder], memories)
+
+    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
+        positions = torch.full_like(tokens, state.caches[0].length)
+        x = self.target_embedding(tokens, positions, self._unknown_length(tokens))
+        for layer, cache, memory in zip(self.decoder, state.caches, state.memories, strict=True):
+            x = layer.step(x, cache, memory)
+        return self.logits(self.decoder_norm(x)), state
+
+    def _unknown_length(self, tokens: Tensor) -> Tensor:
+        return torch.full_like(tokens, self.config.max_length)
+
+    def _embedding(self, table: nn.Parameter) -> Embedding:
+        config = self.config
+        mode: Literal["add", "concatenate"] = "concatenate" if config.position_mode == "concatenate" else "add"
+        return Embedding(table, config.vector_scheme, mode, config.max_length, config.dropout)
+
+    def _attention(self, positions: bool) -> MultiHeadAttention:
+        config = self.config
+        d_k = config.d_k or config.d_model // config.num_heads
+        inside: AttentionPositions | None = None
+        if positions and config.positions != "none" and config.vector_scheme is None:
+            inside = AttentionPositions(
+                config.positions, config.max_length, config.num_heads, d_k, config.d_v or d_k
+            )
+        return MultiHeadAttention(
+            config.d_model,
+            config.num_heads,
+            d_k,
+            config.d_v,
+            config.num_kv_heads,
+            config.attention_dropout,
+            inside,
+        )

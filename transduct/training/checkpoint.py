@@ -1,0 +1,225 @@
+"""Files that are never half written: checkpoints and model directories, in safetensors and JSON, nothing pickled."""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from transduct.errors import TransductError
+
+FORMAT = 1  # of checkpoints and model directories; every released version loads for ever
+WEIGHTS, CONFIG, STATE = "model.safetensors", "config.json", "state.json"
+
+
+def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Write `files` beside `directory` and rename: the folder appears whole or not at all.
+
+    Raises:
+        TransductError: the disk is full or the place cannot be written.
+    """
+    beside = directory.with_name(f".{directory.name}.{os.getpid()}.part")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        for name, content in files.items():
+            with (beside / name).open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        if directory.exists():
+            shutil.rmtree(directory)
+        beside.rename(directory)
+        sync(directory.parent)
+    except OSError as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise disk_error(directory, error) from error
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Replace a file as a whole, or leave the old one."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise disk_error(path, error) from error
+
+
+def sync(directory: Path) -> None:
+    """Make a rename inside `directory` outlast a power cut."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def disk_error(path: Path, error: OSError) -> TransductError:
+    """One line for a failed write; what was there before is still there."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return TransductError(f"{path}: the disk is full; nothing was changed there: free some space and run again")
+    return TransductError(f"{path}: cannot be written ({error.strerror or error}); choose another place")
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """The model's parameters by name, shared ones once."""
+    return {name: p.detach() for name, p in model.named_parameters()}
+
+
+def pack(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors as the bytes of a safetensors file."""
+    return save_tensors({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file.
+
+    Raises:
+        TransductError: the file is missing, truncated, or something else (a pickle, say); nothing in it is run.
+    """
+    try:
+        return load_tensors(path.read_bytes())
+    except OSError as error:
+        raise TransductError(f"{path}: cannot be read ({error.strerror}); expected a safetensors file") from error
+    except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        raise TransductError(
+            f"{path}: not a whole safetensors file ({error}); it may be truncated or of another kind: copy it again"
+        ) from error
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """The JSON object in a file, its format number checked."""
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise TransductError(f"{path}: cannot be read ({error.strerror}); expected {what}") from error
+    except ValueError as error:
+        raise TransductError(f"{path}: not valid JSON ({error}); expected {what}") from error
+    found = content.get("format") if isinstance(content, dict) else None
+    if not isinstance(found, int) or not 1 <= found <= FORMAT:
+        raise TransductError(
+            f"{path}: format {found!r}, this version reads 1 to {FORMAT}; expected {what}, "
+            "or install the transduct that wrote it"
+        )
+    assert isinstance(content, dict)
+    return content
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], source: Path) -> None:
+    """Copy weights into a model of the same names and shapes.
+
+    Raises:
+        TransductError: a name is missing or too many, or a shape differs.
+    """
+    own = weights_of(model)
+    if odd := sorted(own.keys() ^ weights.keys()):
+        where = "lacks" if odd[0] in own else "has an unknown"
+        raise TransductError(f"{source}: {where} weight '{odd[0]}'; the file does not belong to this configuration")
+    for name, parameter in own.items():
+        if parameter.shape != weights[name].shape:
+            raise TransductError(
+                f"{source}: weight '{name}' is {tuple(weights[name].shape)}, the configuration "
+                f"says {tuple(parameter.shape)}; the file does not belong to this configuration"
+            )
+        parameter.copy_(weights[name])
+
+
+def average(paths: Iterable[Path]) -> dict[str, Tensor]:
+    """The mean of the weights of several checkpoints, summed in float64."""
+    total: dict[str, Tensor] = {}
+    files = list(paths)
+    kinds: dict[str, torch.dtype] = {}
+    for path in files:
+        for name, tensor in read_tensors(path).items():
+            kinds[name] = tensor.dtype
+            total[name] = total[name] + tensor.double() if name in total else tensor.double()
+    return {name: (t / len(files)).to(kinds[name]) for name, t in total.items()}
+
+
+def digest(content: bytes) -> str:
+    """A short name for content: the first 16 hex digits of its SHA-256."""
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+class Checkpoints:
+    """The checkpoints of a run, `checkpoints/step_N/`, and which of them are kept.
+
+    Regular ones are those the schedule asks for; an interruption leaves one more, which a final average never uses, so
+    that an interrupted run ends like one that was not.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def path(self, step: int) -> Path:
+        """The folder of a step's checkpoint."""
+        return self.directory / f"step_{step}"
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, in order."""
+        found = self.directory.glob("step_*/" + STATE)
+        return sorted(int(path.parent.name.removeprefix("step_")) for path in found)
+
+    def save(
+        self, step: int, model: nn.Module, optimiser: Mapping[str, Tensor], state: Mapping[str, Any], ema: Any
+    ) -> None:
+        """Write a checkpoint; the one before stays until this one is whole."""
+        files = {
+            WEIGHTS: pack(weights_of(model)),
+            "optimizer.safetensors": pack(optimiser),
+            STATE: json.dumps({"format": FORMAT, "step": step, **state}, indent=1).encode(),
+        }
+        if ema is not None:
+            files["ema.safetensors"] = pack(ema.weights)
+        write_directory(self.path(step), files)
+
+    def last_good(self, among: Iterable[int]) -> int | None:
+        """The newest step whose files are whole."""
+        for step in sorted(among, reverse=True):
+            try:
+                read_json(self.path(step) / STATE, "a checkpoint's state")
+                read_tensors(self.path(step) / WEIGHTS)
+                read_tensors(self.path(step) / "optimizer.safetensors")
+            except TransductError:
+                continue
+            return step
+        return None
+
+    def prune(self, keep: Iterable[int]) -> None:
+        """Remove every checkpoint but these."""
+        for step in set(self.steps()) - set(keep):
+            shutil.rmtree(self.path(step))
+
+
+def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state by parameter name: `NAME/exp_avg`, `NAME/exp_avg_sq`, `NAME/step`."""
+    return {
+        f"{name}/{key}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimiser.state.get(parameter, {}).items()
+    }
+
+
+def load_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put the state back, in place of whatever the optimiser held."""
+    optimiser.state.clear()
+    parameters = dict(model.named_parameters())
+    for key, tensor in tensors.items():
+        name, _, kind = key.rpartition("/")
+        parameter = parameters[name]
+        device = "cpu" if kind == "step" and parameter.device.type == "cpu" else parameter.device
+        optimiser.state[parameter][kind] = tensor.to(device)

@@ -1,0 +1,488 @@
+"""`fit`: train any model on any batches, to the same bits however often it is killed.
+
+The trainer knows modules and callables, no task. A position in training is two integers, (epoch, batch), and the
+default generators are reseeded before each micro-batch, so that a checkpoint holds no generator and no iterator.
+"""
+
+import hashlib
+import json
+import math
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from transduct.errors import TrainingFailed
+from transduct.training import checkpoint as files
+from transduct.training.checkpoint import Checkpoints
+from transduct.training.distributed import Ranks
+from transduct.training.optim import MovingAverage, Schedule, clip_gradients, make_optimiser, rate
+
+Terms = Mapping[str, tuple[Tensor, float, float]]
+Event = dict[str, Any]
+
+
+class Batch(Protocol):
+    """What the trainer asks of a batch: how many of each thing its loss will average over."""
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """For each term of the loss, the count that its sum is divided by."""
+        ...
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on a device."""
+        ...
+
+
+class Report(Protocol):
+    """What a validation gives back."""
+
+    @property
+    def scores(self) -> Mapping[str, float]:
+        """Name to number."""
+        ...
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """What belongs in the log beside the scores."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How a model is trained.
+
+    Attributes:
+        batch_tokens: the most tokens of a batch on its fuller side; a step takes `accumulate` batches a rank.
+        learning_rate: the peak, reached after `warmup` steps.
+        clip: the largest joint norm of the gradients; 0 does not clip.
+        average: how many regular checkpoints, up to the chosen one, are averaged into the final model.
+        ema: decay of a moving average of the weights, used for validation and the final model; 0 for none.
+        best: the score of the validation that chooses the final checkpoint; the last one if not given.
+        patience: validations without a better score before training stops; 0 never stops early.
+        divergence_tries: how often training goes back to a good checkpoint, at half the rate, before it fails.
+    """
+
+    steps: int = 10_000
+    batch_tokens: int = 4096
+    accumulate: int = 1
+    learning_rate: float = 1e-3
+    warmup: int = 1000
+    schedule: Schedule = "inverse_sqrt"
+    label_smoothing: float = 0.1
+    clip: float = 1.0
+    weight_decay: float = 0.0
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.98])
+    epsilon: float = 1e-9
+    precision: Literal["float32", "bfloat16"] = "float32"
+    device: str = "auto"
+    seed: int = 1
+    log_every: int = 50
+    validate_every: int = 1000
+    checkpoint_every: int = 1000
+    keep_checkpoints: int = 5
+    average: int = 1
+    ema: float = 0.0
+    best: str | None = None
+    patience: int = 0
+    divergence_tries: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_tokens", "accumulate", "log_every", "checkpoint_every", "keep_checkpoints"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise ValueError(f"label_smoothing is {self.label_smoothing}, must be in [0, 1)")
+        if self.learning_rate <= 0.0:
+            raise ValueError(f"learning_rate is {self.learning_rate}, must be above 0")
+        if len(self.betas) != 2:
+            raise ValueError(f"betas has {len(self.betas)} numbers, must have 2")
+        if not 1 <= self.average <= self.keep_checkpoints:
+            raise ValueError(f"average is {self.average}, must be from 1 to keep_checkpoints ({self.keep_checkpoints})")
+        if not 0.0 <= self.ema < 1.0:
+            raise ValueError(f"ema is {self.ema}, must be in [0, 1)")
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything a run needs beside weights and optimiser to go on as if nothing had happened."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    seconds: float = 0.0
+    rate_scale: float = 1.0
+    tries: int = 0
+    best_step: int | None = None
+    best_score: float | None = None
+    without_progress: int = 0
+
+
+class Diverged(Exception):
+    """The loss or a gradient is not a finite number."""
+
+
+class Trainer:
+    """One training run in one directory. Its callables come from a task; see `fit`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: TrainingConfig,
+        directory: Path,
+        batches: Callable[[str, int, int, int, int], Iterator[Any]],
+        loss: Callable[[nn.Module, Any], Terms],
+        validate: Callable[[nn.Module], Report] | None,
+        report: Callable[[Event], None],
+        ranks: Ranks,
+    ) -> None:
+        self.model, self.config, self.ranks = model, config, ranks
+        self.batches, self.loss, self.validate, self.report = batches, loss, validate, report
+        self.device = next(model.parameters()).device
+        betas = (config.betas[0], config.betas[1])
+        self.optimiser = make_optimiser(model, betas, config.epsilon, config.weight_decay)
+        self.ema = MovingAverage(model, config.ema) if config.ema else None
+        self.checkpoints = Checkpoints(directory / "checkpoints")
+        self.log = directory / "log.jsonl"
+        self.state = State()
+        self.stopping = False
+
+    def optimise(self, micro_batches: list[Any]) -> float:
+        """One step of the optimiser over this rank's micro-batches; returns the loss a token.
+
+        The counts of all micro-batches and ranks are known before the first backward, so that averages are taken once.
+        """
+        config, step = self.config, self.state.step + 1
+        learning_rate = self.learning_rate(step)
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate
+        self.optimiser.zero_grad()
+        totals = self.ranks.total(_sum(batch.counts for batch in micro_batches))
+        value = 0.0
+        for number, batch in enumerate(micro_batches):
+            seed_generators(config.seed, step, number, self.ranks.rank)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+                terms = self.loss(self.model, batch.to(self.device))
+            total = sum((weight * s / totals[name] for name, (s, _, weight) in terms.items()), torch.zeros(()))
+            total.backward()  # type: ignore[no-untyped-call]
+            value += float(total.detach())
+        self.ranks.sum_gradients(self.model)
+        value = self.ranks.total({"loss": value})["loss"]
+        norm = clip_gradients(self.model, config.clip)
+        if not (math.isfinite(value) and math.isfinite(norm)):
+            raise Diverged(f"step {step}: loss {value:.4g}, gradient norm {norm:.4g}")
+        self.optimiser.step()
+        if self.ema:
+            self.ema.update(self.model)
+        return value
+
+    def run(self) -> None:
+        """Train from the present state to the end."""
+        config, clock = self.config, _Clock(self.state.seconds)
+        stream = self._stream()
+        while self.state.step < config.steps and not self._out_of_patience():
+            waited = time.perf_counter()
+            micro_batches = next(stream)
+            clock.waited += time.perf_counter() - waited
+            try:
+                value = self.optimise(micro_batches)
+            except Diverged as problem:
+                self._roll_back(problem)
+                stream = self._stream()
+                continue
+            batch = self.state.batch + config.accumulate * self.ranks.world
+            self.state = replace(self.state, step=self.state.step + 1, batch=batch, seconds=clock.seconds)
+            clock.count(value, _sum(b.counts for b in micro_batches), self.ranks.world)
+            if self.state.step % config.log_every == 0 or self.state.step == config.steps:
+                self._write(clock.record(self.state, self.learning_rate(self.state.step)))
+            self._milestones()
+            if self.stopping:
+                self._save()
+                raise TrainingFailed(f"stopped by a signal at step {self.state.step}; go on with --resume")
+
+    def _milestones(self) -> None:
+        """Validate and save where the schedule says so."""
+        config, step, last = self.config, self.state.step, self.state.step == self.config.steps
+        better = False
+        if self.validate and (last or (config.validate_every and step % config.validate_every == 0)):
+            better = self._validate()
+        if last or step % config.checkpoint_every == 0 or better or self._out_of_patience():
+            self._save()
+
+    def _validate(self) -> bool:
+        """Score the model and say whether the chosen score is the best so far."""
+        assert self.validate is not None
+        config, started = self.config, time.perf_counter()
+        with self.averaged_weights():
+            report = self.validate(self.model.eval())
+        self.model.train()
+        event: Event = {"step": self.state.step, "scores": dict(report.scores)}
+        event["validation_seconds"] = round(time.perf_counter() - started, 2)
+        self._write(event, dict(report.details))
+        if config.best is None:
+            return False
+        if config.best not in report.scores:
+            known = ", ".join(report.scores)
+            raise TrainingFailed(f"training.best is '{config.best}', the validation gives: {known}")
+        score, best = report.scores[config.best], self.state.best_score
+        lower_is_better = config.best in ("loss", "perplexity", "ter", "word_error_rate")
+        if best is None or (score < best if lower_is_better else score > best):
+            self.state = replace(self.state, best_score=score, best_step=self.state.step, without_progress=0)
+            return True
+        self.state = replace(self.state, without_progress=self.state.without_progress + 1)
+        return False
+
+    def learning_rate(self, step: int) -> float:
+        """The rate of a step, halved for each time training had to go back."""
+        c = self.config
+        return self.state.rate_scale * rate(c.schedule, c.learning_rate, c.warmup, c.steps, step)
+
+    def finish(self) -> None:
+        """Put the final weights into the model: the chosen checkpoint, averaged with those before it."""
+        window = self._window(self.state.best_step or self.state.step)
+        name = "ema.safetensors" if self.ema else files.WEIGHTS
+        paths = [self.checkpoints.path(step) / name for step in window]
+        files.load_weights(self.model, files.average(paths), paths[-1])
+        self.model.eval()
+
+    def restore(self, step: int) -> None:
+        """Take up the run where a checkpoint left it."""
+        path = self.checkpoints.path(step)
+        files.load_weights(self.model, files.read_tensors(path / files.WEIGHTS), path)
+        tensors = files.read_tensors(path / "optimizer.safetensors")
+        files.load_optimiser(self.model, self.optimiser, tensors)
+        if self.ema:
+            held = files.read_tensors(path / "ema.safetensors")
+            self.ema.weights = {name: held[name].to(self.device) for name in self.ema.weights}
+        saved = files.read_json(path / files.STATE, "a checkpoint's state")
+        self.state = State(**{name: saved[name] for name in asdict(self.state)})
+
+    @contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """The moving average in the model's place, if there is one."""
+        if self.ema is None:
+            yield
+            return
+        own = {name: tensor.clone() for name, tensor in files.weights_of(self.model).items()}
+        files.load_weights(self.model, self.ema.weights, self.log)
+        try:
+            yield
+        finally:
+            files.load_weights(self.model, own, self.log)
+
+    def _stream(self) -> Iterator[list[Any]]:
+        """This rank's micro-batches of each step, from the present position on, epoch after epoch."""
+        empty_epochs = 0
+        while True:
+            ranks, state = self.ranks, self.state
+            batches = self.batches("train", state.epoch, state.batch, ranks.rank, ranks.world)
+            while True:
+                micro_batches = list(islice(batches, self.config.accumulate))
+                if not ranks.total({"batches": len(micro_batches)})["batches"]:
+                    break
+                empty_epochs = -1
+                yield micro_batches
+            empty_epochs += 1
+            if empty_epochs > 1:
+                raise TrainingFailed("an epoch holds no batch; is the corpus smaller than the weights allow?")
+            self.state = replace(self.state, epoch=self.state.epoch + 1, batch=0)
+
+    def _regular(self, step: int) -> bool:
+        config = self.config
+        return step % config.checkpoint_every == 0 or step in (config.steps, self.state.best_step, self.state.step)
+
+    def _window(self, step: int) -> list[int]:
+        """The regular checkpoints that end at `step` and are averaged with it."""
+        every = self.config.checkpoint_every
+        regular = [s for s in self.checkpoints.steps() if s < step and s % every == 0 and s > 0]
+        return [*regular, step][-self.config.average :]
+
+    def _save(self) -> None:
+        """Write a checkpoint and drop those nothing needs any more."""
+        if self.ranks.rank == 0:
+            tensors = files.optimiser_tensors(self.model, self.optimiser)
+            self.checkpoints.save(self.state.step, self.model, tensors, asdict(self.state), self.ema)
+            regular = [s for s in self.checkpoints.steps() if s % self.config.checkpoint_every == 0]
+            keep = {*regular[-self.config.keep_checkpoints :], self.state.step}
+            if self.state.best_step is not None:
+                keep |= set(self._window(self.state.best_step))
+            self.checkpoints.prune(keep)
+        self.ranks.wait()
+
+    def _roll_back(self, problem: Diverged) -> None:
+        """Back to the last good regular checkpoint at half the rate, or give up after the tries that are allowed."""
+        scale, tries = self.state.rate_scale / 2, self.state.tries + 1
+        if tries > self.config.divergence_tries:
+            raise TrainingFailed(
+                f"training diverged {tries} times ({problem}); lower training.learning_rate or raise training.warmup"
+            )
+        every = self.config.checkpoint_every
+        step = self.checkpoints.last_good(s for s in self.checkpoints.steps() if s % every == 0)
+        if step is None:
+            raise TrainingFailed(f"training diverged ({problem}) and no checkpoint is whole; start again")
+        self.restore(step)
+        self.state = replace(self.state, rate_scale=scale, tries=tries)
+        self._write({"step": step, "diverged": str(problem), "rate_scale": scale, "try": tries})
+        self._save()
+
+    def _out_of_patience(self) -> bool:
+        return 0 < self.config.patience <= self.state.without_progress
+
+    def _write(self, event: Event, details: Mapping[str, Any] | None = None) -> None:
+        """A line to the log, the same and its details to whoever watches."""
+        if self.ranks.rank == 0:
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(event, ensure_ascii=False) + "\n")
+            self.report({**event, "details": details or {}})
+
+
+class _Clock:
+    """Time, tokens and loss since the last record."""
+
+    def __init__(self, seconds: float) -> None:
+        self.began = time.perf_counter() - seconds
+        self._reset()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+    def count(self, loss: float, counts: Mapping[str, float], world: int) -> None:
+        self.losses.append(loss)
+        self.tokens += counts.get("tokens", 0.0) * world
+
+    def record(self, state: State, learning_rate: float) -> Event:
+        passed = max(self.seconds - self.since, 1e-9)
+        event = {
+            "step": state.step,
+            "epoch": state.epoch,
+            "seconds": round(self.seconds, 2),
+            "loss": sum(self.losses) / len(self.losses),
+            "tokens_per_second": round(self.tokens / passed, 1),
+            "learning_rate": learning_rate,
+            "memory": memory_used(),
+            "waiting": round(self.waited / passed, 4),
+        }
+        self._reset()
+        return event
+
+    def _reset(self) -> None:
+        self.since, self.tokens, self.waited = self.seconds, 0.0, 0.0
+        self.losses: list[float] = []
+
+
+def fit(
+    model: nn.Module,
+    config: TrainingConfig,
+    directory: Path,
+    batches: Callable[[str, int, int, int, int], Iterator[Any]],
+    loss: Callable[[nn.Module, Any], Terms],
+    validate: Callable[[nn.Module], Report] | None = None,
+    report: Callable[[Event], None] = lambda event: None,
+) -> State:
+    """Train `model` in `directory`, from its newest whole checkpoint if there is one, and leave the final weights in it.
+
+    Args:
+        batches: (split, epoch, start, rank, world) -> the batches of an epoch from number `start` on, this rank's share.
+        loss: (model, batch) -> {name: (sum, count, weight)}.
+        validate: model -> a report with scores.
+        report: is given each record of the log, with "details" beside.
+
+    Raises:
+        TrainingFailed: training diverged too often, or a signal stopped it (its state is saved).
+    """
+    device = pick_device(config.device)
+    prepare_machine(device)
+    model.to(device).train()
+    trainer = Trainer(model, config, directory, batches, loss, validate, report, Ranks.join(device))
+    step = trainer.checkpoints.last_good(trainer.checkpoints.steps())
+    if step is None:
+        trainer._save()  # so that a run can always go back
+    else:
+        trainer.restore(step)
+    _forget_later(trainer.log, trainer.state.step)
+    with _signals(trainer):
+        trainer.run()
+    trainer.finish()
+    return trainer.state
+
+
+def seed_generators(*numbers: int) -> None:
+    """Seed torch's default generators from (seed, step, micro-batch, rank)."""
+    key = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
+    torch.manual_seed(int.from_bytes(key, "big") >> 1)
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is a CUDA device if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and "LOCAL_RANK" in os.environ:
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
+    return torch.device(name)
+
+
+def prepare_machine(device: torch.device) -> None:
+    """Deterministic algorithms on; freed memory is kept, for a training step asks for the same sizes again."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+
+
+def memory_used() -> int:
+    """Peak bytes: of the device if there is one, of the process if not."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if os.uname().sysname == "Darwin" else peak * 1024
+
+
+def _sum(counts: Iterator[Mapping[str, float]] | Any) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for part in counts:
+        for name, count in part.items():
+            total[name] = total.get(name, 0.0) + count
+    return total
+
+
+def _forget_later(log: Path, step: int) -> None:
+    """Drop the records of steps that will be taken again, and a line that a kill cut short."""
+    if not log.exists():
+        return
+    kept = []
+    for line in log.read_bytes().splitlines(keepends=True):
+        try:
+            if line.endswith(b"\n") and json.loads(line)["step"] <= step:
+                kept.append(line)
+        except ValueError:
+            continue
+    files.write_file(log, b"".join(kept))
+
+
+@contextmanager
+def _signals(trainer: Trainer) -> Iterator[None]:
+    """SIGINT and SIGTERM end the run after the present step, with a checkpoint; a second SIGINT ends it at once."""
+
+    def stop(number: int, frame: Any) -> None:  # noqa: ARG001 (the signature is Python's)
+        trainer.stopping = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    try:
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: signals are somebody else's
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

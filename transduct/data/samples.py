@@ -1,0 +1,154 @@
+"""Generated corpora: endless parallel text for the demo and the tests, the same on every machine.
+
+Each corpus falls into three parts, and a hash of the source text says which part it belongs to, so no
+sentence of `valid` or `test` is ever in `train`. Within a part no source appears twice.
+"""
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Literal
+from zlib import crc32
+
+from transduct.errors import TransductError
+
+Part = Literal["train", "valid", "test"]
+Pair = tuple[str, str]
+
+MOST = 1_000_000  # every part of every corpus holds more sources, so drawing distinct ones comes to an end
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+ENGLISH = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
+    *("ten", "eleven", "twelve"),
+    *(stem + "teen" for stem in ("thir", "four", "fif", "six", "seven", "eigh", "nine")),
+)
+ENGLISH_TENS = (
+    "",
+    "",
+    *(stem + "ty" for stem in ("twen", "thir", "for", "fif", "six", "seven", "eigh", "nine")),
+)
+ENGLISH_GROUPS = ("", "thousand", "million")
+KOREAN = "영일이삼사오육칠팔구"
+KOREAN_PLACES = ("천", "백", "십", "")
+KOREAN_GROUPS = ("", "만", "억")
+
+
+def generate(name: str, count: int, part: Part = "train") -> Iterator[Pair]:
+    """The first `count` pairs of one part of the corpus called `name`, a key of `CORPORA`.
+
+    Raises:
+        TransductError: the name is unknown, or `count` is more than a part is sure to hold.
+    """
+    if name not in CORPORA:
+        raise TransductError(f"no generated corpus is called '{name}'; known are: {', '.join(CORPORA)}")
+    if count > MOST:
+        raise TransductError(f"cannot generate {count:,} pairs of '{name}'; ask for at most {MOST:,}")
+    return _distinct(CORPORA[name], count, part, Random(f"{name} {part}"))
+
+
+def _distinct(draw: Callable[[Random], Pair], count: int, part: Part, random: Random) -> Iterator[Pair]:
+    seen: set[str] = set()
+    while len(seen) < count:
+        source, target = draw(random)
+        if source not in seen and part_of(source) == part:
+            seen.add(source)
+            yield source, target
+
+
+def part_of(source: str) -> Part:
+    """The part a source text belongs to: one text in twenty is for validation, another for testing."""
+    share = crc32(source.encode()) % 20
+    return "valid" if share == 0 else "test" if share == 1 else "train"
+
+
+def english_number(number: int) -> str:
+    """The name of 0 <= number < 10^9: 321005 is "three hundred twenty-one thousand and five"."""
+    _check(number)
+    if number == 0:
+        return ENGLISH[0]
+    words: list[str] = []
+    for power in (2, 1, 0):
+        group = number // 1000**power % 1000
+        if not group:
+            continue
+        if power == 0 and group < 100 and words:
+            words.append("and")
+        words += [_english_group(group), ENGLISH_GROUPS[power]]
+    return " ".join(filter(None, words))
+
+
+def _english_group(group: int) -> str:
+    """The name of 1 <= group < 1000."""
+    hundreds, rest = divmod(group, 100)
+    words = [ENGLISH[hundreds], "hundred"] if hundreds else []
+    if rest >= 20:
+        tens, ones = divmod(rest, 10)
+        words.append(ENGLISH_TENS[tens] + (f"-{ENGLISH[ones]}" if ones else ""))
+    elif rest:
+        words.append(ENGLISH[rest])
+    return " ".join(words)
+
+
+def korean_number(number: int) -> str:
+    """The Sino-Korean name of 0 <= number < 10^9: 321005 is "삼십이만 천오".
+
+    Numbers are grouped by ten thousand. The digit one is silent before ten, hundred and thousand, and in
+    exactly one 만; 일억 keeps it.
+    """
+    _check(number)
+    if number == 0:
+        return KOREAN[0]
+    words = []
+    for power in (2, 1, 0):
+        group = number // 10_000**power % 10_000
+        if group:
+            name = "" if group == 1 and power == 1 else _korean_group(group)
+            words.append(name + KOREAN_GROUPS[power])
+    return " ".join(words)
+
+
+def _korean_group(group: int) -> str:
+    """The name of 1 <= group < 10000."""
+    name = ""
+    for digit, place in zip(f"{group:04}", KOREAN_PLACES, strict=True):
+        if digit != "0":
+            name += (KOREAN[int(digit)] if digit != "1" or not place else "") + place
+    return name
+
+
+def _check(number: int) -> None:
+    if not 0 <= number < 10**9:
+        raise ValueError(f"{number} has no name here; give a number from 0 to 999,999,999")
+
+
+def _number_names(random: Random) -> Pair:
+    digits = random.randint(1, 9)
+    number = random.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
+    return english_number(number), korean_number(number)
+
+
+def _letters(random: Random) -> list[str]:
+    return random.choices(LETTERS, k=random.randint(3, 10))
+
+
+def _copy(random: Random) -> Pair:
+    text = " ".join(_letters(random))
+    return text, text
+
+
+def _reverse(random: Random) -> Pair:
+    letters = _letters(random)
+    return " ".join(letters), " ".join(reversed(letters))
+
+
+def _sort(random: Random) -> Pair:
+    letters = _letters(random)
+    return " ".join(letters), " ".join(sorted(letters))
+
+
+CORPORA: dict[str, Callable[[Random], Pair]] = {
+    "number_names": _number_names,  # English names of numbers below 10^9 -> Korean names
+    "copy": _copy,
+    "reverse": _reverse,
+    "sort": _sort,
+}

@@ -1,0 +1,188 @@
+"""Heat maps, charts and blocks show the numbers they are given."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from transduct.errors import TransductError
+from transduct.interfaces import pictures
+from transduct.interfaces.drawing import Line, Picture, Rectangle, Text
+
+MATRIX = [[0.1, 0.9, 0.0], [0.5, 0.25, 0.25]]
+
+
+def cells(picture):
+    """The colour of each cell by its hint."""
+    return {shape.hint: shape.fill for shape in picture.shapes if isinstance(shape, Rectangle) and shape.hint}
+
+
+def texts(picture):
+    return [shape.text for shape in picture.shapes if isinstance(shape, Text)]
+
+
+def lightness(colour):
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_larger_values_are_darker():
+    values = np.linspace(0, 1, 30)
+    shades = [lightness(colour) for colour in cells(pictures.heatmap([values])).values()]
+    assert len(shades) == 30
+    assert shades == sorted(shades, reverse=True)
+
+
+def test_negative_values_are_blue_positive_ones_red_and_what_is_not_finite_is_grey():
+    colours = list(cells(pictures.heatmap([[-2.0, 0.0, 2.0, -math.inf, math.nan]])).values())
+    ends = pictures.DIVERGING
+    assert colours == [ends[0], ends[3], ends[-1], pictures.NOT_FINITE, pictures.NOT_FINITE]
+
+
+def test_labels_title_and_scale_are_written():
+    picture = pictures.heatmap(MATRIX, ["나는", "a"], ["I", "saw", " "], title="Attention")
+    assert texts(picture) == ["Attention", "나는", "a", "I", "saw", "␣", "0", "0.9"]
+    assert list(cells(picture))[1] == "나는, saw: 0.9"
+
+
+def test_limits_set_the_scale():
+    wide, narrow = pictures.heatmap([[0.5]], limits=(0, 1)), pictures.heatmap([[0.5]], limits=(0, 0.25))
+    assert texts(wide) == ["0", "1"]
+    assert list(cells(narrow).values()) == [pictures.SEQUENTIAL[-1]]
+
+
+@pytest.mark.parametrize("matrix", [np.zeros((2, 2)), [[math.nan, -math.inf]]])
+def test_matrices_with_nothing_to_scale(matrix):
+    assert texts(pictures.heatmap(matrix)) == ["0", "1"]
+
+
+def test_lists_arrays_and_tensors_look_the_same():
+    half = torch.tensor(MATRIX, dtype=torch.bfloat16, requires_grad=True)
+    assert (
+        pictures.heatmap(half) == pictures.heatmap(half.tolist()) == pictures.heatmap(np.array(half.tolist()))
+    )
+
+
+def test_everything_lies_on_the_page():
+    long = "a label that is much too long to be written out in full"
+    picture = pictures.grid([("x", MATRIX, [long, "b"], ["c", "d", long])] * 5, title="title" * 30)
+    assert all(0 <= shape.x <= picture.width and 0 <= shape.y <= picture.height for shape in picture.shapes)
+    assert any(text.endswith("…") for text in texts(picture))
+
+
+def test_a_large_heat_map_leaves_out_labels_and_hints():
+    names = [str(i) for i in range(200)]
+    picture = pictures.heatmap(np.eye(200), names, names)
+    assert not cells(picture)
+    assert len(texts(picture)) < 200
+    assert max(picture.width, picture.height) < 900
+
+
+def test_panels_share_one_scale_and_stand_in_rows():
+    picture = pictures.grid([("one", [[1.0]], None, None), ("two", [[4.0]], None, None)] * 2, per_row=2)
+    assert set(cells(picture).values()) == {
+        pictures.SEQUENTIAL[-1],
+        cells(pictures.heatmap([[1.0, 4.0]]))["0, 0: 1"],
+    }
+    titles = [shape for shape in picture.shapes if isinstance(shape, Text) and shape.bold]
+    (x0, y0), (x1, y1), (x2, y2), (x3, y3) = [(title.x, title.y) for title in titles]
+    assert (x0, x1, y0, y2) == (x2, x3, y1, y3)
+    assert x0 < x1
+    assert y0 < y2
+
+
+def test_curves_pass_through_their_points():
+    picture = pictures.curves([0, 10, 20], {"loss": [4.0, 2.0, 0.0]}, "title", "step", "nats")
+    assert {"title", "step", "nats", "loss", "0", "4", "20"} <= set(texts(picture))
+    (curve, _) = [shape for shape in picture.shapes if isinstance(shape, Line) and shape.width >= 2]
+    assert curve.points == ((260, 140), (520, 280))  # half way, then to the corner of the 520 x 280 plot
+
+
+def test_a_gap_parts_a_curve_and_a_point_alone_is_seen():
+    picture = pictures.curves([0, 1, 2, 3, 4], {"loss": [1, 2, math.nan, 3, math.inf]}, y_label="loss")
+    assert sum(isinstance(shape, Line) and shape.width == 2 for shape in picture.shapes) == 1
+    assert sum(isinstance(shape, Rectangle) for shape in picture.shapes) == 1
+
+
+@pytest.mark.parametrize(
+    "values, expected",
+    [
+        ([0, 1], ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+        ([0, 20_000], ["0", "5,000", "10,000", "15,000", "20,000"]),
+        ([3, 3], ["1", "2", "3", "4", "5"]),
+        ([0, 5e-6], ["0", "1e-06", "2e-06", "3e-06", "4e-06", "5e-06"]),
+        ([math.nan], ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+    ],
+)
+def test_ticks_are_round_numbers_around_the_values(values, expected):
+    ticks, labels = pictures._ticks(np.array(values, dtype=float))
+    assert labels == expected
+    assert not any(value < ticks[0] - 1e-9 or value > ticks[-1] + 1e-9 for value in values)
+
+
+def test_terminal_columns_are_as_wide_as_their_labels():
+    assert pictures.terminal([[1.0, 0.5], [0.0, math.nan]], ["나", "abc"], ["어제", "b"]) == (
+        "    어제 b\n"
+        " 나 ████ ▄▄\n"
+        "abc      ··\n"
+    )  # fmt: skip
+
+
+def test_terminal_without_labels():
+    assert pictures.terminal([[0, 1], [1, 0]]) == "    ██\n ██\n"
+
+
+def test_terminal_prints_no_control_characters():
+    assert "\x1b" not in pictures.terminal([[1.0]], ["\x1b[31m"], ["\x1b]0;"])
+
+
+@pytest.mark.parametrize("ending, start", [(".svg", b"<svg"), (".png", b"\x89PNG"), (".PNG", b"\x89PNG")])
+def test_save_writes_the_format_the_name_ends_in(tmp_path, ending, start):
+    pictures.save(pictures.heatmap(MATRIX), tmp_path / f"attention{ending}")
+    (file,) = tmp_path.iterdir()
+    assert file.read_bytes().startswith(start)
+
+
+def test_save_refuses_other_names_and_says_what_cannot_be_written(tmp_path):
+    picture = Picture(10, 10, ())
+    with pytest.raises(TransductError, match=r"a\.pdf' is no name for a picture; end it in \.svg or \.png"):
+        pictures.save(picture, tmp_path / "a.pdf")
+    with pytest.raises(
+        TransductError, match=r"cannot write '.*a\.svg' \(No such file or directory\); give a file in"
+    ):
+        pictures.save(picture, tmp_path / "missing" / "a.svg")
+    (tmp_path / "folder.svg").mkdir()
+    with pytest.raises(TransductError, match="Is a directory"):
+        pictures.save(picture, tmp_path / "folder.svg")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.svg"]
+
+
+@pytest.mark.parametrize(
+    "matrix, rows, columns, message",
+    [
+        ([[1, 2], [3]], None, None, "matrix is not made of numbers in equal rows"),
+        ([["a"]], None, None, "matrix is not made of numbers in equal rows"),
+        ([1, 2], None, None, r"matrix has the shape \(2,\); give 2 dimensions"),
+        ([[]], None, None, r"matrix has the shape \(1, 0\); give 2 dimensions, none of them 0"),
+        ([[1, 2]], ["a", "b"], None, "2 row labels for 1 rows; give one for each"),
+        ([[1, 2]], None, ["a"], "1 column labels for 2 columns; give one for each"),
+    ],
+)
+@pytest.mark.parametrize("draw", [pictures.heatmap, pictures.terminal])
+def test_matrix_and_labels_must_fit(draw, matrix, rows, columns, message):
+    with pytest.raises(TransductError, match=message):
+        draw(matrix, rows, columns)
+
+
+def test_what_cannot_be_drawn_is_said():
+    with pytest.raises(TransductError, match="no heat map to draw; give at least one"):
+        pictures.grid([])
+    with pytest.raises(TransductError, match=r"limits \(1, 1\) are not in order; give the lower one first"):
+        pictures.heatmap([[1]], limits=(1, 1))
+    with pytest.raises(TransductError, match="no line to draw; give at least one"):
+        pictures.curves([1, 2], {})
+    with pytest.raises(TransductError, match="line 'loss' has 1 values, x has 2; give equally many"):
+        pictures.curves([1, 2], {"loss": [1]})
+    with pytest.raises(TransductError, match=r"x has the shape \(1, 1\); give 1 dimensions"):
+        pictures.curves([[1]], {"loss": [1]})

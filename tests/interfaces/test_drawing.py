@@ -1,5 +1,6 @@
 """One drawing, two formats: well-formed SVG whatever the text holds, and PNG of the same size."""
 
+import io
 import sys
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -32,8 +33,6 @@ def no_fonts(monkeypatch):
 
 def pixels(png):
     """The picture's pixels (height, width, 3) from 0 to 255."""
-    import io
-
     image = pytest.importorskip("matplotlib.image").imread(io.BytesIO(png))
     return np.round(image[..., :3] * 255).astype(int)
 

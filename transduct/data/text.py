@@ -1,0 +1,368 @@
+"""Parallel text, read as a stream: aligned files, TSV, JSONL and Parquet, plain or compressed.
+
+A line ends at a line feed and nowhere else: U+2028, U+0085 and a lone carriage return are text. Whatever
+cannot be read is refused with file and line; nothing is skipped in silence.
+"""
+
+import gzip
+import json
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from transduct.data.samples import CORPORA, Pair, Part, generate
+from transduct.errors import TransductError
+
+Row = Sequence[str]  # a source and its translations
+Errors = Literal["strict", "replace"]
+
+CHUNK = 10_000  # pairs handed on at a time
+BLOCK = 1 << 20  # bytes read at a time
+FORMATS = (".tsv", ".jsonl", ".parquet")
+COMPRESSIONS = (".gz", ".xz", ".zst")
+MOST_DRIFT = 10  # a difference of more lines than this has many causes, and no one place
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """One parallel corpus: aligned files (`source`, `target`), files that hold both sides, or a generated one.
+
+    `columns` names source and target in `pairs`: numbers or, where the first line is a header, names for TSV;
+    keys for JSONL and Parquet ("translation.de" is the field de of translation). With `alternatives` every
+    column of a TSV line from the target on is a reference of the same source. `weight` is how often an epoch
+    shows each pair.
+    """
+
+    source: str | list[str] = field(default_factory=list)
+    target: str | list[str] = field(default_factory=list)
+    pairs: str | list[str] = field(default_factory=list)
+    columns: list[str] | list[int] | None = None
+    alternatives: bool = False
+    generate: str | None = None
+    part: Part = "train"
+    count: int = 0
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        sources, targets, pairs = _listed(self.source), _listed(self.target), _listed(self.pairs)
+        if [bool(sources or targets), bool(pairs), self.generate is not None].count(True) != 1:
+            raise ValueError("give source and target, or pairs, or generate: exactly one of the three")
+        if len(sources) != len(targets):
+            raise ValueError(f"found {len(sources)} source and {len(targets)} target files; give as many of each")
+        if self.generate is not None and self.generate not in CORPORA:
+            raise ValueError(f"generate: no corpus '{self.generate}'; known are: {', '.join(CORPORA)}")
+        if (self.generate is not None) != (self.count > 0):
+            raise ValueError(f"count is {self.count}; give how many pairs to generate, only with generate")
+        if not 0 < self.weight < float("inf"):
+            raise ValueError(f"weight is {self.weight}; give a number above 0, or leave the corpus out")
+        tabular = {_ending(name)[0] for name in pairs} == {".tsv"}
+        if self.columns is not None:
+            if not pairs or len(self.columns) != 2:
+                raise ValueError(f"columns is {self.columns}; give that of source and target, only with pairs")
+            if any(isinstance(column, int) and (column < 0 or not tabular) for column in self.columns):
+                raise ValueError(f"columns is {self.columns}; numbers count the columns of .tsv files from 0")
+        if self.alternatives and not tabular:
+            raise ValueError("alternatives reads further columns as references, which only .tsv files have")
+
+    def files(self) -> list[str]:
+        """The files the corpus is read from, as the recipe names them."""
+        return [*_listed(self.source), *_listed(self.target), *_listed(self.pairs)]
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A regular expression and what takes the place of its matches, in each text of a side as it is read."""
+
+    side: Literal["source", "target", "both"]
+    pattern: str
+    by: str = ""
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.pattern).sub(self.by, "")
+        except (re.error, IndexError) as error:
+            raise ValueError(f"cannot replace '{self.pattern}' by '{self.by}': {error}") from error
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The `data` section of a recipe for parallel text.
+
+    `max_length` counts the tokens of a side with its end of sentence; `max_ratio` bounds how many times
+    longer one side may be (0: no bound; 9 is the bound of the Moses scripts). `held_out` takes that many
+    pairs out of `train` to validate on.
+    """
+
+    train: list[TextSource]
+    valid: TextSource | None = None
+    test: TextSource | None = None
+    root: str = "."
+    max_length: int = 256
+    max_ratio: float = 9.0
+    drop_duplicates: bool = True
+    replace: list[Replacement] = field(default_factory=list)
+    held_out: int = 0
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise ValueError("train is empty; name at least one corpus")
+        if self.max_length < 2:
+            raise ValueError(f"max_length is {self.max_length}; give at least 2, for a token and the end")
+        if self.max_ratio != 0 and not self.max_ratio >= 1:
+            raise ValueError(f"max_ratio is {self.max_ratio}; give at least 1, or 0 for no bound")
+        if self.held_out < 0 or (self.held_out and self.valid):
+            raise ValueError(f"held_out is {self.held_out}; give at least 0, and 0 where valid is given")
+        if self.workers < 0:
+            raise ValueError(f"workers is {self.workers}; give at least 0")
+
+
+def read_pairs(source: TextSource, root: Path, replace: Sequence[Replacement] = ()) -> Iterator[list[Pair]]:
+    """The pairs of a corpus in lists of up to `CHUNK`, in constant memory.
+
+    Raises:
+        TransductError: the corpus is empty, or a file of it is missing, damaged, not UTF-8, not of its format,
+            or not aligned with its partner.
+    """
+    rows = _rows(source, root)
+    change_source, change_target = _changes("source", replace), _changes("target", replace)
+    while chunk := list(islice(rows, CHUNK)):
+        pairs = [(row[0], row[1]) for row in chunk]
+        if replace:
+            pairs = [(change_source(text), change_target(translation)) for text, translation in pairs]
+        yield pairs
+
+
+def read_examples(
+    source: TextSource, root: Path, replace: Sequence[Replacement] = ()
+) -> tuple[list[str], list[list[str]]]:
+    """The sources of a corpus and the references of each, at least one; raises as `read_pairs` does."""
+    change_source, change_target = _changes("source", replace), _changes("target", replace)
+    sources, references = [], []
+    for row in _rows(source, root):
+        sources.append(change_source(row[0]))
+        references.append([change_target(text) for text in row[1:]])
+    return sources, references
+
+
+def read_lines(file: Path | BinaryIO, errors: Errors = "strict") -> Iterator[str]:
+    """The lines of a file or an open stream, without their ends and without a byte order mark at the start.
+
+    Lines of a stream come as soon as they are there. With `replace`, bytes that are not UTF-8 become U+FFFD.
+
+    Raises:
+        TransductError: the file cannot be read, or (`strict`) a line is not UTF-8.
+    """
+    if isinstance(file, Path):
+        with _opened(file) as stream:
+            yield from chain.from_iterable(_split(partial(stream.read, BLOCK), str(file), errors))
+    else:
+        name = str(getattr(file, "name", "the input"))
+        yield from chain.from_iterable(_split(partial(getattr(file, "read1", file.read), BLOCK), name, errors))
+
+
+def _split(read: Callable[[], bytes], name: str, errors: Errors) -> Iterator[list[str]]:
+    """The lines block by block: decoding many at once takes a fraction of the time of one by one."""
+    number, unfinished, block = 1, [b""], b"\n"
+    while block:
+        block = read()
+        end = block.rfind(b"\n") + 1
+        if block and not end:
+            unfinished.append(block)
+            continue
+        data = b"".join([*unfinished, block[:end]])
+        unfinished = [block[end:]]
+        try:
+            text = data.decode("utf-8", errors)
+        except UnicodeDecodeError as error:
+            line = number + data.count(b"\n", 0, error.start)
+            place = error.start - data.rfind(b"\n", 0, error.start)
+            raise TransductError(
+                f"{name}:{line}: byte {place} is 0x{data[error.start]:02x}, which is not UTF-8; "
+                "convert the file, for example with: iconv -f latin1 -t utf-8"
+            ) from error
+        if number == 1:
+            text = text.removeprefix("\ufeff")
+        lines = text.replace("\r\n", "\n").split("\n")
+        if not lines[-1]:
+            lines.pop()
+        number += len(lines)
+        yield lines
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The bytes of a file, decompressed as its ending says."""
+    openers: dict[str, Callable[[Path], Any]] = {
+        ".gz": gzip.open,
+        ".xz": lzma.open,
+        ".zst": lambda path: pa.input_stream(str(path), compression="zstd"),
+    }
+    try:
+        with openers.get(path.suffix.lower(), partial(open, mode="rb"))(path) as stream:
+            yield stream
+    except FileNotFoundError as error:
+        raise TransductError(f"{path}: no such file; a relative path in a recipe starts at data.root") from error
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
+        raise TransductError(f"{path}: cannot be read ({error}); fetch or write the file again") from error
+
+
+def _rows(source: TextSource, root: Path) -> Iterator[Row]:
+    """Each line of a corpus as its texts, the source first; refuses an empty corpus."""
+    rows = _rows_of_each(source, root)
+    first = next(rows, None)
+    if first is None:
+        raise TransductError(f"{', '.join(source.files())}: no pairs in it; name files that hold text")
+    return chain([first], rows)
+
+
+def _rows_of_each(source: TextSource, root: Path) -> Iterator[Row]:
+    if source.generate is not None:
+        yield from generate(source.generate, source.count, source.part)
+    for left, right in zip(_listed(source.source), _listed(source.target)):
+        yield from _aligned_rows(root / left, root / right)
+    keys = [str(column) for column in source.columns or ("source", "target")]
+    for name in _listed(source.pairs):
+        match _ending(name):
+            case ".tsv", _:
+                yield from _tsv_rows(root / name, source.columns or [0, 1], source.alternatives)
+            case ".jsonl", _:
+                yield from _jsonl_rows(root / name, keys)
+            case _, compression:
+                yield from _parquet_rows(root / name, keys, seekable=not compression)
+
+
+def _aligned_rows(source: Path, target: Path) -> Iterator[Row]:
+    for row in zip_longest(read_lines(source), read_lines(target)):
+        if None in row:
+            raise TransductError(_misaligned(source, target))
+        yield row
+
+
+def _tsv_rows(path: Path, columns: list[str] | list[int], alternatives: bool) -> Iterator[Row]:
+    lines = enumerate(read_lines(path), 1)
+    places = [column for column in columns if isinstance(column, int)]
+    if not places:
+        header = next(lines, (1, ""))[1].split("\t")
+        for name in columns:
+            if name not in header:
+                raise TransductError(f"{path}:1: no column '{name}' in the header; found: {', '.join(header)}")
+        places = [header.index(str(name)) for name in columns]
+    source, target = places
+    for number, line in lines:
+        cells = line.split("\t")
+        if len(cells) <= max(places):
+            expected = f"expected at least {max(places) + 1} columns with tabs between; mend it or set columns"
+            raise TransductError(f"{path}:{number}: found {len(cells)}, {expected}")
+        further = [cell for cell in cells[target + 1 :] if cell] if alternatives else []
+        yield cells[source], cells[target], *further
+
+
+def _jsonl_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
+    expected = f"expected an object with '{keys[0]}' and '{keys[1]}' on every line"
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise TransductError(f"{path}:{number}: not JSON ({error}); {expected}") from error
+        if not isinstance(value, dict):
+            raise TransductError(f"{path}:{number}: found {line:.40}, {expected}")
+        row = [_text(value.get(key), key, f"{path}:{number}") for key in keys]
+        # JSON can spell half of a surrogate pair, which is no text but would fail only later.
+        if "\\u" in line and re.search("[\ud800-\udfff]", "".join(row)):
+            raise TransductError(f"{path}:{number}: found half of a surrogate pair, expected text; mend the line")
+        yield row
+
+
+def _parquet_rows(path: Path, keys: Sequence[str], seekable: bool) -> Iterator[Row]:
+    number = 0
+    with _opened(path) as stream:
+        # The index comes last, so what is compressed once more has to be read whole.
+        file = pa.parquet.ParquetFile(stream if seekable else pa.BufferReader(stream.read()))
+        # Flat, a field of a struct, as in the translation sets of the Hugging Face hub, is a column of its own.
+        names = file.schema_arrow.empty_table().flatten().column_names
+        for key in keys:
+            if key not in names:
+                raise TransductError(f"{path}: no column '{key}'; set columns to two of: {', '.join(names)}")
+        for batch in file.iter_batches(CHUNK, columns=keys):
+            table = pa.Table.from_batches([batch]).flatten()
+            for row in zip(*(table.column(key).to_pylist() for key in keys)):
+                number += 1
+                yield [_text(text, key, f"{path}, row {number}") for key, text in zip(keys, row)]
+
+
+def _text(value: object, key: str, place: str) -> str:
+    """A value as one line of text."""
+    if not isinstance(value, str):
+        found = "nothing" if value is None else f"{value!r:.40}"
+        raise TransductError(f"{place}: found {found} for '{key}', expected text; mend it or set columns")
+    return value.replace("\r\n", " ").replace("\n", " ")
+
+
+def _ending(name: str) -> tuple[str, str]:
+    """The format and the compression (or nothing) that a file's name ends in."""
+    suffixes = [suffix.lower() for suffix in Path(name).suffixes]
+    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
+    if not suffixes or suffixes[-1] not in FORMATS:
+        further = f"{', '.join(FORMATS)}, or one of these and {', '.join(COMPRESSIONS)}"
+        raise ValueError(f"pairs: '{name}' has an unknown ending; expected {further}")
+    return suffixes[-1], compression
+
+
+def _listed(names: str | list[str]) -> list[str]:
+    return [names] if isinstance(names, str) else names
+
+
+def _changes(side: str, replace: Sequence[Replacement]) -> Callable[[str], str]:
+    """All replacements of one side as one function."""
+    changes = [(re.compile(each.pattern), each.by) for each in replace if each.side in (side, "both")]
+
+    def change(text: str) -> str:
+        for pattern, by in changes:
+            text = pattern.sub(by, text)
+        return text
+
+    return change
+
+
+def _misaligned(source: Path, target: Path) -> str:
+    """The message for files of unequal length: the counts and, where the text tells, where they part."""
+    lengths = [np.fromiter(map(len, read_lines(path)), np.int64) for path in (source, target)]
+    line = drift(*lengths)
+    place = f" (they seem to part near line {line:,})" if line is not None else ""
+    return (
+        f"{source} has {len(lengths[0]):,} lines and {target} has {len(lengths[1]):,}{place}; "
+        "expected line i of the one to translate line i of the other"
+    )
+
+
+def drift(source: np.ndarray, target: np.ndarray) -> int | None:
+    """The line (from 1) where one text has lines too many, judged by the lengths of all lines; None if unclear.
+
+    A line and its translation have lengths in a steady ratio. `kept` and `moved` are how far each pairing, as
+    it is and shifted by the difference of the counts, strays from that ratio: before the place sought `kept`
+    is the smaller, after it `moved`. By chance alone the strength of the best split would be distributed as
+    the distance of a Brownian motion in three dimensions (Pitman 1975), which exceeds 5 once in 60,000 cases.
+    """
+    short, long = sorted((np.log1p(source), np.log1p(target)), key=len)
+    extra = len(long) - len(short)
+    if extra > MOST_DRIFT or not len(short):
+        return None
+    kept, moved = long[: len(short)] - short, long[extra:] - short
+    ratio = np.median(kept)
+    gain = np.abs(moved - ratio) - np.abs(kept - ratio)
+    before = np.concatenate([[0.0], np.cumsum(gain)])  # what keeping the first k pairings gains
+    split = int(np.argmax(before))
+    strength = (2 * before[split] - before[-1]) / (np.linalg.norm(gain) or 1.0)
+    return split + 1 if strength > 5 else None

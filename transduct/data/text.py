@@ -25,7 +25,7 @@ from transduct.data.samples import CORPORA, Pair, Part, generate
 from transduct.errors import TransductError
 
 Row = Sequence[str]  # a source and its translations
-Errors = Literal["strict", "replace"]
+Errors = Literal["strict", "replace", "surrogateescape"]
 
 CHUNK = 10_000  # pairs handed on at a time
 BLOCK = 1 << 20  # bytes read at a time
@@ -114,6 +114,8 @@ class DataConfig:
     replace: list[Replacement] = field(default_factory=list)
     held_out: int = 0
     workers: int = 1
+    metrics: list[str] = field(default_factory=lambda: ["bleu", "chrf", "ter", "exact_match"])
+    bleu_tokenize: str = "13a"
 
     def __post_init__(self) -> None:
         if not self.train:
@@ -136,7 +138,7 @@ def read_pairs(source: TextSource, root: Path, replace: Sequence[Replacement] = 
             or not aligned with its partner.
     """
     rows = _rows(source, root)
-    change_source, change_target = _changes("source", replace), _changes("target", replace)
+    change_source, change_target = changes_of("source", replace), changes_of("target", replace)
     while chunk := list(islice(rows, CHUNK)):
         pairs = [(row[0], row[1]) for row in chunk]
         if replace:
@@ -148,7 +150,7 @@ def read_examples(
     source: TextSource, root: Path, replace: Sequence[Replacement] = ()
 ) -> tuple[list[str], list[list[str]]]:
     """The sources of a corpus and the references of each, at least one; raises as `read_pairs` does."""
-    change_source, change_target = _changes("source", replace), _changes("target", replace)
+    change_source, change_target = changes_of("source", replace), changes_of("target", replace)
     sources, references = [], []
     for row in _rows(source, root):
         sources.append(change_source(row[0]))
@@ -324,7 +326,7 @@ def _listed(names: str | list[str]) -> list[str]:
     return [names] if isinstance(names, str) else names
 
 
-def _changes(side: str, replace: Sequence[Replacement]) -> Callable[[str], str]:
+def changes_of(side: str, replace: Sequence[Replacement]) -> Callable[[str], str]:
     """All replacements of one side as one function."""
     changes = [(re.compile(each.pattern), each.by) for each in replace if each.side in (side, "both")]
 

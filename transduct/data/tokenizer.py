@@ -41,9 +41,7 @@ class Side:
 
     def __post_init__(self) -> None:
         if self.size <= len(SPECIALS):
-            raise ValueError(
-                f"size is {self.size}; give more than the {len(SPECIALS)} special tokens it counts"
-            )
+            raise ValueError(f"size is {self.size}; give more than the {len(SPECIALS)} special tokens it counts")
 
 
 @dataclass(frozen=True)
@@ -128,13 +126,9 @@ class Tokenizer:
         try:
             library = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
         except OSError as error:
-            raise TransductError(
-                f"{path}: cannot be read ({error.strerror}); expected a tokenizer"
-            ) from error
+            raise TransductError(f"{path}: cannot be read ({error.strerror}); expected a tokenizer") from error
         except Exception as error:  # the library raises nothing narrower
-            raise TransductError(
-                f"{path}: not a tokenizer ({error}); expected a file that train wrote"
-            ) from error
+            raise TransductError(f"{path}: not a tokenizer ({error}); expected a file that train wrote") from error
         found = [library.token_to_id(token) for token in SPECIALS]
         if found != [cls.UNKNOWN, cls.BEGIN, cls.END]:
             raise TransductError(f"{path}: {', '.join(SPECIALS)} have the ids {found}, expected [0, 1, 2]")

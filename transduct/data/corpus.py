@@ -1,0 +1,365 @@
+"""A prepared corpus: token ids in Arrow files that are mapped into memory, described by manifest.json.
+
+`Corpus`, `build` and `write_rows` know only rows of integer lists, any number of columns wide; `prepare` makes two
+columns of texts and their translations, and other tasks may make theirs of labels or codes.
+"""
+
+import errno
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from hashlib import blake2b, file_digest
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+
+from transduct.data.samples import Pair
+from transduct.data.text import DataConfig, TextSource, read_pairs
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError
+
+Ragged = tuple[np.ndarray, np.ndarray]  # lists of integers end to end, and the length of each
+Notify = Callable[[str], None]
+
+FORMAT = 1
+MANIFEST, LENGTHS, HELD_OUT, SHARD = "manifest.json", "lengths.int32", "held_out.jsonl", "shard_{:05}.arrow"
+SHARD_TOKENS = 1 << 28  # 1 GiB of ids
+BUCKETS = 64
+
+
+class Corpus:
+    """Rows of integer lists, one list a column, opened read-only; pickled as its directory.
+
+    `lengths` (rows, columns) counts the tokens, without begin or end, and stays on disk until read. `weights` says
+    how often an epoch shows the rows from start to stop, `dropped` what the filters left out, by reason.
+
+    Raises:
+        TransductError: the directory holds no corpus, or a damaged one.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.resolve()
+        try:
+            manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+            shape = (manifest["rows"], manifest["columns"])
+            self.weights: list[tuple[int, int, float]] = [tuple(span) for span in manifest["weights"]]
+            self.dropped: dict[str, int] = manifest["dropped"]
+            self.lengths: np.ndarray = np.memmap(directory / LENGTHS, np.int32, "r", shape=shape)
+            shards = [name for name in sorted(manifest["files"]) if name.endswith(".arrow")]
+            self._shards = [_Shard(directory / name) for name in shards]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise TransductError(f"{directory}: not a prepared corpus ({error}); prepare it again") from error
+        self._starts = np.cumsum([0, *(shard.rows for shard in self._shards)])
+        if self._starts[-1] != len(self):
+            raise TransductError(f"{directory}: holds {self._starts[-1]} of {len(self)} rows; prepare it again")
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __reduce__(self) -> tuple[type["Corpus"], tuple[Path]]:
+        return Corpus, (self.directory,)
+
+    @property
+    def held_out(self) -> TextSource | None:
+        """The pairs taken out of training, replacements done, for `read_examples`."""
+        path = self.directory / HELD_OUT
+        return TextSource(pairs=str(path)) if path.exists() else None
+
+    def columns(self, indices: np.ndarray) -> list[Ragged]:
+        """The rows asked for, in that order: of each column the ids end to end and the lengths, both int64."""
+        lengths = np.ascontiguousarray(self.lengths[indices].T, np.int64)  # (columns, rows)
+        starts = np.cumsum(lengths, axis=1) - lengths
+        ids = [np.empty(total, np.int64) for total in lengths.sum(axis=1)]
+        shards = np.searchsorted(self._starts, indices, side="right") - 1
+        for number in np.unique(shards):
+            shard, rows = self._shards[number], np.flatnonzero(shards == number)
+            places = shard.places(indices[rows] - self._starts[number])  # (columns, rows)
+            for column, flat in enumerate(ids):
+                length = lengths[column, rows]
+                flat[_spans(starts[column, rows], length)] = shard.words[_spans(places[column], length)]
+        return list(zip(ids, lengths))
+
+
+class _Shard:
+    """One Arrow file, seen as one run of 32-bit words, so that rows from all its batches come in one go."""
+
+    def __init__(self, path: Path) -> None:
+        whole = pa.memory_map(str(path)).read_buffer()
+        self.words = np.frombuffer(whole, np.int32, len(whole) // 4)
+        file = pa.ipc.open_file(whole)
+        batches = [file.get_batch(number) for number in range(file.num_record_batches)]
+        self._starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
+        self.rows = int(self._starts[-1])
+
+        def word(array: pa.Array) -> int:
+            """Where the numbers of an array start."""
+            return (array.buffers()[1].address - whole.address) // 4
+
+        # An Arrow list array is its values and, one more than rows, the offsets of the lists in them.
+        self._offsets = np.array([[word(column.offsets) for column in batch.columns] for batch in batches])
+        self._values = np.array([[word(column.values) for column in batch.columns] for batch in batches])
+
+    def places(self, rows: np.ndarray) -> np.ndarray:
+        """The words at which the lists of the rows start."""  # (columns, rows)
+        batch = np.searchsorted(self._starts, rows, side="right") - 1
+        offsets = self._offsets[batch].T + (rows - self._starts[batch])
+        return self._values[batch].T + self.words[offsets]
+
+
+def _spans(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """start, start + 1, ... of each span, end to end."""
+    return np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+
+
+def build(directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[str, Any]], notify: Notify) -> Corpus:
+    """The corpus in `directory`; unless made of the same inputs before, `fill` writes it and returns its manifest.
+
+    It is written beside and renamed, so a run that is killed leaves nothing that looks complete. One process at a
+    time may build in a directory.
+
+    Raises:
+        TransductError: the disk is full, or the directory holds something else.
+    """
+    inputs = json.loads(json.dumps({"format": FORMAT, **inputs}))
+    if directory.exists():
+        if not (directory / MANIFEST).exists() and any(directory.iterdir()):
+            raise TransductError(f"{directory}: holds files but no corpus; choose a new folder, or empty it")
+        reason = _reason_to_rebuild(directory, inputs)
+        if reason is None:
+            corpus = Corpus(directory)
+            notify(f"corpus unchanged: reused {len(corpus):,} pairs")
+            return corpus
+        notify(f"corpus prepared again: {reason}")
+    with _replacement(directory) as folder:
+        manifest = fill(folder)
+        files = {path.name: _digest(path) for path in folder.iterdir()}
+        text = json.dumps({"inputs": inputs, "files": files, **manifest}, indent=1, ensure_ascii=False)
+        (folder / MANIFEST).write_text(text, encoding="utf-8")
+    return Corpus(directory)
+
+
+def _reason_to_rebuild(directory: Path, inputs: dict[str, Any]) -> str | None:
+    try:
+        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        before, files = dict(manifest["inputs"]), dict(manifest["files"])
+        changed = [key for key in sorted(before.keys() | inputs) if before.get(key) != inputs.get(key)]
+        if changed:
+            return f"{', '.join(changed)} changed"
+        damaged = [name for name, digest in files.items() if _digest(directory / name) != digest]
+        Corpus(directory)
+    except (OSError, ValueError, KeyError, TypeError, TransductError) as error:
+        return f"it is damaged ({error})"
+    return f"{damaged[0]} is damaged" if damaged else None
+
+
+@contextmanager
+def _replacement(directory: Path) -> Iterator[Path]:
+    """A new folder that takes the place of the directory if all goes well, and otherwise leaves no trace."""
+    fresh, old = (directory.with_name(f"{directory.name}.{state}") for state in ("partial", "old"))
+    for leftover in (fresh, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    try:
+        fresh.mkdir(parents=True)
+        yield fresh
+        if directory.exists():
+            directory.rename(old)
+        fresh.rename(directory)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise TransductError(f"{directory}: the disk is full; make room or choose another folder") from error
+    finally:
+        for leftover in (fresh, old):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def write_rows(folder: Path, columns: int, chunks: Iterable[Sequence[Ragged]]) -> dict[str, Any]:
+    """Write rows, chunk by chunk, as Arrow shards and a file of lengths; what the manifest must say of them."""
+    schema = pa.schema([(f"column_{number}", pa.list_(pa.int32())) for number in range(columns)])
+    rest, rows, shards = iter(chunks), 0, 0
+    with (folder / LENGTHS).open("wb") as lengths_file:
+        while (first := next(rest, None)) is not None:
+            tokens = 0
+            with (folder / SHARD.format(shards)).open("wb") as file, pa.ipc.new_file(file, schema) as writer:
+                for chunk in chain([first], rest):
+                    writer.write_batch(pa.record_batch([_list_array(*column) for column in chunk], schema=schema))
+                    lengths = np.stack([lengths for _, lengths in chunk], axis=1)
+                    lengths_file.write(lengths.astype(np.int32).tobytes())
+                    rows += len(lengths)
+                    tokens += int(lengths.sum())
+                    if tokens >= SHARD_TOKENS:
+                        break
+            shards += 1
+    return {"rows": rows, "columns": columns, "weights": [(0, rows, 1.0)], "dropped": {}}
+
+
+def _list_array(flat: np.ndarray, lengths: np.ndarray) -> pa.Array:
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.ListArray.from_arrays(offsets, pa.array(flat.astype(np.int32, copy=False)))
+
+
+def _digest(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"size": path.stat().st_size, "sha256": file_digest(file, "sha256").hexdigest()}
+
+
+def prepare(
+    data: DataConfig, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, directory: Path, notify: Notify
+) -> Corpus:
+    """The training pairs as a corpus of two columns: read, encoded, filtered, or reused where nothing has changed.
+
+    Raises:
+        TransductError: a file cannot be read, no pair is left, the disk is full, or the directory is not a corpus's.
+    """
+    tokenizers = (source_tokenizer, target_tokenizer)
+
+    def fill(folder: Path) -> dict[str, Any]:
+        held = _hold_out(data)
+        if held:
+            lines = (json.dumps({"source": source, "target": target}) + "\n" for source, target in held.values())
+            (folder / HELD_OUT).write_text("".join(lines), encoding="utf-8")
+        filters = Filters(data, held)
+        weights: list[tuple[int, int, float]] = []
+        manifest = write_rows(folder, 2, _kept_columns(data, tokenizers, filters, weights, notify))
+        kept, left_out = (
+            manifest["rows"],
+            ", ".join(f"{n:,} {reason.replace('_', ' ')}" for reason, n in filters.dropped.items() if n),
+        )
+        if not kept:
+            raise TransductError(f"no pair is left to train on (left out: {left_out}); check the files and the filters")
+        notify(f"corpus prepared: {kept:,} pairs" + (f" (left out: {left_out})" if left_out else ""))
+        return manifest | {"weights": weights, "dropped": filters.dropped}
+
+    return build(directory, _inputs(data, tokenizers), fill, notify)
+
+
+def _inputs(data: DataConfig, tokenizers: Sequence[Tokenizer]) -> dict[str, Any]:
+    """All that decides what the corpus holds, by the name a message can use."""
+    inputs = {key: value for key, value in asdict(data).items() if key not in ("valid", "test", "root", "workers")}
+    for side, tokenizer in zip(("source", "target"), tokenizers):
+        inputs[f"the {side} tokenizer"] = tokenizer.digest
+    for name in chain.from_iterable(source.files() for source in data.train):
+        path = Path(data.root) / name
+        try:
+            inputs[name] = _digest(path)
+        except OSError as error:
+            raise TransductError(
+                f"{path}: cannot be read ({error.strerror}); correct data.train or data.root"
+            ) from error
+    return inputs
+
+
+def _kept_columns(
+    data: DataConfig,
+    tokenizers: Sequence[Tokenizer],
+    filters: "Filters",
+    weights: list[tuple[int, int, float]],
+    notify: Notify,
+) -> Iterator[list[Ragged]]:
+    """The encoded pairs that pass the filters, chunk by chunk; `weights` gets the rows of each corpus."""
+    rows = read = 0
+    for source in data.train:
+        start = rows
+        for pairs in read_pairs(source, Path(data.root), data.replace):
+            columns = [_encoded(texts, tokenizer) for texts, tokenizer in zip(zip(*pairs), tokenizers)]
+            keep = filters.keep(_hashes(pairs), *(lengths for _, lengths in columns))
+            if keep.any():
+                yield [(flat[np.repeat(keep, lengths)], lengths[keep]) for flat, lengths in columns]
+            rows += int(keep.sum())
+            read += len(pairs)
+            if read // 1_000_000 > (read - len(pairs)) // 1_000_000:
+                notify(f"preparing the corpus: {read:,} pairs read")
+        weights.append((start, rows, source.weight))
+
+
+def _encoded(texts: Sequence[str], tokenizer: Tokenizer) -> Ragged:
+    ids = tokenizer.encode(texts)
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths
+
+
+def _hashes(pairs: Sequence[Pair]) -> np.ndarray:
+    """8 bytes that stand for both texts of each pair."""
+    digests = [blake2b(f"{source}\n{target}".encode(), digest_size=8).digest() for source, target in pairs]
+    return np.frombuffer(b"".join(digests), "<u8")
+
+
+def _hold_out(data: DataConfig) -> dict[int, Pair]:
+    """The pairs with the smallest hashes: as good as drawn by lot, and no copy of one can stay in training."""
+    held: dict[int, Pair] = {}
+    if not data.held_out:
+        return held
+    largest = 1 << 64
+    for pairs in chain.from_iterable(read_pairs(corpus, Path(data.root), data.replace) for corpus in data.train):
+        for key, pair in zip(_hashes(pairs).tolist(), pairs):
+            if key < largest and pair[0].strip() and pair[1].strip():
+                held[key] = pair
+        if len(held) > data.held_out:
+            held = dict(sorted(held.items())[: data.held_out])
+            largest = max(held)
+    return held
+
+
+class Filters:
+    """What leaves a pair out of training; `dropped` counts, by the first reason that applies."""
+
+    def __init__(self, data: DataConfig, held: Iterable[int]) -> None:
+        self.dropped = dict.fromkeys(("held_out", "empty", "too_long", "length_ratio", "duplicate"), 0)
+        self._data = data
+        self._held = np.array([*held], np.uint64)
+        self._seen = Seen()
+
+    def keep(self, hashes: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """Whether each pair, given by its hash and its lengths in tokens, is trained on."""
+        shorter, longer = np.minimum(source, target), np.maximum(source, target)
+        keep = np.ones(len(hashes), bool)
+        self._leave_out("held_out", keep, np.isin(hashes, self._held))
+        self._leave_out("empty", keep, shorter == 0)
+        self._leave_out("too_long", keep, longer + 1 > self._data.max_length)
+        if self._data.max_ratio:
+            self._leave_out("length_ratio", keep, longer > self._data.max_ratio * shorter)
+        if self._data.drop_duplicates:
+            known = np.zeros(len(hashes), bool)
+            known[keep] = ~self._seen.add(hashes[keep])
+            self._leave_out("duplicate", keep, known)
+        return keep
+
+    def _leave_out(self, reason: str, keep: np.ndarray, those: np.ndarray) -> None:
+        self.dropped[reason] += int(np.sum(keep & those))
+        keep &= ~those
+
+
+class Seen:
+    """A set of 64-bit hashes at little more than 8 bytes each.
+
+    Sorted arrays, each at least twice as long as the next, are merged as they grow. They are kept apart by the first
+    bits of the hash, so that the old and the new copy of only one bucket are in memory together.
+    """
+
+    def __init__(self) -> None:
+        self._buckets: list[list[np.ndarray]] = [[] for _ in range(BUCKETS)]
+        self._bounds = np.arange(1, BUCKETS, dtype=np.uint64) * np.uint64(2**64 // BUCKETS)
+
+    def add(self, hashes: np.ndarray) -> np.ndarray:
+        """Remember the hashes; whether each was new, the first of equal ones being so."""
+        order = np.argsort(hashes, kind="stable")
+        ordered = hashes[order]
+        new = np.ones(len(hashes), bool)
+        new[1:] = ordered[1:] != ordered[:-1]
+        edges = [0, *np.searchsorted(ordered, self._bounds), len(ordered)]
+        for bucket, start, stop in zip(self._buckets, edges, edges[1:]):
+            part, new_part = ordered[start:stop], new[start:stop]
+            for known in bucket:
+                new_part &= known.take(np.searchsorted(known, part), mode="clip") != part
+            bucket.append(part[new_part])
+            while len(bucket) > 1 and len(bucket[-2]) < 2 * len(bucket[-1]):
+                bucket.append(np.sort(np.concatenate([bucket.pop(), bucket.pop()]), kind="stable"))
+        result = np.empty_like(new)
+        result[order] = new
+        return result

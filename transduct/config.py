@@ -37,7 +37,7 @@ class _Loader(yaml.SafeLoader):
     """Safe YAML that reads `1e-3` as a number and refuses a key given twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
                 raise yaml.MarkedYAMLError(problem=f"the key '{key}' appears twice", problem_mark=node.start_mark)

@@ -102,7 +102,11 @@ class AttentionPositions(nn.Module):
         if self.for_keys is None or self.for_values is None:
             return query, key, value
         shift = self.for_keys(positions, lengths)[:, None].to(query.dtype)  # (N, 1, K)
-        return query + shift, key + shift, value + self.for_values(positions, lengths)[:, None].to(value.dtype)
+        return (
+            query + shift,
+            key + shift,
+            value + self.for_values(positions, lengths)[:, None].to(value.dtype),
+        )
 
     @property
     def bias(self) -> Bias | None:

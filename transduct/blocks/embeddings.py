@@ -18,7 +18,7 @@ class PositionVectors(nn.Module):
     """A vector for each position, by one of the schemes that have one.
 
     `width` is the width of the vectors; None takes the scheme's own: 1 for an index, the bits of `max_length`, or
-    `max_length` itself for one-hot. Narrower schemes are filled up: an index is repeated, bits and one-hot end in zeros.
+    `max_length` itself for one-hot. Narrower schemes are filled up: an index is repeated, bits end in zeros.
     """
 
     def __init__(self, scheme: VectorScheme, max_length: int, width: int | None) -> None:

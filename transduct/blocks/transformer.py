@@ -106,9 +106,7 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """(N, D) over a memory (M, D) -> (N, D)."""
         x = self.around_attention(x, lambda y: self.self_attention(y, segments, True, weights))
-        x = self.around_cross(
-            x, lambda y: self.cross_attention.cross(y, segments, memory, memory_segments, weights)
-        )
+        x = self.around_cross(x, lambda y: self.cross_attention.cross(y, segments, memory, memory_segments, weights))
         return self.around_feed_forward(x, self.feed_forward)
 
     def step(self, x: Tensor, cache: KVCache, memory: Memory) -> Tensor:

@@ -1,4 +1,4 @@
-"""The order of data is a pure function: `plan` says which examples make which batch of which epoch, `load` reads them."""
+"""The order of data is a pure function: `plan` says which examples make which batch, `load` reads them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -66,10 +66,7 @@ def _cut(order: Indices, lengths: NDArray[Any], budget: int) -> list[Indices]:
     batches, start = [], 0
     while start < len(order):
         before = totals[start - 1] if start else np.zeros_like(totals[0])
-        stop = min(
-            np.searchsorted(totals[:, side], before[side] + budget, "right")
-            for side in range(totals.shape[1])
-        )
+        stop = min(np.searchsorted(totals[:, side], before[side] + budget, "right") for side in range(totals.shape[1]))
         stop = max(int(stop), start + 1)
         batches.append(order[start:stop])
         start = stop

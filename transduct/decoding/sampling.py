@@ -14,7 +14,7 @@ class Sampling:
     """Draws each token from the softmax of logits / temperature, cut to the top k and to the top p of its mass
     (Holtzman et al. 2020).
 
-    A row draws one uniform number a step from a generator seeded with (seed, sentence, sample), so that a sentence is
+    A row draws one uniform number a step from a generator seeded with (seed, source, sample), so that a sentence is
     given the same samples alone and in any batch.
     """
 
@@ -24,7 +24,7 @@ class Sampling:
         limits: Sequence[int],
         begin: int,
         end: int,
-        numbers: Sequence[int],
+        sources: Sequence[Sequence[int]],
         seed: int = 1,
         temperature: float = 1.0,
         top_k: int = 0,
@@ -35,7 +35,7 @@ class Sampling:
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
         self.limits = list(limits)
-        self.draws = [random.Random(f"{seed}/{number}/{i}") for number in numbers for i in range(samples)]
+        self.draws = [random.Random(f"{seed}/{list(s)}/{i}") for s in sources for i in range(samples)]
         self.finished = [False] * len(self.draws)
         self.history = torch.full((len(self.draws), 1), begin, device=device)  # (R, t + 1)
         self.scores = torch.zeros(len(self.draws), dtype=torch.float64, device=device)

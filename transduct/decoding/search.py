@@ -222,5 +222,3 @@ def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         values, places = logits.max(-1, keepdim=True)
         return values, places
     return logits.topk(count, -1)
-
-

@@ -60,9 +60,7 @@ def corpus_scores(
             scores[name] = PLAIN_METRICS[name](hypotheses, references)
             continue
         metric = _sacrebleu_metric(name, tokenize)
-        score = metric.corpus_score(
-            hypotheses, _streams(references), n_bootstrap=RESAMPLES if intervals else 1
-        )
+        score = metric.corpus_score(hypotheses, _streams(references), n_bootstrap=RESAMPLES if intervals else 1)
         scores[name] = score.score
         details[name] = {"signature": str(metric.get_signature())}
         if intervals:
@@ -93,11 +91,7 @@ def paired_test(
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     """Percent of outputs that equal one of their references, character for character."""
     _check(hypotheses, references)
-    return (
-        100
-        * sum(hypothesis in options for hypothesis, options in zip(hypotheses, references))
-        / len(hypotheses)
-    )
+    return 100 * sum(hypothesis in options for hypothesis, options in zip(hypotheses, references)) / len(hypotheses)
 
 
 def word_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
@@ -125,9 +119,7 @@ def token_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[st
         # Of equally near references the longest: the rate that favours the system, as the nearest does.
         tokens += max(length for length, distance in zip(lengths, distances) if distance == fewest)
     if tokens == 0:
-        raise TransductError(
-            "the references hold no token, so there is no error rate; check the reference file"
-        )
+        raise TransductError("the references hold no token, so there is no error rate; check the reference file")
     return 100 * edits / tokens
 
 
@@ -147,9 +139,7 @@ def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> No
         raise TransductError("there is no sentence to score; give at least one hypothesis and its reference")
     for number, options in enumerate(references, start=1):
         if isinstance(options, str):
-            raise TransductError(
-                f"the references of sentence {number:,} are one string; give a list of strings"
-            )
+            raise TransductError(f"the references of sentence {number:,} are one string; give a list of strings")
         if not options:
             raise TransductError(f"sentence {number:,} has no reference; give at least one")
 

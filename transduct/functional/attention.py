@@ -22,9 +22,7 @@ Bias = Callable[[Tensor, int], Tensor]
 LARGEST_EXPLICIT = 256 * 256
 
 
-def attention_weights(
-    query: Tensor, key: Tensor, scale: float | None = None, bias: Tensor | None = None
-) -> Tensor:
+def attention_weights(query: Tensor, key: Tensor, scale: float | None = None, bias: Tensor | None = None) -> Tensor:
     """softmax(Q K^T / sqrt(d_k)), equation 1 without the values.
 
     Args:
@@ -39,7 +37,7 @@ def attention_weights(
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = (query * scale) @ key.transpose(-2, -1)  # (..., T, S)
     if bias is not None:
-        scores = scores + bias
+        scores = scores + bias.to(scores.dtype)
     return scores.softmax(-1)  # (..., T, S)
 
 
@@ -141,5 +139,5 @@ def padded_attention(
     if query.device.type == "cpu" and query.shape[2] * key.shape[2] <= LARGEST_EXPLICIT:
         return attention(query, key, value, None, bias)
     if bias is not None:
-        bias = bias.to(query.dtype).expand(query.shape[0], -1, query.shape[2], -1)
+        bias = bias.to(query.dtype).expand(*query.shape[:3], key.shape[2])
     return F.scaled_dot_product_attention(query, key, value, bias)

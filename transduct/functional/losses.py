@@ -35,7 +35,7 @@ def projected_cross_entropy(
         number to report: it carries no gradient).
     """
     dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else None
-    loss, nll = _ProjectedCrossEntropy.apply(hidden, weight, targets, smoothing, dtype or hidden.dtype)
+    loss, nll = _ProjectedCrossEntropy.apply(hidden, weight, targets, smoothing, dtype or hidden.dtype)  # type: ignore[no-untyped-call]
     return loss, nll
 
 

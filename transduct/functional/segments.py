@@ -39,6 +39,16 @@ class Segments:
         equal = min(lengths, default=0) == longest
         return cls(counts.to(device), offsets.to(device), longest, int(offsets[-1]), equal)
 
+    def to(self, device: torch.device) -> "Segments":
+        """The same on another device."""
+        return Segments(
+            self.lengths.to(device, non_blocking=True),
+            self.offsets.to(device, non_blocking=True),
+            self.longest,
+            self.total,
+            self.equal,
+        )
+
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -66,10 +76,11 @@ class Segments:
 
 def pad(flat: Tensor, segments: Segments) -> Tensor:
     """(N, ...) -> (B, L, ...), zero where there is no token; a view where all lengths are equal."""
+    shape = (len(segments), segments.longest, *flat.shape[1:])
     if segments.equal:
-        return flat.unflatten(0, (len(segments), segments.longest))  # (B, L, ...)
+        return flat.view(shape)  # (B, L, ...)
     empty = flat.new_zeros(len(segments) * segments.longest, *flat.shape[1:])
-    return empty.index_copy(0, segments.slots, flat).unflatten(0, (len(segments), segments.longest))  # (B, L, ...)
+    return empty.index_copy(0, segments.slots, flat).view(shape)  # (B, L, ...)
 
 
 def flatten(padded: Tensor, segments: Segments) -> Tensor:

@@ -162,15 +162,9 @@ def _element(shape: Shape) -> str:
         case Rectangle():
             size = f'width="{_number(shape.width)}" height="{_number(shape.height)}"'
             element = f'<rect x="{x}" y="{y}" {size} fill="{shape.fill}"'
-            return (
-                f"{element}><title>{escape(printable(shape.hint))}</title></rect>"
-                if shape.hint
-                else f"{element}/>"
-            )
+            return f"{element}><title>{escape(printable(shape.hint))}</title></rect>" if shape.hint else f"{element}/>"
         case Line():
-            points = " ".join(
-                f"{_number(shape.x + right)},{_number(shape.y + down)}" for right, down in shape.points
-            )
+            points = " ".join(f"{_number(shape.x + right)},{_number(shape.y + down)}" for right, down in shape.points)
             stroke = f'stroke="{shape.colour}" stroke-width="{_number(shape.width)}"'
             return f'<polyline points="{x},{y} {points}" fill="none" {stroke} stroke-linejoin="round"/>'
         case Text():
@@ -187,17 +181,12 @@ def _draw(axes: Any, shapes: Sequence[Shape]) -> None:
     point = 72 / 100  # sizes of fonts and widths of lines are in points, 72 an inch; an inch has 100 pixels
     rectangles = [shape for shape in shapes if isinstance(shape, Rectangle)]
     corners = [
-        [(r.x, r.y), (r.x + r.width, r.y), (r.x + r.width, r.y + r.height), (r.x, r.y + r.height)]
-        for r in rectangles
+        [(r.x, r.y), (r.x + r.width, r.y), (r.x + r.width, r.y + r.height), (r.x, r.y + r.height)] for r in rectangles
     ]
     fills = [rectangle.fill for rectangle in rectangles]
-    axes.add_collection(
-        PolyCollection(corners, facecolors=fills, linewidths=0, antialiased=False), autolim=False
-    )
+    axes.add_collection(PolyCollection(corners, facecolors=fills, linewidths=0, antialiased=False), autolim=False)
     texts = [shape for shape in shapes if isinstance(shape, Text)]
-    fonts = _installed_fonts(
-        any("\uac00" <= character <= "\ud7a3" for text in texts for character in text.text)
-    )
+    fonts = _installed_fonts(any("\uac00" <= character <= "\ud7a3" for text in texts for character in text.text))
     for line in shapes:
         if isinstance(line, Line):
             across = [line.x, *(line.x + right for right, _ in line.points)]

@@ -76,9 +76,7 @@ def save(picture: Picture, path: str | os.PathLike[str]) -> None:
     except OSError as error:
         with suppress(OSError):
             beside.unlink()
-        raise TransductError(
-            f"cannot write '{path}' ({error.strerror}); give a file in a folder you own"
-        ) from error
+        raise TransductError(f"cannot write '{path}' ({error.strerror}); give a file in a folder you own") from error
 
 
 def heatmap(
@@ -151,9 +149,7 @@ def curves(
     series = {name: _numbers(y, f"line '{name}'", 1) for name, y in lines.items()}
     for name, values in series.items():
         if values.size != across.size:
-            raise TransductError(
-                f"line '{name}' has {values.size} values, x has {across.size}; give equally many"
-            )
+            raise TransductError(f"line '{name}' has {values.size} values, x has {across.size}; give equally many")
     x_ticks, x_texts = _ticks(across)
     y_ticks, y_texts = _ticks(np.concatenate(list(series.values())))
     left = MARGIN + max(text_width(text, 11) for text in y_texts) + 8
@@ -277,9 +273,7 @@ def _ticks(values: Values) -> tuple[list[float], list[str]]:
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
     ticks = [i * step for i in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)]
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    return ticks, [
-        f"{tick:,.{decimals}f}" if decimals <= 5 and abs(tick) < 1e7 else f"{tick:.3g}" for tick in ticks
-    ]
+    return ticks, [f"{tick:,.{decimals}f}" if decimals <= 5 and abs(tick) < 1e7 else f"{tick:.3g}" for tick in ticks]
 
 
 def _numbers(values: Array | Sequence[float] | Matrix, name: str, dimensions: int) -> Values:
@@ -287,13 +281,9 @@ def _numbers(values: Array | Sequence[float] | Matrix, name: str, dimensions: in
         # Through lists, for numpy takes no tensor from a GPU, none that needs gradients and no bfloat16.
         numbers = np.asarray(values if isinstance(values, Sequence) else values.tolist(), dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise TransductError(
-            f"{name} is not made of numbers in equal rows; give numbers or an array"
-        ) from error
+        raise TransductError(f"{name} is not made of numbers in equal rows; give numbers or an array") from error
     if numbers.ndim != dimensions or not numbers.size:
-        raise TransductError(
-            f"{name} has the shape {numbers.shape}; give {dimensions} dimensions, none of them 0"
-        )
+        raise TransductError(f"{name} has the shape {numbers.shape}; give {dimensions} dimensions, none of them 0")
     return numbers
 
 

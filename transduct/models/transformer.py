@@ -5,7 +5,7 @@ width, V the target vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -80,7 +80,15 @@ class Config:
     max_length: int = 256
 
     def __post_init__(self) -> None:
-        for name in ("source_size", "target_size", "d_model", "num_heads", "d_ff", "encoder_layers", "max_length"):
+        for name in (
+            "source_size",
+            "target_size",
+            "d_model",
+            "num_heads",
+            "d_ff",
+            "encoder_layers",
+            "max_length",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
         for name in ("d_k", "d_v", "num_kv_heads", "decoder_layers"):
@@ -177,15 +185,16 @@ class Transformer(nn.Module):
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> DecoderState:
         """The state before the first token, with `beam` rows for each source."""
-        memories = [layer.cross_attention.remember(memory, segments) for layer in self.decoder]
-        return DecoderState(beam, [KVCache() for _ in self.decoder], memories)
+        layers = [cast(DecoderLayer, layer) for layer in self.decoder]
+        memories = [layer.cross_attention.remember(memory, segments) for layer in layers]
+        return DecoderState(beam, [KVCache() for _ in layers], memories)
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
         positions = torch.full_like(tokens, state.caches[0].length)
         x = self.target_embedding(tokens, positions, self._unknown_length(tokens))
         for layer, cache, memory in zip(self.decoder, state.caches, state.memories, strict=True):
-            x = layer.step(x, cache, memory)
+            x = cast(DecoderLayer, layer).step(x, cache, memory)
         return self.logits(self.decoder_norm(x)), state
 
     def _unknown_length(self, tokens: Tensor) -> Tensor:
@@ -201,9 +210,7 @@ class Transformer(nn.Module):
         d_k = config.d_k or config.d_model // config.num_heads
         inside: AttentionPositions | None = None
         if positions and config.positions != "none" and config.vector_scheme is None:
-            inside = AttentionPositions(
-                config.positions, config.max_length, config.num_heads, d_k, config.d_v or d_k
-            )
+            inside = AttentionPositions(config.positions, config.max_length, config.num_heads, d_k, config.d_v or d_k)
         return MultiHeadAttention(
             config.d_model,
             config.num_heads,

@@ -181,11 +181,15 @@ class Checkpoints:
         files = {
             WEIGHTS: pack(weights_of(model)),
             "optimizer.safetensors": pack(optimiser),
-            STATE: json.dumps({"format": FORMAT, "step": step, **state}, indent=1).encode(),
+            STATE: _state(state),
         }
         if ema is not None:
             files["ema.safetensors"] = pack(ema.weights)
         write_directory(self.path(step), files)
+
+    def save_state(self, step: int, state: Mapping[str, Any]) -> None:
+        """Replace what a checkpoint says of the run; its weights stay."""
+        write_file(self.path(step) / STATE, _state(state))
 
     def last_good(self, among: Iterable[int]) -> int | None:
         """The newest step whose files are whole."""
@@ -203,6 +207,12 @@ class Checkpoints:
         """Remove every checkpoint but these."""
         for step in set(self.steps()) - set(keep):
             shutil.rmtree(self.path(step))
+        for part in self.directory.glob(".*.part"):  # what a kill left half written
+            shutil.rmtree(part)
+
+
+def _state(state: Mapping[str, Any]) -> bytes:
+    return json.dumps({"format": FORMAT, **state}, indent=1).encode()
 
 
 def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:

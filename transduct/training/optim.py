@@ -19,7 +19,7 @@ def paper_rate(d_model: int, warmup: int, step: int) -> float:
 
 def rate(schedule: Schedule, peak: float, warmup: int, steps: int, step: int) -> float:
     """The learning rate of step 1, 2, ..., `steps`: a straight way up to `peak` at step `warmup`, then
-    down with the inverse square root of the step, down to zero in a straight line, down to zero along a cosine, or flat.
+    down with the inverse square root of the step, straight down to zero, down to zero along a cosine, or flat.
     """
     if step < warmup:
         return peak * step / warmup
@@ -65,5 +65,3 @@ class MovingAverage:
         """Take in the weights after a step."""
         held = list(self.weights.values())
         torch._foreach_lerp_(held, [p.detach() for p in model.parameters()], 1.0 - self.decay)
-
-

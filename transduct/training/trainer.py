@@ -5,10 +5,8 @@ default generators are reseeded before each micro-batch, so that a checkpoint ho
 """
 
 import hashlib
-import json
 import math
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,10 +23,10 @@ from transduct.errors import TrainingFailed
 from transduct.training import checkpoint as files
 from transduct.training.checkpoint import Checkpoints
 from transduct.training.distributed import Ranks
+from transduct.training.log import Clock, Event, RunLog, ignore
 from transduct.training.optim import MovingAverage, Schedule, clip_gradients, make_optimiser, rate
 
 Terms = Mapping[str, tuple[Tensor, float, float]]
-Event = dict[str, Any]
 
 
 class Batch(Protocol):
@@ -98,7 +96,14 @@ class TrainingConfig:
     divergence_tries: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_tokens", "accumulate", "log_every", "checkpoint_every", "keep_checkpoints"):
+        for name in (
+            "steps",
+            "batch_tokens",
+            "accumulate",
+            "log_every",
+            "checkpoint_every",
+            "keep_checkpoints",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
         if not 0.0 <= self.label_smoothing < 1.0:
@@ -147,13 +152,13 @@ class Trainer:
         ranks: Ranks,
     ) -> None:
         self.model, self.config, self.ranks = model, config, ranks
-        self.batches, self.loss, self.validate, self.report = batches, loss, validate, report
+        self.batches, self.loss, self.validate = batches, loss, validate
         self.device = next(model.parameters()).device
         betas = (config.betas[0], config.betas[1])
         self.optimiser = make_optimiser(model, betas, config.epsilon, config.weight_decay)
         self.ema = MovingAverage(model, config.ema) if config.ema else None
         self.checkpoints = Checkpoints(directory / "checkpoints")
-        self.log = directory / "log.jsonl"
+        self.log = RunLog(directory, report) if ranks.rank == 0 else None
         self.state = State()
         self.stopping = False
 
@@ -188,7 +193,7 @@ class Trainer:
 
     def run(self) -> None:
         """Train from the present state to the end."""
-        config, clock = self.config, _Clock(self.state.seconds)
+        config, clock = self.config, Clock(self.state.seconds)
         stream = self._stream()
         while self.state.step < config.steps and not self._out_of_patience():
             waited = time.perf_counter()
@@ -204,7 +209,7 @@ class Trainer:
             self.state = replace(self.state, step=self.state.step + 1, batch=batch, seconds=clock.seconds)
             clock.count(value, _sum(b.counts for b in micro_batches), self.ranks.world)
             if self.state.step % config.log_every == 0 or self.state.step == config.steps:
-                self._write(clock.record(self.state, self.learning_rate(self.state.step)))
+                self._write(clock.record(self.state.step, self.state.epoch, self.learning_rate(self.state.step)))
             self._milestones()
             if self.stopping:
                 self._save()
@@ -274,11 +279,11 @@ class Trainer:
             yield
             return
         own = {name: tensor.clone() for name, tensor in files.weights_of(self.model).items()}
-        files.load_weights(self.model, self.ema.weights, self.log)
+        files.load_weights(self.model, self.ema.weights, self.checkpoints.directory)
         try:
             yield
         finally:
-            files.load_weights(self.model, own, self.log)
+            files.load_weights(self.model, own, self.checkpoints.directory)
 
     def _stream(self) -> Iterator[list[Any]]:
         """This rank's micro-batches of each step, from the present position on, epoch after epoch."""
@@ -296,10 +301,6 @@ class Trainer:
             if empty_epochs > 1:
                 raise TrainingFailed("an epoch holds no batch; is the corpus smaller than the weights allow?")
             self.state = replace(self.state, epoch=self.state.epoch + 1, batch=0)
-
-    def _regular(self, step: int) -> bool:
-        config = self.config
-        return step % config.checkpoint_every == 0 or step in (config.steps, self.state.best_step, self.state.step)
 
     def _window(self, step: int) -> list[int]:
         """The regular checkpoints that end at `step` and are averaged with it."""
@@ -333,52 +334,17 @@ class Trainer:
         self.restore(step)
         self.state = replace(self.state, rate_scale=scale, tries=tries)
         self._write({"step": step, "diverged": str(problem), "rate_scale": scale, "try": tries})
-        self._save()
+        if self.ranks.rank == 0:  # a kill must not bring the old rate back
+            self.checkpoints.save_state(step, asdict(self.state))
+        self.ranks.wait()
 
     def _out_of_patience(self) -> bool:
         return 0 < self.config.patience <= self.state.without_progress
 
     def _write(self, event: Event, details: Mapping[str, Any] | None = None) -> None:
-        """A line to the log, the same and its details to whoever watches."""
-        if self.ranks.rank == 0:
-            with self.log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(event, ensure_ascii=False) + "\n")
-            self.report({**event, "details": details or {}})
-
-
-class _Clock:
-    """Time, tokens and loss since the last record."""
-
-    def __init__(self, seconds: float) -> None:
-        self.began = time.perf_counter() - seconds
-        self._reset()
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.began
-
-    def count(self, loss: float, counts: Mapping[str, float], world: int) -> None:
-        self.losses.append(loss)
-        self.tokens += counts.get("tokens", 0.0) * world
-
-    def record(self, state: State, learning_rate: float) -> Event:
-        passed = max(self.seconds - self.since, 1e-9)
-        event = {
-            "step": state.step,
-            "epoch": state.epoch,
-            "seconds": round(self.seconds, 2),
-            "loss": sum(self.losses) / len(self.losses),
-            "tokens_per_second": round(self.tokens / passed, 1),
-            "learning_rate": learning_rate,
-            "memory": memory_used(),
-            "waiting": round(self.waited / passed, 4),
-        }
-        self._reset()
-        return event
-
-    def _reset(self) -> None:
-        self.since, self.tokens, self.waited = self.seconds, 0.0, 0.0
-        self.losses: list[float] = []
+        """An event to the log; the details go only to whoever watches."""
+        if self.log is not None:
+            self.log.write(event, details)
 
 
 def fit(
@@ -388,12 +354,12 @@ def fit(
     batches: Callable[[str, int, int, int, int], Iterator[Any]],
     loss: Callable[[nn.Module, Any], Terms],
     validate: Callable[[nn.Module], Report] | None = None,
-    report: Callable[[Event], None] = lambda event: None,
+    report: Callable[[Event], None] = ignore,
 ) -> State:
-    """Train `model` in `directory`, from its newest whole checkpoint if there is one, and leave the final weights in it.
+    """Train `model` in `directory`, from its newest whole checkpoint on, and leave the final weights in it.
 
     Args:
-        batches: (split, epoch, start, rank, world) -> the batches of an epoch from number `start` on, this rank's share.
+        batches: (split, epoch, start, rank, world) -> this rank's batches of an epoch from number `start` on.
         loss: (model, batch) -> {name: (sum, count, weight)}.
         validate: model -> a report with scores.
         report: is given each record of the log, with "details" beside.
@@ -402,7 +368,7 @@ def fit(
         TrainingFailed: training diverged too often, or a signal stopped it (its state is saved).
     """
     device = pick_device(config.device)
-    prepare_machine(device)
+    prepare_machine()
     model.to(device).train()
     trainer = Trainer(model, config, directory, batches, loss, validate, report, Ranks.join(device))
     step = trainer.checkpoints.last_good(trainer.checkpoints.steps())
@@ -410,7 +376,8 @@ def fit(
         trainer._save()  # so that a run can always go back
     else:
         trainer.restore(step)
-    _forget_later(trainer.log, trainer.state.step)
+    if trainer.log is not None:
+        trainer.log.forget_after(trainer.state.step)
     with _signals(trainer):
         trainer.run()
     trainer.finish()
@@ -432,19 +399,11 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def prepare_machine(device: torch.device) -> None:
+def prepare_machine() -> None:
     """Deterministic algorithms on; freed memory is kept, for a training step asks for the same sizes again."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
-
-
-def memory_used() -> int:
-    """Peak bytes: of the device if there is one, of the process if not."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if os.uname().sysname == "Darwin" else peak * 1024
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _sum(counts: Iterator[Mapping[str, float]] | Any) -> dict[str, float]:
@@ -453,20 +412,6 @@ def _sum(counts: Iterator[Mapping[str, float]] | Any) -> dict[str, float]:
         for name, count in part.items():
             total[name] = total.get(name, 0.0) + count
     return total
-
-
-def _forget_later(log: Path, step: int) -> None:
-    """Drop the records of steps that will be taken again, and a line that a kill cut short."""
-    if not log.exists():
-        return
-    kept = []
-    for line in log.read_bytes().splitlines(keepends=True):
-        try:
-            if line.endswith(b"\n") and json.loads(line)["step"] <= step:
-                kept.append(line)
-        except ValueError:
-            continue
-    files.write_file(log, b"".join(kept))
 
 
 @contextmanager

@@ -1,0 +1,60 @@
+"""A flat batch and its padded form hold the same tokens."""
+
+import pytest
+import torch
+
+from transduct.functional.segments import Segments, flatten, pad
+
+LAYOUTS = [[3, 1, 4], [2, 2, 2], [0, 5, 0, 1], [1], [7], [0, 0], [], [4, 0]]
+
+
+@pytest.fixture(params=LAYOUTS, ids=str)
+def lengths(request):
+    return request.param
+
+
+def test_segments_say_where_each_sequence_lies(lengths):
+    segments = Segments.of(lengths)
+    assert len(segments) == len(lengths)
+    assert segments.lengths.tolist() == lengths
+    assert segments.offsets.tolist() == [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+    assert (segments.total, segments.longest) == (sum(lengths), max(lengths, default=0))
+    assert segments.equal == (len(set(lengths)) <= 1)
+
+
+def test_each_token_knows_its_sequence_its_position_and_its_slot(lengths):
+    segments = Segments.of(lengths)
+    places = [(sequence, position) for sequence, length in enumerate(lengths) for position in range(length)]
+    assert segments.sequence.tolist() == [sequence for sequence, _ in places]
+    assert segments.positions.tolist() == [position for _, position in places]
+    assert segments.slots.tolist() == [i * segments.longest + position for i, position in places]
+    assert segments.mask.nonzero().tolist() == [list(place) for place in places]
+
+
+@pytest.mark.parametrize("rest", [(), (3,), (2, 3)], ids=str)
+def test_flatten_undoes_pad_and_what_is_padded_is_zero(lengths, rest):
+    segments = Segments.of(lengths)
+    flat = torch.rand(segments.total, *rest) + 1.0
+    padded = pad(flat, segments)
+    assert padded.shape == (len(lengths), segments.longest, *rest)
+    assert torch.equal(flatten(padded, segments), flat)
+    assert not padded[~segments.mask].any()
+
+
+def test_sequences_of_one_length_are_padded_without_a_copy():
+    flat = torch.rand(6, 4)
+    assert pad(flat, Segments.of([3, 3])).data_ptr() == flat.data_ptr()
+    assert pad(flat, Segments.of([4, 2])).data_ptr() != flat.data_ptr()
+
+
+def test_gradients_of_pad_and_flatten_reach_each_token_once():
+    segments = Segments.of([3, 0, 1])
+    flat = torch.rand(4, 2, requires_grad=True)
+    flatten(pad(flat, segments), segments).sum().backward()
+    assert torch.equal(flat.grad, torch.ones(4, 2))
+
+
+def test_segments_move_between_devices():
+    moved = Segments.of([3, 1]).to(torch.device("meta"))
+    assert (moved.lengths.device.type, moved.offsets.device.type) == ("meta", "meta")
+    assert (moved.longest, moved.total, moved.equal) == (3, 4, False)

@@ -1,0 +1,54 @@
+"""What many tests need: a tiny Transformer whose every parameter matters, and flat batches for it."""
+
+import torch
+
+from transduct.functional.segments import Segments
+from transduct.models.transformer import Config, Transformer
+
+BEGIN, END = 1, 2
+SIZE = 11  # the vocabulary
+
+# Every position scheme, in every place where it can act.
+VECTORS = ["index", "normalised_index", "binary", "one_hot", "learned", "sinusoidal", "sinusoidal_concatenated"]
+PLACES = [("none", "add"), ("rotary", "add"), ("alibi", "add"), ("relative", "add")] + [
+    (scheme, mode) for scheme in VECTORS for mode in ("add", "concatenate", "attention")
+]
+
+
+def randomise(module, seed=1, spread=0.3):
+    """Add noise to every parameter, so that no bias is zero and no gain one."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += spread * torch.randn(parameter.shape, generator=generator)
+    return module
+
+
+def tiny(seed=1, **changes):
+    """A Transformer of two layers and width 16, ready to be used."""
+    torch.manual_seed(seed)
+    shape = {
+        "source_size": SIZE,
+        "target_size": SIZE,
+        "d_model": 16,
+        "num_heads": 4,
+        "d_ff": 32,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "dropout": 0.0,
+        "d_k": 16,  # wide enough for a one-hot position
+        "max_length": 16,
+    }
+    return randomise(Transformer(Config(**{**shape, **changes})).eval(), seed)
+
+
+def tokens_of(lengths, seed=1, size=SIZE):
+    """Random tokens of sequences of these lengths, and their segments."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(size, (sum(lengths),), generator=generator), Segments.of(lengths)
+
+
+def gradients(output, inputs):
+    """The gradient of a random projection of `output` with respect to each input."""
+    torch.manual_seed(0)
+    return torch.autograd.grad((output * torch.randn(output.shape, dtype=output.dtype)).sum(), inputs)

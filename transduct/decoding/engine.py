@@ -1,0 +1,131 @@
+"""From many token sequences to hypotheses: sorted, batched by token budget, and put back in order."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transduct.decoding.sampling import Sampling
+from transduct.decoding.search import Beam, Forbid, Hypothesis, search
+from transduct.functional.segments import Segments
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """How outputs are searched for.
+
+    Attributes:
+        beam: hypotheses that go on for each source; 1 is greedy. With sampling, samples drawn for each source.
+        length_penalty: alpha of Wu et al. 2016.
+        batch_tokens: the most source tokens decoded together.
+        temperature: above zero, tokens are drawn instead of searched for.
+        top_k, top_p: what sampling draws from; 0 and 1 for everything.
+        seed: of the draws.
+        validation_beam: the beam of validations during training.
+    """
+
+    beam: int = 5
+    length_penalty: float = 1.0
+    batch_tokens: int = 4096
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 1
+    validation_beam: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("beam", "batch_tokens", "validation_beam"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if self.temperature < 0.0 or self.top_k < 0 or not 0.0 < self.top_p <= 1.0:
+            raise ValueError("temperature and top_k must not be negative, top_p must be in (0, 1]")
+
+
+def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Indices sorted by length, the longest first, in batches of at most `budget` tokens (one sequence at least)."""
+    batch: list[int] = []
+    tokens = 0
+    for number in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batch and tokens + lengths[number] > budget:
+            yield batch
+            batch, tokens = [], 0
+        batch.append(number)
+        tokens += lengths[number]
+    if batch:
+        yield batch
+
+
+def generate(
+    model: Any,
+    sources: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    config: DecodingConfig,
+    begin: int,
+    end: int,
+    forbidden: Sequence[int] = (),
+) -> list[list[Hypothesis]]:
+    """Hypotheses of each source, the best first; a source's are the same alone and in any batch.
+
+    Args:
+        model: has `encode`, `start` and `step`.
+        sources: token ids, as the encoder takes them.
+        limits: the most tokens of each output, its end included.
+        begin, end: the tokens that stand before and after every output.
+        forbidden: tokens no output may hold.
+    """
+    results: list[list[Hypothesis]] = [[] for _ in sources]
+    device = next(model.parameters()).device
+    for batch in in_batches([len(source) for source in sources], config.batch_tokens):
+        bounds = [limits[i] for i in batch]
+        strategy: Beam | Sampling
+        if config.temperature > 0.0:
+            draws = (config.seed, config.temperature, config.top_k, config.top_p)
+            strategy = Sampling(config.beam, bounds, begin, end, [sources[i] for i in batch], *draws, device)
+        else:
+            strategy = Beam(config.beam, bounds, begin, end, config.length_penalty, device)
+        with torch.inference_mode():
+            memory, segments = encode(model, [sources[i] for i in batch], device)
+            found = search(model, memory, segments, strategy, [Forbid(forbidden)])
+        for number, hypotheses in zip(batch, found, strict=True):
+            results[number] = hypotheses
+    return results
+
+
+def score(
+    model: Any,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    begin: int,
+    end: int,
+    budget: int,
+) -> list[float]:
+    """Forced decoding: the sum of the log-probabilities of each target's tokens, its end included."""
+    results = [0.0] * len(sources)
+    device = next(model.parameters()).device
+    lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
+    for batch in in_batches(lengths, budget):
+        with torch.inference_mode():
+            memory, segments = encode(model, [sources[i] for i in batch], device)
+            inputs, target_segments = flat([[begin, *targets[i]] for i in batch], device)
+            outputs, _ = flat([[*targets[i], end] for i in batch], device)
+            logits = model.logits(model.decode(inputs, target_segments, memory, segments)).float()
+            log_probabilities = logits.log_softmax(-1).gather(1, outputs[:, None]).squeeze(1).double()  # (M,)
+            sums = torch.zeros(len(batch), dtype=torch.float64, device=device)
+            sums.index_add_(0, target_segments.sequence, log_probabilities)
+        for number, value in zip(batch, sums.tolist(), strict=True):
+            results[number] = value
+    return results
+
+
+def encode(model: Any, sources: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Segments]:
+    """The memory of some sources, and where each lies in it."""
+    tokens, segments = flat(sources, device)
+    return model.encode(tokens, segments), segments
+
+
+def flat(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Segments]:
+    """Sequences of ids as one flat run."""
+    tokens = torch.tensor([token for sequence in sequences for token in sequence], dtype=torch.int64)
+    return tokens.to(device), Segments.of([len(sequence) for sequence in sequences], device)

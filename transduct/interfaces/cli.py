@@ -1,0 +1,295 @@
+"""The one program, `transduct`. Results go to stdout, progress and errors to stderr; exit 0 done, 1 failed, 2 wrong."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+if TYPE_CHECKING:
+    from transduct.config import Recipe
+
+app = typer.Typer(
+    help="Train, run and explain models that turn one sequence into another.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+Model = Annotated[str, typer.Argument(help="A run or a model directory.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LINES_AT_ONCE = 4096
+
+
+@app.callback()
+def options(debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False) -> None:
+    """Options that stand before every command."""
+    if debug:
+        _Debug.on = True
+
+
+class _Debug:
+    """Whether --debug was given."""
+
+    on = False
+
+
+def main() -> None:
+    """Run the program; an error a user can mend is one line and exit status 2."""
+    from transduct.errors import TrainingFailed, TransductError
+
+    sys.excepthook = _unexpected
+    try:
+        app()
+    except (TransductError, TrainingFailed) as error:
+        if _Debug.on:
+            raise
+        print(f"transduct: {error}", file=sys.stderr)
+        raise SystemExit(2 if isinstance(error, TransductError) else 1) from None
+    except BrokenPipeError:  # whoever read our output has had enough
+        sys.stderr.close()
+        raise SystemExit(0) from None
+
+
+def _unexpected(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """An error of ours in one line, unless --debug asks for all of it. Python then exits with 1."""
+    if _Debug.on:
+        sys.__excepthook__(kind, error, trace)
+    elif issubclass(kind, KeyboardInterrupt):
+        print("transduct: interrupted", file=sys.stderr)
+    else:
+        line = " ".join(f"{kind.__name__}: {error}".splitlines())
+        print(f"transduct: {line} (see it all with: transduct --debug ...)", file=sys.stderr)
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Option(help="Where to train.")] = Path("runs/demo")) -> None:
+    """Train the built-in example, show it work.
+
+    Example: transduct demo
+    """
+    from transduct.interfaces.demo import run
+
+    run(out)
+
+
+@app.command()
+def train(
+    recipe: Annotated[
+        list[str] | None, typer.Argument(help="A recipe, and overrides such as training.steps=2000.", metavar="RECIPE")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory; runs/RECIPE if not given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    profile: Annotated[str | None, typer.Option(help="A profile of the recipe: quick, cpu, gpu.")] = None,
+    source: Annotated[list[str] | None, typer.Option(help="Training text, instead of a recipe.")] = None,
+    target: Annotated[list[str] | None, typer.Option(help="Its translation, line by line.")] = None,
+    valid_source: Annotated[
+        str | None, typer.Option(help="Text to validate on; 1,000 pairs held out if not given.")
+    ] = None,
+    valid_target: Annotated[str | None, typer.Option(help="Its translation.")] = None,
+) -> None:
+    """Train a recipe, or a translator from two files.
+
+    Examples:
+    transduct train recipes/multi30k_en_de.yaml data.root=DATA --profile cpu --out runs/en-de
+    transduct train --source train.de --target train.en --out runs/de-en
+    """
+    from transduct.interfaces.progress import Watcher
+    from transduct.tasks.base import train as train_recipe
+
+    paths = [word for word in recipe or [] if "=" not in word]
+    overrides = [word for word in recipe or [] if "=" in word]
+    directory = out or Path("runs") / (Path(paths[0]).stem if paths else "translation")
+    chosen = _chosen_recipe(paths, overrides, profile, directory, resume, source, target, valid_source, valid_target)
+    with Watcher(int(chosen.training.get("steps", 10_000))) as watcher:
+        model = train_recipe(chosen, directory, resume, watcher.notify, watcher)
+    print(model)
+
+
+def _chosen_recipe(
+    paths: list[str],
+    overrides: list[str],
+    profile: str | None,
+    directory: Path,
+    resume: bool,
+    source: list[str] | None,
+    target: list[str] | None,
+    valid_source: str | None,
+    valid_target: str | None,
+) -> "Recipe":
+    """The recipe that was named, the one of the run to resume, or one made for two files."""
+    from transduct.config import load_recipe
+    from transduct.errors import TransductError
+    from transduct.tasks.base import RECIPE, file_recipe
+
+    if source or target:
+        if paths:
+            raise TransductError(f"found a recipe ({paths[0]}) and --source or --target; give one of them")
+        files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
+        if resume and (directory / RECIPE).exists():
+            return load_recipe(directory / RECIPE, overrides)
+        return file_recipe("translation", files, overrides, lambda line: print(line, file=sys.stderr))
+    if len(paths) > 1:
+        raise TransductError(f"found {len(paths)} recipes ({', '.join(paths)}); give one")
+    if paths:
+        return load_recipe(Path(paths[0]), overrides, profile)
+    if resume and (directory / RECIPE).exists():
+        return load_recipe(directory / RECIPE, overrides)
+    raise TransductError("nothing to train; give a recipe, or --source and --target, or --resume with --out")
+
+
+@app.command()
+def translate(
+    model: Model,
+    file: Annotated[Path | None, typer.Argument(help="Text, one sentence a line; stdin if not given.")] = None,
+    beam: Annotated[int | None, typer.Option(help="Hypotheses searched; 1 is greedy.")] = None,
+    n_best: Annotated[int, typer.Option(help="Alternatives a line: LINE, SCORE and TEXT, with tabs.")] = 1,
+    scores: Annotated[bool, typer.Option("--scores", help="SCORE and a tab before each line.")] = False,
+    length_penalty: Annotated[float | None, typer.Option(help="Above 0 favours longer output.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(help="Source tokens decoded together.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Above 0 samples instead of searching.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest tokens of mass p.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the samples.")] = None,
+    attention: Annotated[Path | None, typer.Option(help="Picture of the first line's attention: .svg or .png.")] = None,
+    device: Device = "auto",
+    precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+) -> None:
+    """Translate text, one line out for each line in.
+
+    Example: transduct translate runs/de-en input.de > output.en
+    """
+    from transduct.errors import TransductError
+    from transduct.tasks.base import load
+
+    named = {
+        "beam": beam, "length_penalty": length_penalty, "batch_tokens": batch_tokens, "temperature": temperature,
+        "top_k": top_k, "top_p": top_p, "seed": seed,
+    }  # fmt: skip
+    options = {name: value for name, value in named.items() if value is not None}
+    if n_best > 1 and beam is None:
+        options["beam"] = n_best
+    if file is not None and not file.is_file():
+        raise TransductError(f"{file}: no such file; give a text file, or none to read from stdin")
+    translator = load(model, device, precision)
+    if file is None and sys.stdin.isatty():
+        return _interactive(translator, options)
+    stream: BinaryIO = sys.stdin.buffer if file is None else file.open("rb")
+    output = sys.stdout.buffer
+    for first, lines in _chunks(model, stream, str(file or "stdin")):
+        if attention is not None and first == 0 and lines:
+            _draw(translator, lines[0], attention)
+        for number, found in enumerate(translator.translate(lines, n_best=n_best, **options), first + 1):
+            if n_best > 1:
+                rows = [f"{number}\t{t.score:.6f}\t{t.text}" for t in found.alternatives]
+            else:
+                rows = [f"{found.score:.6f}\t{found.text}" if scores else found.text]
+            output.writelines(f"{row}\n".encode() for row in rows)
+        output.flush()
+    return None
+
+
+def _chunks(model: str, stream: BinaryIO, name: str) -> Any:
+    """(number of the first line, some lines), to the end; says on stderr how many lines were not UTF-8."""
+    from itertools import islice
+
+    from transduct.tasks.base import readable_lines
+
+    broken: list[int] = []
+    lines = readable_lines(model, stream, broken)
+    number = 0
+    while chunk := list(islice(lines, LINES_AT_ONCE)):
+        yield number, chunk
+        number += len(chunk)
+    if broken:
+        rest = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+        print(f"transduct: {name}:{broken[0]}: not UTF-8{rest}; such bytes were read as U+FFFD", file=sys.stderr)
+
+
+def _interactive(translator: Any, options: dict[str, Any]) -> None:
+    """A line in, a line out, until the end of input."""
+    print("Write a sentence and press Enter; Ctrl-D ends.", file=sys.stderr)
+    while True:
+        try:
+            line = input("> ")
+        except EOFError:
+            return
+        print(translator.translate([line], **options)[0].text)
+
+
+def _draw(translator: Any, text: str, path: Path) -> None:
+    """Every head of every layer for one sentence, as a picture."""
+    from transduct.interfaces.pictures import grid, save
+
+    found = translator.attention(text)
+    panels = []
+    heads = 0
+    for name, weights in found.weights.items():
+        rows, columns = found.labels(name)
+        heads = weights.shape[0]
+        panels += [(f"{name} head {head + 1}", weights[head], rows, columns) for head in range(heads)]
+    save(grid(panels, per_row=heads, title=text), path)
+
+
+@app.command()
+def predict(model: Model, inputs: Annotated[list[str], typer.Argument(help="What the task takes: texts.")]) -> None:
+    """The model's answer to each input, for any task.
+
+    Example: transduct predict runs/de-en "Ein Haus." "Zwei Hunde."
+    """
+    from transduct.tasks.base import load
+
+    for output in load(model).predict(inputs):
+        print(output)
+
+
+@app.command()
+def evaluate(
+    model: Model,
+    source: Annotated[str | None, typer.Option(help="Text to translate; the recipe's test set if not given.")] = None,
+    reference: Annotated[str | None, typer.Option(help="Its reference translation.")] = None,
+    against: Annotated[str | None, typer.Option(help="Another model, for a paired significance test.")] = None,
+    beam: Annotated[int | None, typer.Option(help="Hypotheses searched; 1 is greedy.")] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Score a model: BLEU, chrF and TER by sacrebleu, with signatures and 95 % intervals.
+
+    Example: transduct evaluate runs/de-en --source test.de --reference test.en
+    """
+    import json
+
+    from transduct.tasks.base import evaluate as evaluate_model
+
+    files = {name: value for name, value in (("source", source), ("reference", reference)) if value is not None}
+    options = {} if beam is None else {"beam": beam}
+    report = evaluate_model(model, files, against, device, **options)
+    if as_json:
+        print(json.dumps({"scores": report.scores, "details": report.details}, ensure_ascii=False))
+        return
+    for name, value in report.scores.items():
+        about = report.details.get(name, {})
+        interval = "  [{:.2f}, {:.2f}]".format(*about["interval"]) if "interval" in about else ""
+        other = report.details.get("against", {}).get(name)
+        rest = "" if other is None else f"  against {other:.2f}"
+        p_value = report.details.get("p_values", {}).get(name)
+        rest += "" if p_value is None else f"  p = {p_value:.4f}"
+        print(f"{name:12} {value:6.2f}{interval}{rest}  {about.get('signature', '')}".rstrip())
+
+
+@app.command()
+def score(
+    model: Model,
+    source: Annotated[Path, typer.Option(help="Text.")],
+    target: Annotated[Path, typer.Option(help="Its translation, line by line.")],
+    device: Device = "auto",
+) -> None:
+    """Forced decoding: the log-probability of each target given its source, one a line.
+
+    Example: transduct score runs/de-en --source test.de --target test.en
+    """
+    from transduct.tasks.base import score as score_files
+
+    for value in score_files(model, {"source": str(source), "reference": str(target)}, device):
+        print(f"{value:.6f}")

@@ -1,0 +1,45 @@
+"""`transduct demo`: train the built-in example and show it work."""
+
+import sys
+from pathlib import Path
+
+from transduct.config import load_recipe
+from transduct.interfaces.pictures import heatmap, save, terminal
+from transduct.interfaces.progress import Watcher
+from transduct.tasks.base import evaluate, load, train
+
+RECIPE = Path(__file__).with_name("demo.yaml")
+SHOWN = (
+    "three hundred twenty-one thousand and five",
+    "nineteen thousand eighty-four",
+    "ten thousand",
+    "two hundred million and one",
+    "nine hundred eighty-seven million six hundred fifty-four thousand three hundred twenty-one",
+)
+
+
+def run(directory: Path) -> None:
+    """Train in `directory` (a finished run is shown again), translate, draw an alignment, and score unseen numbers."""
+    recipe = load_recipe(RECIPE)
+    with Watcher(int(recipe.training["steps"])) as watcher:
+        watcher.notify("Learning to turn English number names into Korean ones ...")
+        model = train(recipe, directory, resume=True, notify=watcher.notify, report=watcher)
+    translator = load(model)
+    print("\nTranslations:")
+    for text, translation in zip(SHOWN, translator.translate(SHOWN), strict=True):
+        print(f"  {text}\n    -> {translation.text}")
+    rows, columns, weights = translator.attention(SHOWN[0]).alignment()
+    picture = directory / "alignment.svg"
+    save(heatmap(weights, rows, columns, "where the decoder looks (rows) in the source (columns)"), picture)
+    print(f"\nWhere the decoder looked for each Korean token ({picture}):\n")
+    print(terminal(weights, rows, columns))
+    print(f"""
+Next:
+  transduct translate {model}                                       try it on numbers of your own
+  transduct translate {model} --attention heads.svg < FILE          see every head of every layer
+  transduct evaluate {model} --json                                 scores on the unseen numbers
+  transduct train --source train.de --target train.en --out runs/de-en   train on your own files
+""")
+    report = evaluate(model)
+    sys.stdout.flush()
+    print(f"exact match: {report.scores['exact_match']:.1f} %")

@@ -1,0 +1,54 @@
+"""What a person watches while a model trains: a bar on a terminal, plain lines elsewhere, always on stderr."""
+
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class Watcher:
+    """Shows the events of a training run; use it as a context manager."""
+
+    def __init__(self, steps: int) -> None:
+        self.console = Console(stderr=True, highlight=False)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
+        self.task = self.bar.add_task("training", total=steps, status="")
+
+    def __enter__(self) -> "Watcher":
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def notify(self, line: str) -> None:
+        """One line above the bar."""
+        self.console.print(line, markup=False)
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        """Show one record of the log."""
+        step = event["step"]
+        if "loss" in event:
+            status = f"loss {event['loss']:.3f}  {event['tokens_per_second']:,.0f} tokens/s"
+            self.bar.update(self.task, completed=step, status=status)
+            if not self.console.is_terminal:
+                self.notify(f"step {step}  {status}  {event['seconds']:.0f} s")
+        elif "scores" in event:
+            scores = "  ".join(f"{name} {value:.2f}" for name, value in event["scores"].items())
+            self.notify(f"step {step}  validation: {scores}")
+            for source, output, reference in event["details"].get("samples", ()):
+                self.notify(f"    {source}\n      -> {output}\n       = {reference}")
+        else:
+            self.notify(f"training diverged ({event['diverged']}): back to step {step}, rate x {event['rate_scale']}")

@@ -1,0 +1,233 @@
+"""What a task is, and the two things every task is used for: train one in a run directory, load what it left.
+
+run directory     recipe.yaml  log.jsonl  checkpoints/step_N/  model/   and what the task prepares (tokenizers, corpus)
+model directory   config.json  model.safetensors  card.md   and what the task adds
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, BinaryIO, Protocol
+
+from torch import nn
+
+import transduct.tasks
+from transduct.config import Recipe, dump, load_recipe, merge, parse_override, record
+from transduct.errors import TransductError
+from transduct.training.checkpoint import CONFIG, disk_error, read_json, write_file
+from transduct.training.log import Event, ignore
+from transduct.training.trainer import Terms, TrainingConfig, fit, pick_device, seed_generators
+
+RECIPE = "recipe.yaml"
+Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an evaluation found: scores by name, details (signatures, intervals, p-values), and the outputs."""
+
+    scores: dict[str, float]
+    details: dict[str, Any] = field(default_factory=dict)
+    outputs: list[Any] = field(default_factory=list)
+
+
+class Task(Protocol):
+    """A task wires data, model, loss and scores; the trainer takes its verbs as plain callables."""
+
+    training: TrainingConfig
+
+    def prepare(self) -> None:
+        """Make what training reads: tokenizers, corpora. Nothing is made twice."""
+        ...
+
+    def build_model(self) -> nn.Module:
+        """The model, untrained."""
+        ...
+
+    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Any]:
+        """The batches of an epoch from number `start` on, this rank's share."""
+        ...
+
+    def loss(self, model: Any, batch: Any) -> Terms:
+        """Terms of the loss: {name: (sum, count, weight)}."""
+        ...
+
+    def evaluate(self, model: Any, data: Any = None) -> Report:
+        """Scores on `data`, or on the recipe's validation set."""
+        ...
+
+    def predict(self, model: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The model's answer to each input."""
+        ...
+
+    def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> None:
+        """Write the model directory."""
+        ...
+
+
+def _task_module(name: str) -> Any:
+    """The one place where a name picks a task's file."""
+    names = sorted(m.name for m in iter_modules(transduct.tasks.__path__) if m.name not in ("base", "translator"))
+    if name not in names:
+        raise TransductError(f"unknown task '{name}'; known are: {', '.join(names)}")
+    return import_module(f"transduct.tasks.{name}")
+
+
+def train(
+    recipe: Recipe,
+    directory: Path,
+    resume: bool = False,
+    notify: Notify = print,
+    report: Callable[[Event], None] = ignore,
+) -> Path:
+    """Train a recipe in `directory` and leave `directory/model`; gives back that path.
+
+    Raises:
+        TransductError: the recipe or its data are wrong, or the directory holds another run.
+        TrainingFailed: training diverged or was stopped by a signal.
+    """
+    task: Task = _task_module(recipe.task).create(recipe, directory, notify)
+    with _claimed(directory, recipe, resume, notify):
+        model_directory = directory / "model"
+        if (model_directory / CONFIG).exists():
+            notify(f"{directory}: this run is finished; its model is {model_directory}")
+            return model_directory
+        task.prepare()
+        seed_generators(task.training.seed)
+        model = task.build_model()
+        notify(f"model: {sum(p.numel() for p in model.parameters()):,} parameters")
+        state = fit(model, task.training, directory, task.batches, task.loss, task.evaluate, report)
+        task.save(model, model_directory, asdict(state))
+    return model_directory
+
+
+def load(path: str | Path, device: str = "auto", precision: str = "float32") -> Any:
+    """Load a run or a model directory: for a translation task, a `Translator`.
+
+    Raises:
+        TransductError: nothing is there, or it is truncated, of another version, or no model at all.
+    """
+    directory = _model_directory(path)
+    config = read_json(directory / CONFIG, "a model's configuration")
+    if not isinstance(config.get("task"), str):
+        raise TransductError(f"{directory / CONFIG}: no 'task' in it; give a directory that transduct wrote")
+    if precision not in ("float32", "bfloat16"):
+        raise TransductError(f"unknown precision '{precision}'; known are: float32, bfloat16")
+    return _task_module(config["task"]).load(directory, config, pick_device(device), precision)
+
+
+def evaluate(
+    path: str | Path,
+    files: Mapping[str, str] | None = None,
+    against: str | Path | None = None,
+    device: str = "auto",
+    **options: Any,
+) -> Report:
+    """Score a model on the files given, or on the test set of the run it belongs to.
+
+    Args:
+        files: what to read, by the name the task gives it: `source` and `reference` for translation.
+        against: another model, for a paired significance test.
+        options: how outputs are made; fields of the task's decoding record.
+    """
+    model, other = load(path, device), None if against is None else load(against, device)
+    return model.evaluate(_module_of(path).test_set(files or {}, _recipe_of(path)), other, **options)
+
+
+def score(path: str | Path, files: Mapping[str, str], device: str = "auto") -> list[float]:
+    """Forced decoding: the log-probability of each first reference in the files given."""
+    sources, references = _module_of(path).test_set(files, None)
+    return load(path, device).score(sources, [texts[0] for texts in references])
+
+
+def file_recipe(task: str, files: Mapping[str, Any], overrides: Sequence[str], notify: Notify) -> Recipe:
+    """A recipe for training files and nothing else; the task chooses sizes and says which."""
+    tree = _task_module(task).file_recipe(files, notify)
+    for override in overrides:
+        tree = merge(tree, parse_override(override))
+    return record(Recipe, tree, "", "the recipe for your files")
+
+
+def readable_lines(path: str | Path, stream: BinaryIO, broken: list[int]) -> Iterator[str]:
+    """The inputs in a stream, as the model's task reads them; numbers of damaged ones join `broken`."""
+    lines: Iterator[str] = _module_of(path).readable_lines(stream, broken)
+    return lines
+
+
+def _module_of(path: str | Path) -> Any:
+    return _task_module(read_json(_model_directory(path) / CONFIG, "a model's configuration")["task"])
+
+
+def _model_directory(path: str | Path) -> Path:
+    """The model directory itself, or the one inside a run."""
+    directory = Path(path)
+    if (directory / "model" / CONFIG).exists():
+        return directory / "model"
+    if (directory / RECIPE).exists():
+        raise TransductError(f"{directory}: this run has no model yet; finish it with: transduct train --resume")
+    if not (directory / CONFIG).exists():
+        raise TransductError(f"{directory}: no {CONFIG} here; give a run or a model directory")
+    return directory
+
+
+def _recipe_of(model: str | Path) -> Recipe | None:
+    """The recipe of the run that a run or model directory belongs to, if it is still there."""
+    for directory in (Path(model), Path(model).parent):
+        if (directory / RECIPE).exists():
+            return load_recipe(directory / RECIPE)
+    return None
+
+
+@contextmanager
+def _claimed(directory: Path, recipe: Recipe, resume: bool, notify: Notify) -> Iterator[None]:
+    """`directory` as this run's own, its recipe written, while no other process trains in it."""
+    held = directory / RECIPE
+    if directory.exists() and not directory.is_dir():
+        raise TransductError(f"{directory}: this is a file; --out names a folder")
+    if held.exists():
+        if not resume:
+            raise TransductError(f"{directory}: holds another run; continue it with --resume or choose another --out")
+        _compare(load_recipe(held), recipe, directory, notify)
+    elif directory.exists() and any(p.name != ".lock" for p in directory.iterdir()):
+        raise TransductError(f"{directory}: holds files that are no run; choose an empty or a new folder for --out")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR)
+    except OSError as error:
+        raise disk_error(directory, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        write_file(held, dump(asdict(recipe)).encode())
+        yield
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            raise TransductError(f"{directory}: another process trains here; wait for it or stop it") from error
+        raise disk_error(Path(error.filename or directory), error) from error
+    finally:
+        os.close(lock)
+
+
+def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> None:
+    """Refuse to go on with another model or other data; say what else has changed."""
+    free = {"data.root", "data.workers"}
+    for section in ("task", "data", "tokenizer", "model", "training", "decoding"):
+        old, new = getattr(held, section), getattr(given, section)
+        pairs = {section: (old, new)}
+        if isinstance(old, dict) and isinstance(new, dict):
+            pairs = {f"{section}.{key}": (old.get(key), new.get(key)) for key in {**old, **new}}
+        for name, (before, after) in pairs.items():
+            if before == after or name in free:
+                continue
+            if section in ("training", "decoding"):
+                notify(f"{name} was {before}, goes on with {after}")
+            else:
+                raise TransductError(
+                    f"{directory}: its run has {name}={before}, the recipe says {after}; "
+                    "resume with the run's own recipe or choose another --out"
+                )

@@ -1,0 +1,341 @@
+"""Translation: pairs of texts to a Transformer that turns one into the other.
+
+Let N and M be the source and target tokens of a batch, B its pairs.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduct import __version__
+from transduct.config import Recipe, record
+from transduct.data.batching import Indices, plan
+from transduct.data.batching import load as load_batches
+from transduct.data.corpus import Corpus, prepare
+from transduct.data.text import DataConfig, TextSource, read_examples, read_lines, read_pairs
+from transduct.data.tokenizer import Tokenizer, TokenizerConfig, train_tokenizers
+from transduct.decoding import engine
+from transduct.decoding.engine import DecodingConfig
+from transduct.errors import TransductError
+from transduct.evaluation.text import corpus_scores
+from transduct.functional.losses import projected_cross_entropy
+from transduct.functional.segments import Segments
+from transduct.models.transformer import SIZES, Config, Transformer
+from transduct.tasks.base import Notify, Report
+from transduct.tasks.translator import TOKENIZERS, Translator
+from transduct.training import checkpoint as files
+from transduct.training.trainer import Terms, TrainingConfig
+
+# For files without a recipe: up to so many pairs, (size, steps, dropout, subwords).
+SHORTCUT_SIZES: list[tuple[int | None, tuple[str, int, float, int]]] = [
+    (5_000, ("tiny", 2_000, 0.3, 2_000)),
+    (100_000, ("tiny", 8_000, 0.2, 8_000)),
+    (1_000_000, ("small", 30_000, 0.1, 16_000)),
+    (None, ("base", 100_000, 0.1, 32_000)),
+]
+VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Source tokens (N,) with their end; target tokens (M,) after the begin token, and the same before the end."""
+
+    source: Tensor
+    source_segments: Segments
+    inputs: Tensor
+    outputs: Tensor
+    target_segments: Segments
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The loss is an average over target tokens."""
+        return {"tokens": float(self.target_segments.total)}
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on a device."""
+        if device == self.source.device:
+            return self
+        source, inputs, outputs = (x.to(device, non_blocking=True) for x in (self.source, self.inputs, self.outputs))
+        return Batch(source, self.source_segments.to(device), inputs, outputs, self.target_segments.to(device))
+
+
+@dataclass(frozen=True)
+class MakeBatch:
+    """Example numbers to a batch, by nothing but (seed, epoch, example), in this process or in a loader's worker."""
+
+    corpus: Corpus
+    tokenizers: tuple[Tokenizer, Tokenizer]
+    max_length: int
+    dropout: float
+    seed: int
+    epoch: int
+
+    def __call__(self, numbers: Indices) -> Batch:
+        source, target = (self._side(side, numbers) for side in (0, 1))
+        return make_batch(source, target)
+
+    def _side(self, side: int, numbers: Indices) -> list[Any]:
+        tokens, lengths = self.corpus.columns(numbers)[side]
+        rows = np.split(tokens, np.cumsum(lengths)[:-1])
+        if not self.dropout:
+            return rows
+        drawn = []
+        for number, row in zip(numbers.tolist(), rows, strict=True):
+            generator = Random(f"{self.seed}/{self.epoch}/{number}/{side}")
+            pieces = self.tokenizers[side].resegment(row.tolist(), self.dropout, generator)
+            drawn.append(pieces if len(pieces) < self.max_length else row)
+        return drawn
+
+
+def make_batch(sources: Sequence[Any], targets: Sequence[Any]) -> Batch:
+    """Lists of ids, without special tokens, as a batch."""
+    begin, end = [Tokenizer.BEGIN], [Tokenizer.END]
+    source = torch.from_numpy(np.concatenate([part for ids in sources for part in (ids, end)]).astype(np.int64))
+    inputs = torch.from_numpy(np.concatenate([part for ids in targets for part in (begin, ids)]).astype(np.int64))
+    outputs = torch.from_numpy(np.concatenate([part for ids in targets for part in (ids, end)]).astype(np.int64))
+    source_segments = Segments.of([len(ids) + 1 for ids in sources])
+    return Batch(source, source_segments, inputs, outputs, Segments.of([len(ids) + 1 for ids in targets]))
+
+
+class TranslationTask:
+    """The five verbs of translation, for one recipe in one run directory."""
+
+    def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
+        if recipe.stages:
+            raise TransductError("recipe: translation trains in one stage; remove 'stages'")
+        self.directory, self.notify = directory, notify
+        self.data = record(DataConfig, recipe.data, "data")
+        self.tokenizer = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
+        self.training = record(TrainingConfig, recipe.training, "training")
+        self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
+        self.model = recipe.model
+        self._config(1000, 1000)  # impossible sizes fail here, before anything is written
+        self.tokenizers: tuple[Tokenizer, Tokenizer]
+        self.corpus: Corpus
+        self._validation: tuple[list[str], list[list[str]]] | None = None
+
+    def prepare(self) -> None:
+        """Train the tokenizers if the run has none yet, and prepare the corpus if it is not there as it should be."""
+        self.tokenizers = prepare_tokenizers(self.data, self.tokenizer, self.directory, self.notify)
+        self.corpus = prepare(self.data, *self.tokenizers, self.directory / "corpus", self.notify)
+        self._validation = self._read_validation()
+
+    def build_model(self) -> Transformer:
+        """The Transformer of the recipe for the tokenizers' vocabularies."""
+        source, target = self.tokenizers
+        return Transformer(self._config(source.size, target.size))
+
+    def _config(self, source_size: int, target_size: int) -> Config:
+        return model_config(self.model, source_size, target_size, self.data.max_length, self.tokenizer.shared)
+
+    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
+        """This rank's batches of an epoch of the training corpus, from number `start` on."""
+        if split != "train":
+            raise TransductError(f"unknown split '{split}'; translation has batches of 'train'")
+        config, corpus = self.training, self.corpus
+        order = plan(corpus.lengths + 1, config.seed, epoch, config.batch_tokens, corpus.weights)
+        dropout = self.tokenizer.dropout
+        make = MakeBatch(corpus, self.tokenizers, self.data.max_length, dropout, config.seed, epoch)
+        return load_batches(order, make, start, rank, world, self.data.workers)
+
+    def loss(self, model: Transformer, batch: Batch) -> Terms:
+        """Label-smoothed cross-entropy, summed over target tokens."""
+        loss, _ = self._losses(model, batch, self.training.label_smoothing)
+        return {"tokens": (loss, batch.counts["tokens"], 1.0)}
+
+    def _losses(self, model: Transformer, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
+        memory = model.encode(batch.source, batch.source_segments)
+        hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
+        return projected_cross_entropy(hidden, model.output_table, batch.outputs, smoothing)
+
+    def evaluate(self, model: Transformer, data: tuple[list[str], list[list[str]]] | None = None) -> Report:
+        """Loss, BLEU and chrF on `data` (texts and their references) or the validation set, and a few samples."""
+        data = data or self._validation
+        if data is None:
+            return Report({})
+        sources, references = data
+        decoding = replace(self.decoding, beam=self.decoding.validation_beam)
+        translator = Translator(model, *self.tokenizers, decoding)
+        outputs = [t.text for t in translator.translate(sources)]
+        scores = {"loss": self._validation_loss(model, sources, [r[0] for r in references])}
+        scores["perplexity"] = math.exp(min(scores["loss"], 100.0))
+        scores |= corpus_scores(outputs, references, VALIDATION_METRICS, intervals=False).scores
+        shown = range(0, len(sources), max(1, len(sources) // 3))
+        samples = [(sources[i], outputs[i], references[i][0]) for i in list(shown)[:3]]
+        return Report(scores, {"samples": samples}, outputs)
+
+    @torch.inference_mode()
+    def _validation_loss(self, model: Transformer, sources: list[str], targets: list[str]) -> float:
+        """Negative log-likelihood a target token; texts longer than the model are cut."""
+        longest = self.data.max_length - 1
+        rows = [
+            [ids[:longest] for ids in tokenizer.encode(texts)]
+            for tokenizer, texts in zip(self.tokenizers, (sources, targets), strict=True)
+        ]
+        total, count, device = 0.0, 0.0, next(model.parameters()).device
+        lengths = [max(len(s), len(t)) + 1 for s, t in zip(*rows, strict=True)]
+        for numbers in engine.in_batches(lengths, self.training.batch_tokens):
+            batch = make_batch([rows[0][i] for i in numbers], [rows[1][i] for i in numbers]).to(device)
+            total += float(self._losses(model, batch, 0.0)[1])
+            count += batch.counts["tokens"]
+        return total / count
+
+    def predict(self, model: Transformer, inputs: Sequence[str]) -> list[str]:
+        """The best translation of each text."""
+        return [t.text for t in Translator(model, *self.tokenizers, self.decoding).translate(inputs)]
+
+    def save(self, model: Transformer, directory: Path, log: Mapping[str, Any]) -> None:
+        """Write the model directory, with the scores of the final weights on its card."""
+        scores = self.evaluate(model).scores
+        config = {
+            "format": files.FORMAT,
+            "task": "translation",
+            "transduct": __version__,
+            "model": asdict(model.config),
+            "decoding": asdict(self.decoding),
+            "replace": [asdict(change) for change in self.data.replace],
+            "metrics": self.data.metrics,
+            "bleu_tokenize": self.data.bleu_tokenize,
+        }
+        content = {
+            files.CONFIG: json.dumps(config, indent=1).encode(),
+            files.WEIGHTS: files.pack(files.weights_of(model)),
+            "card.md": card(self.data, self.training, self.corpus, scores, log).encode(),
+        }
+        for name in TOKENIZERS[self.tokenizer.shared]:
+            content[name] = (self.directory / name).read_bytes()
+        files.write_directory(directory, content)
+
+    def _read_validation(self) -> tuple[list[str], list[list[str]]] | None:
+        if self.data.valid is not None:
+            return read_examples(self.data.valid, Path(self.data.root), self.data.replace)
+        return read_examples(self.corpus.held_out, Path()) if self.corpus.held_out else None
+
+
+def create(recipe: Recipe, directory: Path, notify: Notify) -> TranslationTask:
+    """The task of a recipe."""
+    return TranslationTask(recipe, directory, notify)
+
+
+def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> Translator:
+    """The translator in a model directory."""
+    return Translator.load(directory, config, device, precision)
+
+
+def readable_lines(stream: BinaryIO, broken: list[int]) -> Iterator[str]:
+    """The lines of a stream; bytes that are not UTF-8 become U+FFFD, and the numbers of their lines join `broken`."""
+    for number, line in enumerate(read_lines(stream, "surrogateescape"), 1):
+        if any("\udc80" <= character <= "\udcff" for character in line):
+            broken.append(number)
+            line = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        yield line
+
+
+def file_recipe(files_given: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
+    """A recipe for two aligned files (or lists of files), its size and steps chosen by how much text there is."""
+    source, target = files_given.get("source"), files_given.get("target")
+    valid_source, valid_target = files_given.get("valid_source"), files_given.get("valid_target")
+    if not source or not target or bool(valid_source) != bool(valid_target):
+        raise TransductError("files come in pairs; give --source with --target, and --valid-source with --valid-target")
+    train = TextSource(source=source, target=target)
+    pairs = sum(len(chunk) for chunk in read_pairs(train, Path()))
+    held_out = 0 if valid_source else min(1000, pairs // 10)
+    size, steps, dropout, vocabulary = next(choice for most, choice in SHORTCUT_SIZES if most is None or pairs <= most)
+    notify(f"{pairs:,} pairs: model size {size}, {steps:,} steps, {vocabulary:,} subwords; {held_out:,} pairs held out")
+    data: dict[str, Any] = {"train": [{"source": source, "target": target}], "held_out": held_out}
+    if valid_source:
+        data["valid"] = {"source": valid_source, "target": valid_target}
+    return {
+        "task": "translation",
+        "data": data,
+        "tokenizer": {"kind": "bpe", "size": vocabulary, "shared": True},
+        "model": {"family": "transformer", "size": size, "dropout": dropout},
+        "training": {
+            "steps": steps,
+            "warmup": max(1, steps // 10),
+            "learning_rate": 0.002 if size == "tiny" else 0.0007,
+            "validate_every": max(1, steps // 10),
+            "checkpoint_every": max(1, steps // 20),
+            "average": 5,
+        },
+    }
+
+
+def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> tuple[list[str], list[list[str]]]:
+    """Sources and references: the two files, or the test set of the recipe."""
+    if files_given.keys() == {"source", "reference"}:
+        pair = TextSource(source=files_given["source"], target=files_given["reference"])
+        return read_examples(pair, Path())
+    if files_given:
+        raise TransductError("--source and --reference belong together; give both")
+    data = None if recipe is None else record(DataConfig, recipe.data, "data")
+    if data is None or data.test is None:
+        raise TransductError("the model's recipe names no test set; give --source and --reference")
+    return read_examples(data.test, Path(data.root), data.replace)
+
+
+def prepare_tokenizers(
+    data: DataConfig, config: TokenizerConfig, directory: Path, notify: Notify
+) -> tuple[Tokenizer, Tokenizer]:
+    """The run's tokenizers: trained once and saved before step 0, ever after loaded."""
+    paths = [directory / name for name in TOKENIZERS[config.shared]]
+    if not all(path.exists() for path in paths):
+        pairs = (pair for corpus in data.train for chunk in read_pairs(corpus, Path(data.root), data.replace) for pair in chunk)
+        for path, tokenizer in zip(paths, train_tokenizers(pairs, config)):
+            beside = path.with_suffix(".part")
+            tokenizer.save(beside)
+            beside.replace(path)
+        notify(f"tokenizer: {config.kind}, trained and saved")
+    source, target = Tokenizer.load(paths[0]), Tokenizer.load(paths[-1])
+    return source, source if config.shared else target
+
+
+def model_config(
+    section: Mapping[str, Any], source_size: int, target_size: int, max_length: int, shared: bool
+) -> Config:
+    """The `model` section of a recipe, its size's defaults filled in, for vocabularies of the given sizes."""
+    values = dict(section)
+    family, size = values.pop("family", "transformer"), values.pop("size", None)
+    if family != "transformer":
+        raise TransductError(f"recipe: unknown model.family '{family}'; translation knows: transformer")
+    if size is not None and size not in SIZES:
+        raise TransductError(f"recipe: unknown model.size '{size}'; known are: {', '.join(SIZES)}")
+    derived = {"source_size": source_size, "target_size": target_size, "max_length": max_length}
+    if given := sorted(derived.keys() & values.keys()):
+        remedy = "data.max_length" if given[0] == "max_length" else "tokenizer.size"
+        raise TransductError(f"recipe: model.{given[0]} cannot be set; set {remedy}")
+    tied = {} if shared else {"tie": "decoder"}
+    return record(Config, {**SIZES.get(size or "", {}), **tied, **values, **derived}, "model")
+
+
+def card(
+    data: DataConfig,
+    training: TrainingConfig,
+    corpus: Corpus,
+    scores: Mapping[str, float],
+    log: Mapping[str, Any],
+) -> str:
+    """What a model was trained on and how well it does, for whoever is handed its directory."""
+    names = [name for part in data.train for name in part.files()] or ["a generated corpus"]
+    dropped = ", ".join(f"{count:,} {reason}" for reason, count in corpus.dropped.items()) or "none"
+    rows = "\n".join(f"| {name} | {value:.2f} |" for name, value in scores.items())
+    return f"""# Translation model
+
+Trained with transduct {__version__} on {len(corpus):,} pairs from {", ".join(names)} (left out: {dropped}),
+{log["step"]:,} steps of at most {training.batch_tokens * training.accumulate:,} tokens, {log["seconds"]:.0f} s,
+seed {training.seed}, {training.precision}.
+
+Scores of the final weights on the validation set, greedy (sacrebleu, default settings):
+
+| score | value |
+| --- | --- |
+{rows}
+"""

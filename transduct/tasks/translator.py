@@ -1,0 +1,254 @@
+"""A trained translation model in use: text in, text out, with scores and attention."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transduct.config import record
+from transduct.data.text import Replacement, changes_of
+from transduct.data.tokenizer import Tokenizer
+from transduct.decoding import engine
+from transduct.decoding.engine import DecodingConfig
+from transduct.errors import TransductError
+from transduct.evaluation.text import corpus_scores, paired_test
+from transduct.models.transformer import Config, Transformer
+from transduct.tasks.base import Report
+from transduct.training import checkpoint as files
+
+log = logging.getLogger("transduct")
+TOKENIZERS = {True: ("tokenizer.json",), False: ("tokenizer.source.json", "tokenizer.target.json")}
+METRICS = ("bleu", "chrf", "ter", "exact_match")
+SENTENCE_ENDS = (".", "!", "?", "。", "！", "？", ";", ":")
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation.
+
+    Attributes:
+        text: one line.
+        score: sum of the log-probabilities of its tokens, the end of the sentence included, before any penalty.
+        tokens: target token ids, without the end.
+        alternatives: the n-best list, this one first; no text comes twice.
+    """
+
+    text: str
+    score: float
+    tokens: list[int]
+    alternatives: list["Translation"] = field(default_factory=list, repr=False)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Every attention weight of one pair of sentences, by the plain formula.
+
+    Attributes:
+        source, target: the tokens as a person reads them; the target's begin with the begin token.
+        weights: "encoder.0.self", "decoder.0.self", "decoder.0.cross", ...: (H, T, S) each.
+    """
+
+    source: list[str]
+    target: list[str]
+    weights: dict[str, Tensor]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.weights[name]
+
+    def labels(self, name: str) -> tuple[list[str], list[str]]:
+        """The tokens along the queries and the keys of a named weight."""
+        side, _, kind = name.split(".")
+        return (self.source if side == "encoder" else self.target), (
+            self.target if kind == "self" and side == "decoder" else self.source
+        )
+
+    def alignment(self) -> tuple[list[str], list[str], Tensor]:
+        """Each target token, each source token, and the mean over heads of the last cross-attention (T, S).
+
+        Row t shows where the model looks while it chooses target token t; ends of sentences are left out.
+        """
+        name = max((n for n in self.weights if n.endswith("cross")), key=lambda n: int(n.split(".")[1]))
+        rows = self.target[1:]
+        return rows, self.source[:-1], self.weights[name].mean(0)[: len(rows), : len(self.source) - 1]
+
+
+class Translator:
+    """Translates, scores and explains with one model and its tokenizers."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        decoding: DecodingConfig,
+        changes: Sequence[Replacement] = (),
+        metrics: Sequence[str] = METRICS,
+        bleu_tokenize: str = "13a",
+    ) -> None:
+        self.metrics, self.bleu_tokenize = list(metrics), bleu_tokenize
+        self.model, self.decoding, self.change = model.eval(), decoding, changes_of("source", changes)
+        self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
+        self.longest = model.config.max_length - 1  # tokens beside the end of the sentence
+
+    @classmethod
+    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Translator":
+        """The model in a directory whose `config.json` has been read."""
+        source = str(directory / files.CONFIG)
+        model = Transformer(record(Config, config.get("model"), "model", source))
+        decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)
+        changes = [record(Replacement, change, "replace", source) for change in config.get("replace", [])]
+        weights = directory / files.WEIGHTS
+        with torch.no_grad():
+            files.load_weights(model, files.read_tensors(weights), weights)
+        names = TOKENIZERS[(directory / "tokenizer.json").exists()]
+        tokenizers = [Tokenizer.load(directory / name) for name in names]
+        sizes = (model.config.source_size, model.config.target_size)
+        if (tokenizers[0].size, tokenizers[-1].size) != sizes:
+            raise TransductError(
+                f"{directory}: the tokenizers hold {tokenizers[0].size} and {tokenizers[-1].size} tokens, "
+                f"the model {sizes[0]} and {sizes[1]}; they do not belong together: copy the model again"
+            )
+        model.to(device, torch.bfloat16 if precision == "bfloat16" else torch.float32)
+        metrics, tokenize = config.get("metrics", METRICS), config.get("bleu_tokenize", "13a")
+        return cls(model, tokenizers[0], tokenizers[-1], decoding, changes, metrics, tokenize)
+
+    def translate(self, texts: Sequence[str], n_best: int = 1, **options: Any) -> list[Translation]:
+        """Translate each text; an empty or blank one gives an empty translation.
+
+        Args:
+            texts: a text longer than the model is translated in pieces, with a warning.
+            n_best: how many alternatives to keep, at most the beam.
+            options: fields of `DecodingConfig`, such as beam=5, length_penalty=1.0, temperature=0.7, top_k=10, seed=3.
+
+        Raises:
+            TransductError: an option is unknown or has a wrong value.
+        """
+        decoding = record(DecodingConfig, {**vars(self.decoding), **options}, "decoding", "translate")
+        if n_best > decoding.beam:
+            raise TransductError(f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}")
+        pieces: list[list[int]] = []
+        spans = []
+        for number, ids in enumerate(self._encode(texts)):
+            parts = self._split(ids)
+            if len(parts) > 1:
+                log.warning(
+                    "text %d: %d tokens, the model takes %d: translated in %d pieces",
+                    number + 1, len(ids), self.longest, len(parts),
+                )  # fmt: skip
+            spans.append((len(pieces), len(pieces) + len(parts)))
+            pieces += parts
+        found = self._generate(pieces, decoding)
+        return [_joined(found[start:stop], n_best) for start, stop in spans]
+
+    def score(self, texts: Sequence[str], targets: Sequence[str | Sequence[int]]) -> list[float]:
+        """The log-probability of each target, given as a text or as token ids.
+
+        Raises:
+            TransductError: the counts differ, or a text is longer than the model.
+        """
+        if len(texts) != len(targets):
+            raise TransductError(f"found {len(texts)} sources and {len(targets)} targets; give as many of each")
+        sources = self._encode(texts)
+        written = [text for text in targets if isinstance(text, str)]
+        coded = iter(self.target_tokenizer.encode(written))
+        ids = [next(coded) if isinstance(target, str) else list(target) for target in targets]
+        for number, pair in enumerate(zip(sources, ids, strict=True), 1):
+            if max(map(len, pair)) > self.longest:
+                raise TransductError(
+                    f"pair {number}: {max(map(len, pair))} tokens, the model takes {self.longest}; shorten it"
+                )
+        sources = [[*source, Tokenizer.END] for source in sources]
+        begin, end, budget = Tokenizer.BEGIN, Tokenizer.END, self.decoding.batch_tokens
+        return engine.score(self.model, sources, ids, begin, end, budget)
+
+    @torch.inference_mode()
+    def attention(self, text: str, target: str | None = None) -> Attention:
+        """The attention weights of a text and its translation, layer by layer and head by head.
+
+        Args:
+            target: what the decoder is given; the model's own translation if not said.
+        """
+        source = [*self._encode([text])[0], Tokenizer.END]
+        if target is None:
+            ids = self.translate([text])[0].tokens
+        else:
+            ids = self.target_tokenizer.encode([target])[0]
+        if max(len(source), len(ids) + 1) > self.longest + 1:
+            raise TransductError(f"attention takes at most {self.longest} tokens a side; shorten the text")
+        device = next(self.model.parameters()).device
+        weights: list[Tensor] = []
+        memory_tokens, memory_segments = engine.flat([source], device)
+        memory = self.model.encode(memory_tokens, memory_segments, weights)
+        inputs, segments = engine.flat([[Tokenizer.BEGIN, *ids]], device)
+        self.model.decode(inputs, segments, memory, memory_segments, weights)
+        config = self.model.config
+        names = [f"encoder.{i}.self" for i in range(config.encoder_layers)]
+        names += [f"decoder.{i}.{kind}" for i in range(config.decoder_layers) for kind in ("self", "cross")]
+        named = {name: w[0].float().cpu() for name, w in zip(names, weights, strict=True)}
+        source_pieces = self.source_tokenizer.pieces(source)
+        return Attention(source_pieces, self.target_tokenizer.pieces([Tokenizer.BEGIN, *ids]), named)
+
+    def evaluate(
+        self, data: tuple[list[str], list[list[str]]], against: "Translator | None" = None, **options: Any
+    ) -> Report:
+        """Scores of the translations of `data`, sources and their references, with signatures and 95 % intervals.
+
+        Args:
+            against: another model; the details then hold its scores and the p-values of a paired bootstrap test.
+            options: as for `translate`.
+        """
+        sources, references = data
+        outputs = [t.text for t in self.translate(sources, **options)]
+        found = corpus_scores(outputs, references, self.metrics, self.bleu_tokenize)
+        details: dict[str, Any] = {"sentences": len(sources), **found.details}
+        if against is not None:
+            others = [t.text for t in against.translate(sources, **options)]
+            details["against"] = corpus_scores(others, references, self.metrics, self.bleu_tokenize, False).scores
+            details["p_values"] = paired_test(outputs, others, references, tokenize=self.bleu_tokenize)
+        return Report(found.scores, details, outputs)
+
+    def predict(self, inputs: Sequence[str]) -> list[str]:
+        """The best translation of each text."""
+        return [translation.text for translation in self.translate(inputs)]
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return self.source_tokenizer.encode([self.change(text) for text in texts])
+
+    def _split(self, ids: list[int]) -> list[list[int]]:
+        """Pieces of at most `longest` tokens, cut after the end of a sentence, else before a word, else anywhere."""
+        parts = []
+        while len(ids) > self.longest:
+            window = self.source_tokenizer.pieces(ids[: self.longest + 1])
+            words = [i for i in range(1, len(window)) if window[i].startswith("▁")]
+            sentences = [i for i in words if window[i - 1].endswith(SENTENCE_ENDS)]
+            cut = (sentences or words or [self.longest])[-1]
+            parts.append(ids[:cut])
+            ids = ids[cut:]
+        return [*parts, ids] if ids else parts
+
+    def _generate(self, pieces: list[list[int]], decoding: DecodingConfig) -> list[list[Translation]]:
+        """The n-best list of each piece."""
+        sources = [[*ids, Tokenizer.END] for ids in pieces]
+        limits = [min(self.longest + 1, 2 * len(source) + 20) for source in sources]
+        begin, end, forbidden = Tokenizer.BEGIN, Tokenizer.END, (Tokenizer.UNKNOWN, Tokenizer.BEGIN)
+        found = engine.generate(self.model, sources, limits, decoding, begin, end, forbidden)
+        texts = iter(self.target_tokenizer.decode([h.tokens for hypotheses in found for h in hypotheses]))
+        return [[Translation(next(texts), h.score, h.tokens) for h in hypotheses] for hypotheses in found]
+
+
+def _joined(pieces: list[list[Translation]], n_best: int) -> Translation:
+    """The pieces of one text put together: the best of each, then the second of each, ..."""
+    if not pieces:
+        nothing = Translation("", 0.0, [])
+        return replace(nothing, alternatives=[nothing])
+    distinct: dict[str, Translation] = {}
+    for parts in zip(*pieces):
+        text = " ".join(part.text for part in parts)
+        tokens = [token for part in parts for token in part.tokens]
+        distinct.setdefault(text, Translation(text, sum(part.score for part in parts), tokens))
+    alternatives = list(distinct.values())[:n_best]
+    return replace(alternatives[0], alternatives=alternatives)

@@ -1,0 +1,103 @@
+"""The record of a run: `log.jsonl`, one JSON object a line, and TensorBoard events where it is installed."""
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transduct.training.checkpoint import write_file
+
+Event = dict[str, Any]
+
+
+def ignore(event: Event) -> None:
+    """Watch nothing."""
+
+
+class RunLog:
+    """Writes each event to the log, to TensorBoard and, with its details beside, to whoever watches."""
+
+    def __init__(self, directory: Path, report: Callable[[Event], None]) -> None:
+        self.path, self.report = directory / "log.jsonl", report
+        self.board: Any = None
+        if find_spec("tensorboard") is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.board = SummaryWriter(str(directory / "tensorboard"))
+
+    def write(self, event: Event, details: Mapping[str, Any] | None = None) -> None:
+        """One line, whole before anything else is done."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(event, ensure_ascii=False) + "\n")
+        if self.board is not None:
+            for name, value in {**event, **event.get("scores", {})}.items():
+                if isinstance(value, int | float) and name not in ("step", "epoch"):
+                    self.board.add_scalar(name, value, event["step"])
+        self.report({**event, "details": dict(details or {})})
+
+    def forget_after(self, step: int) -> None:
+        """Drop the records of steps that will be taken again, and a line that a kill cut short."""
+        if not self.path.exists():
+            return
+        kept = []
+        for line in self.path.read_bytes().splitlines(keepends=True):
+            try:
+                if line.endswith(b"\n") and json.loads(line)["step"] <= step:
+                    kept.append(line)
+            except ValueError:
+                continue
+        write_file(self.path, b"".join(kept))
+
+    def close(self) -> None:
+        """Finish TensorBoard's file."""
+        if self.board is not None:
+            self.board.close()
+
+
+class Clock:
+    """Time, tokens and loss since the last record."""
+
+    def __init__(self, seconds: float) -> None:
+        self.began = time.perf_counter() - seconds
+        self._reset()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+    def count(self, loss: float, counts: Mapping[str, float], world: int) -> None:
+        self.losses.append(loss)
+        self.tokens += counts.get("tokens", 0.0) * world
+
+    def record(self, step: int, epoch: int, learning_rate: float) -> Event:
+        passed = max(self.seconds - self.since, 1e-9)
+        event = {
+            "step": step,
+            "epoch": epoch,
+            "seconds": round(self.seconds, 2),
+            "loss": sum(self.losses) / len(self.losses),
+            "tokens_per_second": round(self.tokens / passed, 1),
+            "learning_rate": learning_rate,
+            "memory": memory_used(),
+            "waiting": round(self.waited / passed, 4),
+        }
+        self._reset()
+        return event
+
+    def _reset(self) -> None:
+        self.since, self.tokens, self.waited = self.seconds, 0.0, 0.0
+        self.losses: list[float] = []
+
+
+def memory_used() -> int:
+    """Peak bytes: of the device if there is one, of the process if not."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,350 @@
+"""Reading parallel text: every format gives the same pairs, and what cannot be read is named with file and line."""
+
+import gzip
+import io
+import json
+import lzma
+import random
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from transduct import config
+from transduct.data import text
+from transduct.data.samples import generate
+from transduct.data.text import DataConfig, Replacement, TextSource, drift, read_examples, read_lines, read_pairs
+from transduct.errors import TransductError
+
+# What other programs take for the end of a line, or of a file, is text.
+PAIRS = [
+    ("a b", "x"),
+    ("nel\x85 and\u2028ls", "\x1c\x0b\x0c"),
+    ("한국어", ""),
+    ("cr\rlone", "\ufeff later"),
+    ("", "😀"),
+]
+
+
+def compress(data, ending):
+    if ending == ".zst":
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, "zstd") as stream:
+            stream.write(data)
+        return sink.getvalue().to_pybytes()
+    return {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[ending](data)
+
+
+def encoded(format, pairs):
+    """The bytes of a file of one format that holds both sides."""
+    if format == ".tsv":
+        return "".join(f"{source}\t{target}\n" for source, target in pairs).encode()
+    if format == ".jsonl":
+        return "".join(json.dumps({"source": s, "target": t}) + "\n" for s, t in pairs).encode()
+    sink = io.BytesIO()
+    columns = {"source": [s for s, _ in pairs], "target": [t for _, t in pairs]}
+    pa.parquet.write_table(pa.table(columns), sink)
+    return sink.getvalue()
+
+
+def write(folder, name, data):
+    (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
+    return name
+
+
+def read(folder, source, replace=()):
+    return [pair for chunk in read_pairs(source, folder, replace) for pair in chunk]
+
+
+def refused(folder, source):
+    """The error message, less the folder."""
+    with pytest.raises(TransductError) as error:
+        read(folder, source)
+    assert "\n" not in str(error.value)
+    return str(error.value).replace(f"{folder}/", "")
+
+
+@pytest.mark.parametrize("compression", ["", ".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("format", [".txt", ".tsv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("block", [1, 7, 1 << 20])
+def test_every_format_gives_the_same_pairs(tmp_path, monkeypatch, format, compression, block):
+    monkeypatch.setattr(text, "BLOCK", block)
+    monkeypatch.setattr(text, "CHUNK", 2)
+    if format == ".txt":
+        for side, name in enumerate(("a", "b")):
+            data = "".join(f"{pair[side]}\n" for pair in PAIRS).encode()
+            write(tmp_path, name + compression, compress(data, compression))
+        source = TextSource(source="a" + compression, target="b" + compression)
+    else:
+        name = "both" + format + compression
+        source = TextSource(pairs=write(tmp_path, name, compress(encoded(format, PAIRS), compression)))
+    chunks = list(read_pairs(source, tmp_path))
+    assert [pair for chunk in chunks for pair in chunk] == PAIRS
+    assert max(map(len, chunks)) == 2
+
+
+@pytest.mark.parametrize("block", [1, 2, 1 << 20])
+def test_line_ends_and_the_byte_order_mark(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(text, "BLOCK", block)
+    name = write(tmp_path, "a", b"\xef\xbb\xbfone\r\n\r\ntwo\r\r\nthree\rfour\nfive\r")
+    assert list(read_lines(tmp_path / name)) == ["one", "", "two\r", "three\rfour", "five\r"]
+    assert list(read_lines(tmp_path / write(tmp_path, "b", ""))) == []
+    assert list(read_lines(tmp_path / write(tmp_path, "c", "\n\n"))) == ["", ""]
+
+
+def test_lines_of_a_stream_come_before_the_stream_ends():
+    class Slow(io.RawIOBase):
+        def __init__(self):
+            self.parts = [b"one\ntw", b"o\nthree"]
+
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            part = self.parts.pop(0) if self.parts else b""
+            buffer[: len(part)] = part
+            return len(part)
+
+    slow = Slow()
+    lines = read_lines(io.BufferedReader(slow))
+    assert next(lines) == "one"
+    assert len(slow.parts) == 1
+    assert list(lines) == ["two", "three"]
+
+
+def test_bytes_that_are_not_utf8_are_refused_with_their_place_or_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "BLOCK", 4)
+    data = b"good\nalso g\xc3\xb6od\nbad \xe4 \xe4\nrest \xe2\x82"
+    with pytest.raises(TransductError, match=r"a:3: byte 5 is 0xe4, which is not UTF-8; convert the file.* iconv"):
+        list(read_lines(tmp_path / write(tmp_path, "a", data)))
+    with pytest.raises(TransductError, match="the input:3: byte 5"):
+        list(read_lines(io.BytesIO(data)))
+    assert list(read_lines(io.BytesIO(data), "replace")) == ["good", "also göod", "bad \ufffd \ufffd", "rest \ufffd"]
+
+
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])
+def test_damaged_compressed_files_are_named(tmp_path, ending):
+    numbers = random.Random(1)
+    whole = compress("".join(f"{numbers.random()}\n" for _ in range(5000)).encode(), ending)
+    for data in (whole[: len(whole) // 2], b"plain text", whole[:200] + whole[300:]):
+        name = write(tmp_path, "a" + ending, data)
+        with pytest.raises(TransductError, match=rf"a{ending}: cannot be read \(.+\); fetch or write the file again"):
+            list(read_lines(tmp_path / name))
+
+
+def test_missing_and_empty_files_are_named(tmp_path):
+    missing = "none: no such file; a relative path in a recipe starts at data.root"
+    assert refused(tmp_path, TextSource(source="none", target="none")) == missing
+    empty = write(tmp_path, "empty", "")
+    message = "empty, empty: no pairs in it; name files that hold text"
+    assert refused(tmp_path, TextSource(source=empty, target=empty)) == message
+    write(tmp_path, "a.parquet", "no table")
+    assert "a.parquet: cannot be read" in refused(tmp_path, TextSource(pairs="a.parquet"))
+
+
+def aligned(folder, sources, targets):
+    write(folder, "a", "".join(f"{line}\n" for line in sources))
+    write(folder, "b", "".join(f"{line}\n" for line in targets))
+    return TextSource(source="a", target="b")
+
+
+def translations(count):
+    """Texts and translations of about one and a half times the length, as texts are."""
+    random.seed(count)
+    lengths = [random.randint(5, 150) for _ in range(count)]
+    return ["s" * n for n in lengths], ["t" * round(n * random.uniform(1.2, 1.8)) for n in lengths]
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("place", [0, 150, 290])
+@pytest.mark.parametrize("extra", [1, 3])
+def test_files_of_unequal_length_say_where_they_part(tmp_path, side, place, extra):
+    sides = translations(300)
+    sides[side][place:place] = ["inserted"] * extra
+    message = refused(tmp_path, aligned(tmp_path, *sides))
+    counts = [f"{name} has {len(lines)} lines" for name, lines in zip("ab", sides)]
+    near = re.fullmatch(
+        rf"{counts[0]} and {counts[1][:-6]} \(they seem to part near line (\d+)\); "
+        "expected line i of the one to translate line i of the other",
+        message,
+    )
+    assert near
+    assert abs(int(near[1]) - (place + 1)) <= 3
+
+
+@pytest.mark.parametrize(
+    "source, target",
+    [
+        (["x"] * 300, ["x"] * 301),  # lengths that tell nothing
+        (translations(300)[0], translations(301)[0]),  # lengths that have nothing to do with each other
+        (translations(8)[0], translations(8)[1][1:]),  # too few lines to tell
+        (translations(300)[0], translations(300)[1][20:]),  # too many lines apart
+        (["x"], []),
+    ],
+)
+def test_no_place_is_named_without_evidence(tmp_path, source, target):
+    message = refused(tmp_path, aligned(tmp_path, source, target))
+    assert f"a has {len(source)} lines and b has {len(target)}; expected" in message
+
+
+def test_drift_by_chance_is_rare():
+    draw = np.random.default_rng(1)
+    assert all(drift(draw.integers(0, 99, 200), draw.integers(0, 99, 201)) is None for _ in range(500))
+
+
+def test_several_files_are_one_corpus_one_after_the_other(tmp_path):
+    write(tmp_path, "a.tsv", "1\ta\n2\tb")
+    write(tmp_path, "b.jsonl", '{"source": "3", "target": "c", "more": 0}')
+    assert read(tmp_path, TextSource(pairs=["a.tsv", "b.jsonl"])) == [("1", "a"), ("2", "b"), ("3", "c")]
+    for name, line in (("s1", "1"), ("s2", "2"), ("t1", "a"), ("t2", "b")):
+        write(tmp_path, name, line)
+    assert read(tmp_path, TextSource(source=["s1", "s2"], target=["t1", "t2"])) == [("1", "a"), ("2", "b")]
+
+
+def test_generated_corpora_are_read_like_files(tmp_path):
+    source = TextSource(generate="reverse", count=5, part="valid")
+    assert read(tmp_path, source) == list(generate("reverse", 5, "valid"))
+
+
+def test_columns_by_number_by_header_by_key_and_by_field(tmp_path):
+    write(tmp_path, "a.tsv", "id\tde\ten\n0\tja\tyes\n")
+    assert read(tmp_path, TextSource(pairs="a.tsv", columns=[2, 1])) == [("en", "de"), ("yes", "ja")]
+    assert read(tmp_path, TextSource(pairs="a.tsv", columns=["de", "en"])) == [("ja", "yes")]
+    write(tmp_path, "a.jsonl", '{"de": "ja", "en": "yes"}')
+    assert read(tmp_path, TextSource(pairs="a.jsonl", columns=["en", "de"])) == [("yes", "ja")]
+    table = pa.table({"id": [0], "translation": [{"de": "ja", "en": "yes"}]})
+    pa.parquet.write_table(table, tmp_path / "a.parquet")
+    assert read(tmp_path, TextSource(pairs="a.parquet", columns=["translation.en", "translation.de"])) == [
+        ("yes", "ja")
+    ]
+
+
+def test_a_line_feed_inside_a_value_becomes_a_blank(tmp_path):
+    for format in (".jsonl", ".parquet"):
+        name = write(tmp_path, "a" + format, encoded(format, [("one\ntwo\r\nthree", "\n")]))
+        assert read(tmp_path, TextSource(pairs=name)) == [("one two three", " ")]
+
+
+@pytest.mark.parametrize(
+    "name, data, columns, message",
+    [
+        ("a.tsv", "a\tb\nc", None, r"a.tsv:2: found 1, expected at least 2 columns with tabs between; mend it or set"),
+        ("a.tsv", "a\tb\n\n", None, "a.tsv:2: found 1, expected at least 2 columns"),
+        ("a.tsv", "a\tb", [0, 2], "a.tsv:1: found 2, expected at least 3 columns"),
+        ("a.tsv", "de\ten\n", ["de", "fr"], "a.tsv:1: no column 'fr' in the header; found: de, en"),
+        ("a.tsv", "", ["de", "fr"], "a.tsv:1: no column 'de' in the header; found: "),
+        (
+            "a.jsonl",
+            "{",
+            None,
+            r"a.jsonl:1: not JSON \(.*\); expected an object with 'source' and 'target' on every line",
+        ),
+        ("a.jsonl", "[1]", None, r"a.jsonl:1: found \[1\], expected an object with 'source' and 'target'"),
+        ("a.jsonl", '{"source": ""}', None, "a.jsonl:1: found nothing for 'target', expected text; mend it or set col"),
+        ("a.jsonl", '{"source": 12, "target": ""}', None, "a.jsonl:1: found 12 for 'source', expected text"),
+        (
+            "a.jsonl",
+            r'{"source": "\ud83d\ude00", "target": ""}' + "\n" + r'{"source": "\uD83d", "target": ""}',
+            None,
+            "a.jsonl:2: found half of a surrogate pair, expected text; mend the line",
+        ),
+    ],
+)
+def test_lines_that_do_not_fit_are_named(tmp_path, name, data, columns, message):
+    write(tmp_path, name, data)
+    assert re.match(message, refused(tmp_path, TextSource(pairs=name, columns=columns)))
+
+
+def test_parquet_columns_that_do_not_fit_are_named(tmp_path):
+    pa.parquet.write_table(pa.table({"de": ["a", None], "n": [1, 2]}), tmp_path / "a.parquet")
+    cases = {
+        ("de", "en"): "a.parquet: no column 'en'; set columns to two of: de, n",
+        ("n", "de"): "a.parquet, row 1: found 1 for 'n', expected text; mend it or set columns",
+        ("de", "de"): "a.parquet, row 2: found nothing for 'de', expected text; mend it or set columns",
+    }
+    for columns, message in cases.items():
+        assert refused(tmp_path, TextSource(pairs="a.parquet", columns=list(columns))) == message
+
+
+def test_examples_hold_every_reference(tmp_path):
+    write(tmp_path, "a.tsv", "s\tone\ttwo\t\tthree\nt\t\t\n")
+    source = TextSource(pairs="a.tsv", alternatives=True)
+    assert read_examples(source, tmp_path) == (["s", "t"], [["one", "two", "three"], [""]])
+    assert read_examples(TextSource(pairs="a.tsv"), tmp_path) == (["s", "t"], [["one"], [""]])
+    assert read(tmp_path, source) == [("s", "one"), ("t", "")]
+
+
+def test_replacements_happen_in_order_on_their_side(tmp_path):
+    write(tmp_path, "a.tsv", "a b\ta b")
+    replace = [Replacement("both", "a", "b"), Replacement("source", r"(b) (b)", r"\2+\1"), Replacement("target", "b$")]
+    source = TextSource(pairs="a.tsv")
+    assert read(tmp_path, source, replace) == [("b+b", "b ")]
+    assert read_examples(source, tmp_path, replace) == (["b+b"], [["b "]])
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({}, "give source and target, or pairs, or generate: exactly one of the three"),
+        ({"source": "a", "target": "b", "pairs": "c.tsv"}, "exactly one of the three"),
+        ({"source": ["a", "b"], "target": "c"}, "found 2 source and 1 target files; give as many of each"),
+        ({"generate": "x", "count": 1}, "generate: no corpus 'x'; known are: number_names"),
+        ({"generate": "copy"}, "count is 0; give how many pairs to generate, only with generate"),
+        ({"pairs": "a.tsv", "count": 3}, "count is 3; give how many"),
+        ({"pairs": "a.tsv", "weight": 0}, "weight is 0; give a number above 0, or leave the corpus out"),
+        ({"pairs": "a.tsv", "weight": float("nan")}, "weight is nan; give a number above 0"),
+        ({"pairs": "a.csv"}, "pairs: 'a.csv' has an unknown ending; expected .tsv, .jsonl, .parquet, or one of these"),
+        ({"pairs": "a.gz"}, "pairs: 'a.gz' has an unknown ending"),
+        ({"source": "a", "target": "b", "columns": [0, 1]}, "columns is [0, 1]; give that of source and target, only"),
+        ({"pairs": "a.tsv", "columns": [0]}, "columns is [0]; give that of source and target"),
+        ({"pairs": "a.jsonl", "columns": [0, 1]}, "columns is [0, 1]; numbers count the columns of .tsv files from 0"),
+        ({"pairs": "a.tsv", "columns": [0, -1]}, "columns is [0, -1]; numbers count the columns"),
+        ({"pairs": "a.jsonl", "alternatives": True}, "alternatives reads further columns as references, which only"),
+    ],
+)
+def test_impossible_sources_are_refused(values, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        TextSource(**values)
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"train": []}, "train is empty; name at least one corpus"),
+        ({"max_length": 1}, "max_length is 1; give at least 2, for a token and the end"),
+        ({"max_ratio": 0.5}, "max_ratio is 0.5; give at least 1, or 0 for no bound"),
+        ({"max_ratio": float("nan")}, "max_ratio is nan; give at least 1"),
+        ({"held_out": -1}, "held_out is -1; give at least 0"),
+        (
+            {"held_out": 5, "valid": TextSource(pairs="v.tsv")},
+            "held_out is 5; give at least 0, and 0 where valid is given",
+        ),
+        ({"workers": -1}, "workers is -1; give at least 0"),
+    ],
+)
+def test_impossible_data_sections_are_refused(values, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        DataConfig(**{"train": [TextSource(pairs="a.tsv")], **values})
+
+
+@pytest.mark.parametrize("pattern, by", [("(", ""), ("a", r"\1"), ("a", r"\g<name>")])
+def test_impossible_replacements_are_refused(pattern, by):
+    with pytest.raises(ValueError, match=re.escape(f"cannot replace '{pattern}' by '{by}': ")):
+        Replacement("both", pattern, by)
+
+
+def test_a_recipe_section_becomes_these_records():
+    section = {
+        "train": [{"source": "a", "target": ["b"], "weight": 2}, {"pairs": "c.tsv.gz", "columns": [1, 0]}],
+        "valid": {"generate": "copy", "count": 5, "part": "valid"},
+        "replace": [{"side": "both", "pattern": "x"}],
+    }
+    data = config.record(DataConfig, section, "data")
+    assert data.train == [TextSource(source="a", target=["b"], weight=2), TextSource(pairs="c.tsv.gz", columns=[1, 0])]
+    assert data.valid == TextSource(generate="copy", count=5, part="valid")
+    assert data.train[0].files() == ["a", "b"]
+    assert data.replace == [Replacement("both", "x")]
+    with pytest.raises(TransductError, match=r"recipe: data.train\[0\]: give source and target, or pairs, or generate"):
+        config.record(DataConfig, {"train": [{}]}, "data")

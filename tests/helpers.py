@@ -16,10 +16,10 @@ PLACES = [("none", "add"), ("rotary", "add"), ("alibi", "add"), ("relative", "ad
 
 
 def randomise(module, seed=1, spread=0.3):
-    """Add noise to every parameter, so that no bias is zero and no gain one."""
+    """Add noise to every parameter that learns, so that no bias is zero and no gain one."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in module.parameters():
+        for parameter in filter(lambda p: p.requires_grad, module.parameters()):
             parameter += spread * torch.randn(parameter.shape, generator=generator)
     return module
 

@@ -1,0 +1,260 @@
+"""The Transformer hides the future, keeps sequences apart, and is Marian's with Marian's weights."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.helpers import PLACES, SIZE, gradients, randomise, tiny, tokens_of
+from transduct.functional.segments import Segments
+from transduct.models.transformer import SIZES, Config, Transformer
+
+SOURCES, TARGETS = [5, 2, 7], [4, 6, 1]
+
+in_every_place = pytest.mark.parametrize(("positions", "position_mode"), PLACES, ids=lambda word: word)
+
+
+def run(model, sources=SOURCES, targets=TARGETS, source=None, target=None):
+    """Logits (M, V) of random tokens, or of those given."""
+    random_source, source_segments = tokens_of(sources, seed=1)
+    random_target, target_segments = tokens_of(targets, seed=2)
+    source = random_source if source is None else source
+    target = random_target if target is None else target
+    memory = model.encode(source, source_segments)
+    return model.logits(model.decode(target, target_segments, memory, source_segments))
+
+
+def changed(tokens, places):
+    """The tokens with others at these places."""
+    tokens = tokens.clone()
+    tokens[places] = (tokens[places] + 1) % SIZE
+    return tokens
+
+
+@in_every_place
+@torch.no_grad()
+def test_the_decoder_does_not_see_the_future(positions, position_mode):
+    model = tiny(positions=positions, position_mode=position_mode)
+    target, _ = tokens_of([4, 6, 1], seed=2)
+    difference = (run(model) - run(model, target=changed(target, [3, 9]))).abs().amax(-1)
+    assert difference[[0, 1, 2, 4, 5, 6, 7, 8, 10]].max() < 1e-5  # before the changes, and the other sequences
+    assert difference[[3, 9]].min() > 1e-3
+
+
+@in_every_place
+@torch.no_grad()
+def test_the_encoder_sees_all_of_its_own_sequence_and_nothing_else(positions, position_mode):
+    model = tiny(positions=positions, position_mode=position_mode)
+    source, segments = tokens_of(SOURCES)
+    difference = (model.encode(source, segments) - model.encode(changed(source, [6]), segments)).abs().amax(-1)
+    assert difference[[5, 6]].min() > 1e-3
+    assert difference[[0, 1, 2, 3, 4, *range(7, 14)]].max() < 1e-5
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_kv_heads": 2, "d_v": 3, "norm": "post"}], ids=["plain", "grouped"])
+@torch.no_grad()
+def test_a_pair_is_given_the_same_logits_alone_and_in_a_batch(changes):
+    model = tiny(**changes)
+    together = run(model).split(TARGETS)
+    source, target = tokens_of(SOURCES, 1)[0].split(SOURCES), tokens_of(TARGETS, 2)[0].split(TARGETS)
+    for i, logits in enumerate(together):
+        alone = run(model, [SOURCES[i]], [TARGETS[i]], source[i], target[i])
+        torch.testing.assert_close(alone, logits, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_an_empty_source_is_no_error():
+    logits = run(tiny(), [0, 2], [3, 3])
+    assert logits.isfinite().all()
+
+
+CACHED = [{"positions": positions, "position_mode": mode} for positions, mode in PLACES] + [
+    {"norm": "post"},
+    {"num_kv_heads": 2},
+    {"num_kv_heads": 1, "d_v": 3, "positions": "rotary"},
+    {"activation": "swiglu", "norm_kind": "rms", "tie": "none"},
+]
+
+
+@pytest.mark.parametrize("changes", CACHED, ids=lambda changes: "-".join(map(str, changes.values())))
+@torch.no_grad()
+def test_a_step_with_the_cache_equals_decode(changes):
+    model, beam, length = tiny(**changes), 2, 6
+    source, source_segments = tokens_of(SOURCES, 1)
+    target, segments = tokens_of([length] * len(SOURCES) * beam, 2)
+    memory = model.encode(source, source_segments)
+    state = model.start(memory, source_segments, beam)
+    steps = []
+    for tokens in target.view(-1, length).unbind(1):
+        logits, state = model.step(tokens, state)
+        steps.append(logits)
+    parts = memory.split(SOURCES)
+    repeated = torch.cat([part for part in parts for _ in range(beam)])  # each row of the search its own source
+    of_rows = Segments.of([n for n in SOURCES for _ in range(beam)])
+    expected = model.logits(model.decode(target, segments, repeated, of_rows))
+    torch.testing.assert_close(torch.stack(steps, 1).flatten(0, 1), expected, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_a_state_keeps_the_rows_it_is_told_to():
+    model, beam = tiny(), 2
+    source, segments = tokens_of(SOURCES, 1)
+    memory = model.encode(source, segments)
+
+    def logits_after(histories, rows=None):
+        state = model.start(memory, segments, beam)
+        for tokens in histories[:-1]:
+            _, state = model.step(tokens, state)
+        if rows is not None:
+            state.select(rows)
+        return model.step(histories[-1], state)[0]
+
+    histories = torch.randint(SIZE, (3, len(SOURCES) * beam), generator=torch.Generator().manual_seed(4))
+    swapped = torch.tensor([1, 0, 3, 3, 4, 5])  # within each source
+    followed = torch.cat((histories[:2, swapped], histories[2:]))
+    torch.testing.assert_close(logits_after(histories, swapped), logits_after(followed))
+    kept = torch.tensor([0, 1, 5, 4])  # the second source is finished
+    short = torch.cat((histories[:2, [0, 1, 2, 3, 5, 4]], histories[2:]))
+    alone = logits_after([*histories[:2], histories[2, [0, 1, 4, 5]]], kept)
+    torch.testing.assert_close(alone, logits_after(short)[[0, 1, 4, 5]])
+
+
+def test_asking_for_weights_changes_nothing_and_gives_two_a_layer():
+    model = tiny(num_kv_heads=2, positions="alibi")
+    source, source_segments = tokens_of(SOURCES, 1)
+    target, segments = tokens_of(TARGETS, 2)
+    weights = []
+    memory = model.encode(source, source_segments, weights)
+    model.decode(target, segments, memory, source_segments, weights)
+    shapes = [(3, 4, 7, 7)] * 2 + [(3, 4, 6, 6), (3, 4, 6, 7)] * 2
+    assert [tuple(w.shape) for w in weights] == shapes
+    for w in weights:
+        torch.testing.assert_close(w.sum(-1), torch.ones(w.shape[:-1]))
+    assert torch.equal(weights[2], weights[2].tril())
+
+
+@pytest.mark.parametrize(("size", "millions"), [("base", 63.1), ("big", 214.2)])
+def test_the_papers_models_have_their_papers_size(size, millions):
+    with torch.device("meta"):
+        model = Transformer(Config(37_000, 37_000, norm="post", **SIZES[size]))
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6, 1) == millions
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_named_size_can_be_built(size):
+    with torch.device("meta"):
+        Transformer(Config(100, 100, **SIZES[size]))
+
+
+def test_tied_tables_are_one_parameter():
+    def tables(tie):
+        model = tiny(tie=tie)
+        return len({id(model.source_embedding.table), id(model.target_embedding.table), id(model.output_table)})
+
+    assert [tables(tie) for tie in ("all", "decoder", "none")] == [1, 2, 3]
+
+
+def test_all_parameters_take_part():
+    for positions, mode in PLACES:
+        model = tiny(positions=positions, position_mode=mode, tie="none", activation="swiglu")
+        run(model).sum().backward()
+        assert [name for name, p in model.named_parameters() if p.grad is None] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source_size": 0}, "source_size is 0, must be at least 1"),
+        ({"target_size": -1}, "target_size is -1, must be at least 1"),
+        ({"d_model": 0}, "d_model is 0, must be at least 1"),
+        ({"num_heads": 0}, "num_heads is 0, must be at least 1"),
+        ({"d_ff": 0}, "d_ff is 0, must be at least 1"),
+        ({"encoder_layers": 0}, "encoder_layers is 0, must be at least 1"),
+        ({"decoder_layers": 0}, "decoder_layers is 0, must be at least 1"),
+        ({"max_length": 0}, "max_length is 0, must be at least 1"),
+        ({"d_k": 0}, "d_k is 0, must be at least 1"),
+        ({"d_v": 0}, "d_v is 0, must be at least 1"),
+        ({"num_kv_heads": 0}, "num_kv_heads is 0, must be at least 1"),
+        ({"dropout": 1.0}, r"dropout is 1.0, must be in \[0, 1\)"),
+        ({"attention_dropout": -0.1}, r"attention_dropout is -0.1, must be in \[0, 1\)"),
+        ({"d_model": 10, "num_heads": 4}, "d_model 10 is not a multiple of num_heads 4; set d_k"),
+        ({"num_kv_heads": 3}, "num_heads 8 is not a multiple of num_kv_heads 3"),
+        ({"target_size": 9}, "one shared vocabulary, found 7 and 9 entries; set tokenizer.shared=true"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_built_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Config(**{"source_size": 7, "target_size": 7, **changes})
+
+
+# Marian's names of a module, and ours.
+LAYER = {
+    "self_attn": "self_attention",
+    "encoder_attn": "cross_attention",
+    "fc1": "feed_forward.inner",
+    "fc2": "feed_forward.outer",
+    "self_attn_layer_norm": "around_attention.norm",
+    "encoder_attn_layer_norm": "around_cross.norm",
+    "final_layer_norm": "around_feed_forward.norm",
+}
+PROJECTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
+
+
+def our_name(name):
+    """The parameter of ours that holds what Marian's parameter `name` holds."""
+    side, _, number, part, *rest = name.removeprefix("model.").split(".")
+    return ".".join([side, number, LAYER[part], *(PROJECTION.get(word, word) for word in rest)])
+
+
+@pytest.mark.parametrize(("theirs", "activation"), [("swish", "silu"), ("relu", "relu")])
+def test_logits_and_gradients_are_those_of_marian(theirs, activation):
+    transformers = pytest.importorskip("transformers", reason="parity with Marian needs transformers")
+    config = transformers.MarianConfig(
+        vocab_size=SIZE,
+        d_model=16,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        activation_function=theirs,
+        max_position_embeddings=16,
+        scale_embedding=True,
+        dropout=0.0,
+        attn_implementation="eager",
+        pad_token_id=0,
+        eos_token_id=2,
+        decoder_start_token_id=0,
+        forced_eos_token_id=2,
+    )
+    marian = randomise(transformers.MarianMTModel(config).eval(), 3)
+    ours = tiny(norm="post", positions="sinusoidal_concatenated", activation=activation, d_k=None)
+    layers = {n: p for n, p in marian.named_parameters() if ".layers." in n}
+    mine = dict(ours.named_parameters())
+    assert len(mine) == len(layers) + 1
+    with torch.no_grad():
+        ours.output_table.copy_(marian.model.shared.weight)
+        for name, parameter in layers.items():
+            mine[our_name(name)].copy_(parameter)
+
+    words = SIZE - 1  # without padding, which Marian learns nothing of
+    source, target = (1 + tokens_of([n] * 3, n, words)[0].view(3, n) for n in (5, 4))
+    expected = marian(input_ids=source, attention_mask=torch.ones_like(source), decoder_input_ids=target).logits
+    found = run(ours, [5] * 3, [4] * 3, source.flatten(), target.flatten()).view(expected.shape)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+    wanted = [marian.model.shared.weight, *layers.values()]
+    inputs = [ours.output_table, *(mine[our_name(name)] for name in layers)]
+    for one, other in zip(gradients(found, inputs), gradients(expected, wanted), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-5)
+
+
+def test_training_is_reproducible_under_a_seed_and_differs_without():
+    model = tiny(dropout=0.3, attention_dropout=0.2).train()
+
+    def loss(seed):
+        torch.manual_seed(seed)
+        return F.cross_entropy(run(model), tokens_of(TARGETS, 3)[0]).item()
+
+    assert loss(1) == loss(1) != loss(2)

@@ -87,5 +87,6 @@ def draw(logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) ->
     before = probabilities.cumsum(-1) - probabilities  # the mass of all likelier ones
     kept = probabilities * (before < top_p)
     mass = kept.cumsum(-1)
-    place = (mass <= uniform.double()[:, None] * mass[:, -1:]).sum(-1, keepdim=True).clamp(max=mass.shape[1] - 1)
+    place = (mass <= uniform.double()[:, None] * mass[:, -1:]).sum(-1, keepdim=True)  # (R, 1)
+    place = place.minimum((kept > 0).sum(-1, keepdim=True) - 1)  # should a uniform number be rounded up to one
     return tokens.gather(1, place).squeeze(1)  # (R,)

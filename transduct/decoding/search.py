@@ -167,8 +167,6 @@ class Beam:
         self._collect(ends, scores, origin)
         order = (ends.long() * chosen.shape[1] + torch.arange(chosen.shape[1], device=self.device)).argsort(-1)
         live = order[:, : self.beam]
-        if live.shape[1] < self.beam:  # a vocabulary smaller than the beam
-            live = torch.cat((live, live[:, -1:].expand(-1, self.beam - live.shape[1])), 1)
         self.scores = scores.gather(1, live).masked_fill(ends.gather(1, live), float("-inf"))
         rows = (origin.gather(1, live) + torch.arange(groups, device=self.device)[:, None] * self.beam).flatten()
         newest = chosen.gather(1, live).flatten()

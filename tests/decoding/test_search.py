@@ -1,0 +1,180 @@
+"""Beam search finds what exhaustive search finds, scores as forced decoding does, and does not depend on the batch."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from tests.helpers import BEGIN, END, SIZE, tiny, tokens_of
+from transduct.decoding.search import Beam, Forbid, length_penalty, search, top
+from transduct.functional.segments import Segments
+
+SOURCES = [5, 2, 7, 3]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny(seed=3)
+
+
+def encode(model, lengths=SOURCES, seed=1):
+    tokens, segments = tokens_of(lengths, seed, model.config.source_size)
+    with torch.no_grad():
+        return model.encode(tokens, segments), segments
+
+
+def find(model, memory, segments, beam, limits, alpha=0.0, filters=()):
+    return search(model, memory, segments, Beam(beam, limits, BEGIN, END, alpha, "cpu"), filters)
+
+
+@torch.no_grad()
+def forced_score(model, memory, tokens):
+    """Sum of the log-probabilities of one target and its end, over the memory of one source."""
+    inputs, outputs = torch.tensor([BEGIN, *tokens]), torch.tensor([*tokens, END])
+    hidden = model.decode(inputs, Segments.of([len(inputs)]), memory, Segments.of([len(memory)]))
+    return model.logits(hidden).log_softmax(-1).gather(1, outputs[:, None]).double().sum().item()
+
+
+@torch.no_grad()
+def greedy(model, memory, limit):
+    """The likeliest token again and again, nothing cached."""
+    tokens, segments = [], Segments.of([len(memory)])
+    while len(tokens) < limit - 1:
+        inputs = torch.tensor([BEGIN, *tokens])
+        hidden = model.decode(inputs, Segments.of([len(inputs)]), memory, segments)
+        newest = int(model.logits(hidden[-1:]).argmax())
+        if newest == END:
+            break
+        tokens.append(newest)
+    return tokens
+
+
+def test_a_beam_of_one_is_greedy(model):
+    memory, segments = encode(model, [5, 2, 7, 3, 1, 4], seed=5)
+    limits = [3, 12, 9, 12, 1, 12]
+    found = find(model, memory, segments, 1, limits)
+    expected = [greedy(model, part, n) for part, n in zip(memory.split(segments.lengths.tolist()), limits)]
+    assert [[hypothesis.tokens for hypothesis in hypotheses] for hypotheses in found] == [[e] for e in expected]
+    assert len({len(tokens) for tokens in expected}) > 2  # they ended at different times
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("beam", [1, 2, 4, 8])
+def test_scores_are_those_of_forced_decoding_and_sorted_after_the_penalty(model, beam, alpha):
+    memory, segments = encode(model)
+    for part, hypotheses in zip(memory.split(SOURCES), find(model, memory, segments, beam, [10] * 4, alpha)):
+        assert 1 <= len(hypotheses) <= beam
+        assert len({tuple(h.tokens) for h in hypotheses}) == len(hypotheses)
+        for h in hypotheses:
+            assert END not in h.tokens
+            assert h.score == pytest.approx(forced_score(model, part, h.tokens), abs=1e-4)
+            assert h.rank == pytest.approx(h.score / ((5 + len(h.tokens) + 1) / 6) ** alpha)
+        assert [h.rank for h in hypotheses] == sorted((h.rank for h in hypotheses), reverse=True)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
+@pytest.mark.parametrize("limit", [1, 2, 4])
+def test_a_wide_beam_finds_what_exhaustive_search_finds(alpha, limit):
+    model = tiny(seed=2, source_size=5, target_size=5)
+    memory, segments = encode(model, [3, 4])
+    words = [token for token in range(5) if token != END]
+    outputs = [list(words_) for length in range(limit) for words_ in product(words, repeat=length)]
+    found = find(model, memory, segments, len(outputs), [limit] * 2, alpha)
+    for part, hypotheses in zip(memory.split([3, 4]), found):
+        ranks = [forced_score(model, part, tokens) / length_penalty(len(tokens) + 1, alpha) for tokens in outputs]
+        best = sorted(zip(ranks, outputs), reverse=True)
+        assert [h.tokens for h in hypotheses] == [tokens for _, tokens in best]
+        assert [h.rank for h in hypotheses] == pytest.approx([rank for rank, _ in best], abs=1e-5)
+
+
+@pytest.mark.parametrize("beam", [1, 3, 5])
+def test_a_source_is_given_the_same_hypotheses_alone_and_in_any_batch(model, beam):
+    lengths = [5, 2, 7, 3, 6, 1]
+    memory, segments = encode(model, lengths, seed=7)
+    limits = [2, 12, 5, 9, 1, 12]  # sources finish one after another and their rows are dropped
+    together = find(model, memory, segments, beam, limits)
+    parts = memory.split(lengths)
+    for i in range(len(lengths)):
+        (alone,) = find(model, parts[i], Segments.of(lengths[i : i + 1]), beam, limits[i : i + 1])
+        assert [h.tokens for h in alone] == [h.tokens for h in together[i]]
+        assert [h.score for h in alone] == pytest.approx([h.score for h in together[i]], abs=1e-4)
+    backwards = [*range(len(lengths))][::-1]
+    turned = torch.cat([parts[i] for i in backwards]), Segments.of(lengths[::-1])
+    found = find(model, *turned, beam, limits[::-1])
+    assert [[h.tokens for h in hs] for hs in found[::-1]] == [[h.tokens for h in hs] for hs in together]
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_no_output_passes_its_limit_and_there_it_ends(model, beam):
+    memory, segments = encode(model)
+    limits = [1, 2, 3, 10]
+    wishes = [Forbid([END])]  # the end may not be chosen before it must be ...
+    for hypotheses, limit in zip(find(model, memory, segments, beam, limits), limits):
+        assert all(len(h.tokens) + 1 <= limit for h in hypotheses)
+    assert find(model, memory, segments, beam, limits, filters=wishes) == [[]] * 4  # ... and a filter has the last word
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_forbidden_tokens_never_come_and_the_score_is_still_the_models(model, beam):
+    memory, segments = encode(model)
+    free = find(model, memory, segments, beam, [8] * 4)
+    usual = sorted({token for hypotheses in free for h in hypotheses for token in h.tokens})[:3]
+    bound = find(model, memory, segments, beam, [8] * 4, filters=[Forbid(usual)])
+    for part, hypotheses in zip(memory.split(SOURCES), bound):
+        for h in hypotheses:
+            assert not set(h.tokens) & set(usual)
+            assert h.score == pytest.approx(forced_score(model, part, h.tokens), abs=1e-4)
+
+
+class Prefix:
+    """Each source's outputs begin with its own tokens; it knows which source each row belongs to."""
+
+    def __init__(self, prefixes, beam):
+        self.prefixes = [prefix for prefix in prefixes for _ in range(beam)]
+        self.length = 0
+
+    def __call__(self, logits):
+        assert len(logits) == len(self.prefixes)
+        for row, prefix in zip(logits, self.prefixes):
+            if self.length < len(prefix):
+                kept = row[prefix[self.length]].clone()
+                row.fill_(float("-inf"))[prefix[self.length]] = kept
+        self.length += 1
+        return logits
+
+    def select(self, rows):
+        self.prefixes = [self.prefixes[row] for row in rows.tolist()]
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_what_a_filter_knows_follows_the_rows(model, beam):
+    memory, segments = encode(model)
+    prefixes = [[3], [4, 5, 6, 7], [], [8, 8]]
+    found = find(model, memory, segments, beam, [2, 9, 9, 9], filters=[Prefix(prefixes, beam)])
+    for prefix, hypotheses in zip(prefixes, found):
+        assert hypotheses
+        assert all(h.tokens[: len(prefix)] == prefix for h in hypotheses)
+
+
+def test_a_wider_beam_than_the_vocabulary_is_no_error(model):
+    memory, segments = encode(model)
+    found = find(model, memory, segments, 3 * SIZE, [2] * 4)
+    assert [len(hypotheses) for hypotheses in found] == [SIZE] * 4  # the end at once, or any other token before it
+
+
+def test_nothing_to_search_gives_nothing(model):
+    assert find(model, torch.empty(0, 16), Segments.of([]), 2, []) == []
+
+
+def test_the_length_penalty_is_that_of_wu():
+    assert length_penalty(7, 0.0) == 1.0
+    assert length_penalty(1, 0.6) == 1.0
+    assert length_penalty(7, 2.0) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_the_top_are_the_largest(count):
+    logits = torch.randn(4, 5)
+    values, places = top(logits, count)
+    assert torch.equal(values, logits.sort(descending=True).values[:, :count])
+    assert torch.equal(values, logits.gather(1, places))

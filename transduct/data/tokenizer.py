@@ -62,6 +62,7 @@ class TokenizerConfig:
     target: Side | None = None
 
     def __post_init__(self) -> None:
+        Side(self.kind, self.size)
         if self.shared and (self.source or self.target):
             raise ValueError("source and target set one side each; set shared to false with them")
         if not 0 <= self.dropout < 1:
@@ -82,14 +83,16 @@ class Tokenizer:
 
     UNKNOWN, BEGIN, END = 0, 1, 2
 
-    def __init__(self, library: tokenizers.Tokenizer) -> None:
-        self._library = library
+    def __init__(self, text: str) -> None:
+        """`text` is the library's own format, from which a tokenizer differs in nothing."""
+        self._text = text
+        self._library = tokenizers.Tokenizer.from_str(text)
         # Without this, the text "</s>" would end a sentence. The library does not save the setting.
-        library.encode_special_tokens = True
+        self._library.encode_special_tokens = True
         _stay_silent_when_forked()
 
-    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[tokenizers.Tokenizer]]:
-        return Tokenizer, (self._library,)
+    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
+        return Tokenizer, (self._text,)
 
     @classmethod
     def train(cls, lines: Iterable[str], kind: Kind, size: int) -> "Tokenizer":
@@ -99,11 +102,12 @@ class Tokenizer:
             TransductError: there is no text in the lines.
         """
         if kind == "byte":
-            return cls(_byte_library())
+            return cls(_byte_library().to_str())
         lines = [normalize("NFC", line) for line in lines]
-        alphabet = _alphabet(lines, size - len(SPECIALS))
-        if len(alphabet) < 2:
+        if not any(map(str.strip, lines)):
             raise TransductError("found no text to train the tokenizer on; give lines that hold words")
+        # Unigram oversteps its size where the characters alone would fill it.
+        alphabet = _alphabet(lines, size - len(SPECIALS) - (kind == "unigram"))
         library = _library(_untrained(kind, alphabet))
         if kind == "unigram":
             # Unigram looks for its tokens anywhere in a word, special ones too; with "<" alone it finds none.
@@ -114,7 +118,7 @@ class Tokenizer:
         if kind != "character":
             library.train_from_iterator(lines, _trainer(kind, size), len(lines))
         library.add_special_tokens(SPECIALS)
-        return cls(library)
+        return cls(library.to_str())
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
@@ -124,19 +128,19 @@ class Tokenizer:
             TransductError: the file is missing, damaged, or a tokenizer with other special tokens.
         """
         try:
-            library = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+            tokenizer = cls(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise TransductError(f"{path}: cannot be read ({error.strerror}); expected a tokenizer") from error
         except Exception as error:  # the library raises nothing narrower
             raise TransductError(f"{path}: not a tokenizer ({error}); expected a file that train wrote") from error
-        found = [library.token_to_id(token) for token in SPECIALS]
+        found = [tokenizer._library.token_to_id(token) for token in SPECIALS]
         if found != [cls.UNKNOWN, cls.BEGIN, cls.END]:
             raise TransductError(f"{path}: {', '.join(SPECIALS)} have the ids {found}, expected [0, 1, 2]")
-        return cls(library)
+        return tokenizer
 
     def save(self, path: Path) -> None:
         """Write the library's own format, which other tools read too."""
-        path.write_text(self._library.to_str(), encoding="utf-8")
+        path.write_text(self._text, encoding="utf-8")
 
     @property
     def kind(self) -> Kind:
@@ -156,7 +160,7 @@ class Tokenizer:
     @cached_property
     def digest(self) -> str:
         """What tells this tokenizer from any other."""
-        return sha256(self._library.to_str().encode()).hexdigest()
+        return sha256(self._text.encode()).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without begin or end; text that looks like a special token is still text."""
@@ -211,7 +215,7 @@ class Tokenizer:
     @cached_property
     def _merges(self) -> dict[tuple[int, int], tuple[int, int]]:
         """Rank and product of each pair of tokens that merges."""
-        model = json.loads(self._library.to_str())["model"]
+        model = json.loads(self._text)["model"]
         ids = model["vocab"]
         merges = enumerate(model.get("merges", ()))
         return {(ids[left], ids[right]): (rank, ids[left + right]) for rank, (left, right) in merges}
@@ -325,7 +329,7 @@ def _alphabet(lines: Iterable[str], most: int) -> list[str]:
     least = 1 + counts.total() // RARE
     worth = [letter for letter, count in counts.items() if count >= least and not letter.isspace()]
     worth.sort(key=lambda letter: (-counts[letter], letter))
-    return [BLANK, *[letter for letter in worth if letter != BLANK][: most - 1]]
+    return [BLANK, *[letter for letter in worth if letter != BLANK][: max(most - 1, 0)]]
 
 
 def _without_others(lines: list[str], alphabet: set[str]) -> list[str]:

@@ -1,0 +1,276 @@
+"""Tokenizers give back the text they were given, keep special tokens out of its reach, and are the same each run."""
+
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+import unicodedata
+from itertools import pairwise
+
+import pytest
+
+from transduct import config
+from transduct.data import tokenizer as module
+from transduct.data.samples import generate
+from transduct.data.tokenizer import Side, Tokenizer, TokenizerConfig, sample, train_tokenizers
+from transduct.errors import TransductError
+
+KINDS = ["bpe", "unigram", "word", "character", "byte"]
+LINES = [
+    "Ein Haus am See, ein Häuschen am Meer.",
+    "the houses by the sea are the best houses",
+    "나는 학교에 간다 그리고 너는 집에 간다",
+    *[text for pair in generate("number_names", 200) for text in pair],
+]
+SPECIAL = ["</s>", "a</s>b", "<s> <unk> </s>", "<unk><s>"]
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    return {kind: Tokenizer.train(LINES + SPECIAL * 5, kind, 400) for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_decoding_gives_back_what_was_encoded(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    known = [line for line in LINES if kind != "word" or 0 not in tokenizer.encode([line])[0]]
+    assert len(known) > 20
+    assert tokenizer.decode(tokenizer.encode(known)) == known
+
+
+def test_bytes_give_back_any_line():
+    tokenizer = Tokenizer.train([], "byte", 0)
+    lines = ["", "  two  blanks ", "\ttab\x00\u2028\x85\r", "가▁😀</s>", "".join(map(chr, range(32, 0x250)))]
+    lines = [unicodedata.normalize("NFC", line) for line in lines]
+    assert tokenizer.decode(tokenizer.encode(lines)) == lines
+    assert tokenizer.size == 259
+    for line in lines:
+        assert tokenizer.encode([line]) == [[byte + 3 for byte in line.encode()]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_forms_of_unicode_are_one(tokenizers, kind):
+    composed = "Häuschen 학교에"
+    for form in ("NFC", "NFD"):
+        assert tokenizers[kind].encode([unicodedata.normalize(form, composed)]) == tokenizers[kind].encode([composed])
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
+def test_white_space_is_one_blank_and_none_at_the_ends(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    assert tokenizer.encode(["\ttwo\u2028 \xa0three "]) == tokenizer.encode(["two three"])
+    assert tokenizer.encode(["", "  "]) == [[], []]
+    assert tokenizer.pieces(tokenizer.encode(["two three"])[0])[0].startswith("▁")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_never_becomes_a_special_token(tokenizers, kind, tmp_path):
+    tokenizers[kind].save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    for tokenizer in (tokenizers[kind], loaded, pickle.loads(pickle.dumps(loaded))):
+        encoded = tokenizer.encode(SPECIAL)
+        assert not {Tokenizer.UNKNOWN, Tokenizer.BEGIN, Tokenizer.END} & {token for ids in encoded for token in ids}
+        assert tokenizer.decode(encoded) == SPECIAL
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
+def test_unknown_characters_are_unknown(tokenizers, kind):
+    assert Tokenizer.UNKNOWN in tokenizers[kind].encode(["ß"])[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_decoding_leaves_out_special_tokens_and_is_one_line(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    ids = tokenizer.encode(["two three"])[0]
+    assert tokenizer.decode([[1, *ids, 0, 2], []]) == ["two three", ""]
+    everything = tokenizer.decode([range(tokenizer.size + 5)])[0]
+    assert "\n" not in everything
+    assert len(tokenizer.pieces(range(tokenizer.size + 5))) == tokenizer.size + 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_tokenizer_is_the_same(tokenizers, kind, tmp_path):
+    tokenizer = tokenizers[kind]
+    tokenizer.save(tmp_path / "tokenizer.json")
+    for other in (Tokenizer.load(tmp_path / "tokenizer.json"), pickle.loads(pickle.dumps(tokenizer))):
+        assert (other.kind, other.size, other.digest) == (kind, tokenizer.size, tokenizer.digest)
+        assert other.encode(LINES) == tokenizer.encode(LINES)
+    assert len({each.digest for each in tokenizers.values()}) == len(KINDS)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
+@pytest.mark.parametrize("size", [4, 5, 6, 20, 50, 100, 100_000])
+def test_size_bounds_the_vocabulary_and_a_small_text_gives_less(kind, size):
+    tokenizer = Tokenizer.train(LINES, kind, size)
+    assert tokenizer.size <= size
+    assert tokenizer.size >= min(size - 2, 50)
+    assert tokenizer.pieces([0, 1, 2]) == ["<unk>", "<s>", "</s>"]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "word", "character"])
+def test_training_twice_writes_the_same_bytes(kind):
+    code = "import sys; from transduct.data.tokenizer import Tokenizer; from transduct.data.samples import generate;"
+    code += f"print(Tokenizer.train((t for p in generate('number_names', 300) for t in p), '{kind}', 45).digest)"
+    command = [sys.executable, "-c", code]
+    runs = {subprocess.run(command, capture_output=True, check=True, text=True).stdout for _ in range(2)}
+    assert len(runs) == 1
+
+
+def test_rare_characters_get_no_token(monkeypatch):
+    monkeypatch.setattr(module, "RARE", 1000)
+    lines = ["the sea " * 100] * 20 + ["rare ß"]
+    for kind in ("bpe", "unigram", "character"):
+        tokenizer = Tokenizer.train(lines, kind, 100)
+        assert tokenizer.encode(["ß"])[0][-1] == Tokenizer.UNKNOWN
+        assert tokenizer.decode(tokenizer.encode(["the sea"])) == ["the sea"]
+
+
+def resegmented(tokenizer, ids, dropout, seed):
+    return tokenizer.resegment(ids, dropout, random.Random(seed))
+
+
+def test_resegmenting_without_dropout_gives_back_every_id(tokenizers):
+    tokenizer = tokenizers["bpe"]
+    lines = [*LINES, "unknown ß inside ßß and çalone ç", *SPECIAL, ""]
+    for ids in tokenizer.encode(lines):
+        assert resegmented(tokenizer, ids, 0.0, 1) == ids
+    assert resegmented(tokenizer, [1, 2, 0], 0.0, 1) == [1, 2, 0]
+
+
+def test_resegmenting_changes_the_pieces_but_not_the_text(tokenizers):
+    tokenizer = tokenizers["bpe"]
+    encoded = tokenizer.encode(LINES)
+    drawn = [resegmented(tokenizer, ids, 0.3, 1) for ids in encoded]
+    assert tokenizer.decode(drawn) == LINES
+    assert sum(map(len, drawn)) > sum(map(len, encoded))
+    assert drawn == [resegmented(tokenizer, ids, 0.3, 1) for ids in encoded]
+    assert drawn != [resegmented(tokenizer, ids, 0.3, 2) for ids in encoded]
+
+
+def test_full_dropout_gives_characters(tokenizers):
+    tokenizer = tokenizers["bpe"]
+    ids = tokenizer.encode(["the houses"])[0]
+    assert tokenizer.pieces(resegmented(tokenizer, ids, 1.0, 1)) == list("▁the▁houses")
+
+
+def plain_dropout(tokenizer, word, dropout, draw):
+    """Algorithm 1 of Provilkov et al. (2020), to the letter."""
+    merges = json.loads(tokenizer._text)["model"]["merges"]
+    rank = {tuple(pair): number for number, pair in enumerate(merges)}
+    pieces = list(word)
+    while True:
+        possible = [(rank[pair], i) for i, pair in enumerate(pairwise(pieces)) if pair in rank]
+        possible = [merge for merge in possible if draw.random() >= dropout]
+        if not possible:
+            return pieces
+        _, i = min(possible)
+        pieces[i : i + 2] = [pieces[i] + pieces[i + 1]]
+
+
+def test_dropout_has_the_distribution_of_the_paper(tokenizers):
+    tokenizer, count = tokenizers["bpe"], 4000
+    draw = random.Random(1)
+    ids = tokenizer.encode(["three"])[0]
+    ours, theirs = {}, {}
+    for _ in range(count):
+        for counts, pieces in (
+            (ours, tokenizer.pieces(tokenizer.resegment(ids, 0.4, draw))),
+            (theirs, plain_dropout(tokenizer, "▁three", 0.4, draw)),
+        ):
+            counts[tuple(pieces)] = counts.get(tuple(pieces), 0) + 1
+    assert len(theirs) > 5
+    for pieces in ours | theirs:
+        a, b = ours.get(pieces, 0), theirs.get(pieces, 0)
+        assert abs(a - b) < 5 * (a + b + 1) ** 0.5  # five standard deviations
+
+
+@pytest.mark.parametrize("kind", ["unigram", "word", "character", "byte"])
+def test_only_merges_can_be_dropped(tokenizers, kind):
+    with pytest.raises(TransductError, match=f"a tokenizer of kind '{kind}' has no merges to drop; set dropout to 0"):
+        tokenizers[kind].resegment([3], 0.1, random.Random(1))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
+@pytest.mark.parametrize("lines", [[], [""], [" \t"]])
+def test_training_on_no_text_is_refused(kind, lines):
+    with pytest.raises(TransductError, match="found no text to train the tokenizer on; give lines that hold words"):
+        Tokenizer.train(lines, kind, 100)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
+def test_the_smallest_texts_train(kind):
+    tokenizer = Tokenizer.train(["a"], kind, 100)
+    assert tokenizer.decode(tokenizer.encode(["a"])) == ["a"]
+
+
+def test_files_that_are_no_tokenizer_are_refused(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    with pytest.raises(
+        TransductError, match=r"tokenizer.json: cannot be read \(No such file.*\); expected a tokenizer"
+    ):
+        Tokenizer.load(path)
+    for content in (b"{", b"[]", b'{"model": 1}', b"\xff"):
+        path.write_bytes(content)
+        with pytest.raises(TransductError, match=r"tokenizer.json: not a tokenizer \(.*\); expected a file that train"):
+            Tokenizer.load(path)
+    Tokenizer.train(["a b"], "word", 9).save(path)
+    path.write_text(path.read_text().replace("</s>", "<end>"))
+    with pytest.raises(TransductError, match=r"<unk>, <s>, </s> have the ids \[0, 1, None\], expected \[0, 1, 2\]"):
+        Tokenizer.load(path)
+
+
+def test_shared_and_separate_tokenizers():
+    pairs = list(generate("number_names", 200))
+    both, same = train_tokenizers(pairs, TokenizerConfig(size=200))
+    assert both is same
+    own = TokenizerConfig(kind="word", shared=False, target=Side("character", 50))
+    source, target = train_tokenizers(iter(pairs), own)
+    assert (source.kind, target.kind) == ("word", "character")
+    assert 0 not in source.encode([pairs[0][0]])[0]
+    assert 0 in source.encode([pairs[0][1]])[0]
+
+
+def test_a_sample_is_even_and_the_same_each_time():
+    assert sample(iter(range(5)), 10) == [0, 1, 2, 3, 4]
+    chosen = sample(range(100_000), 1000)
+    assert chosen == sample(iter(range(100_000)), 1000)
+    assert len(set(chosen)) == 1000
+    tenths = [sum(i * 10_000 <= x < (i + 1) * 10_000 for x in chosen) for i in range(10)]
+    assert all(50 < n < 150 for n in tenths)  # 100 expected, give or take five standard deviations
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"source": Side()}, "source and target set one side each; set shared to false with them"),
+        ({"dropout": 1.0}, "dropout is 1.0; give a probability of at least 0 and below 1"),
+        ({"dropout": 0.1, "kind": "word"}, "dropout is the dropout of BPE merges; set kind to bpe, or dropout to 0"),
+        ({"dropout": 0.1, "shared": False, "target": Side("byte")}, "dropout is the dropout of BPE merges"),
+        ({"sample": 0}, "sample is 0; give at least 1 pair to learn from"),
+        ({"size": 3}, "size is 3; give more than the 3 special tokens it counts"),
+    ],
+)
+def test_impossible_tokenizer_sections_are_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        TokenizerConfig(**values)
+
+
+def test_a_recipe_section_becomes_this_record():
+    section = {"shared": False, "dropout": 0.1, "source": {"size": 99}}
+    assert config.record(TokenizerConfig, section, "tokenizer").sides() == (Side("bpe", 99), Side("bpe", 8000))
+
+
+@pytest.mark.parametrize("setting", [None, "false"])
+def test_encoding_in_a_forked_process_works_and_says_nothing(setting):
+    code = (
+        "import os, sys; from transduct.data.tokenizer import Tokenizer; t = Tokenizer.train(['a b'] * 99, 'word', 9);"
+        "t.encode(['a b'] * 99); child = os.fork(); os.write(1, b'%d\\n' % len(t.encode(['a b'] * 9)));"
+        "child and sys.exit(os.waitpid(child, 0)[1] or os.environ.get('TOKENIZERS_PARALLELISM'))"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "TOKENIZERS_PARALLELISM"}
+    if setting:
+        environment["TOKENIZERS_PARALLELISM"] = setting
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert (run.stdout, run.stderr.strip()) == ("9\n9\n", setting or "")

@@ -31,6 +31,7 @@ FORMAT = 1
 MANIFEST, LENGTHS, HELD_OUT, SHARD = "manifest.json", "lengths.int32", "held_out.jsonl", "shard_{:05}.arrow"
 SHARD_TOKENS = 1 << 28  # 1 GiB of ids
 BUCKETS = 64
+PROGRESS = 1_000_000  # pairs read from one word of progress to the next
 
 
 class Corpus:
@@ -273,7 +274,7 @@ def _kept_columns(
                 yield [(flat[np.repeat(keep, lengths)], lengths[keep]) for flat, lengths in columns]
             rows += int(keep.sum())
             read += len(pairs)
-            if read // 1_000_000 > (read - len(pairs)) // 1_000_000:
+            if read // PROGRESS > (read - len(pairs)) // PROGRESS:
                 notify(f"preparing the corpus: {read:,} pairs read")
         weights.append((start, rows, source.weight))
 
@@ -357,7 +358,8 @@ class Seen:
             part, new_part = ordered[start:stop], new[start:stop]
             for known in bucket:
                 new_part &= known.take(np.searchsorted(known, part), mode="clip") != part
-            bucket.append(part[new_part])
+            if new_part.any():
+                bucket.append(part[new_part])
             while len(bucket) > 1 and len(bucket[-2]) < 2 * len(bucket[-1]):
                 bucket.append(np.sort(np.concatenate([bucket.pop(), bucket.pop()]), kind="stable"))
         result = np.empty_like(new)

@@ -1,0 +1,336 @@
+"""A prepared corpus holds what plain Python would keep, is reused or rebuilt as it should, and is never half there."""
+
+import errno
+import json
+import pickle
+import random
+import shutil
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transduct.data import corpus as module
+from transduct.data import text
+from transduct.data.corpus import Corpus, Seen, build, prepare, write_rows
+from transduct.data.samples import generate
+from transduct.data.text import DataConfig, Replacement, TextSource, read_examples
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError
+
+PAIRS = [*generate("reverse", 60), *generate("number_names", 40)]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Many chunks and many shards, so that every seam is crossed."""
+    monkeypatch.setattr(text, "CHUNK", 7)
+    monkeypatch.setattr(module, "SHARD_TOKENS", 300)
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    lines = [text for pair in PAIRS for text in pair]
+    return Tokenizer.train(lines, "bpe", 80), Tokenizer.train(lines, "character", 80)
+
+
+class Recorder(list):
+    def __call__(self, message):
+        self.append(message)
+
+
+def write(folder, pairs, name="a"):
+    """Write the pairs and say where: the train list of a data section."""
+    for side, ending in enumerate(("s", "t")):
+        lines = "".join(f"{pair[side]}\n" for pair in pairs)
+        (folder / f"{name}.{ending}").write_text(lines, encoding="utf-8", newline="\n")
+    return TextSource(source=f"{name}.s", target=f"{name}.t")
+
+
+def ragged(lists):
+    return np.array([*chain.from_iterable(lists)]), np.array([len(each) for each in lists])
+
+
+@pytest.fixture
+def made(tmp_path, tokenizers):
+    """Prepare the pairs with the settings; what was made and what was said."""
+
+    def make(pairs=PAIRS, tokenizers=tokenizers, **settings):
+        said = Recorder()
+        data = DataConfig(**{"train": [write(tmp_path, pairs)], "root": str(tmp_path), **settings})
+        return prepare(data, *tokenizers, tmp_path / "corpus", said), said
+
+    return make
+
+
+def texts(corpus, tokenizers, indices=None):
+    """The pairs of texts that rows stand for."""
+    columns = corpus.columns(np.arange(len(corpus)) if indices is None else indices)
+    split = [np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in columns]
+    return list(zip(*(tokenizer.decode(ids) for tokenizer, ids in zip(tokenizers, split))))
+
+
+def test_the_corpus_holds_every_pair_in_order(made, tokenizers):
+    corpus, said = made()
+    assert len(corpus) == 100
+    assert texts(corpus, tokenizers) == PAIRS
+    for column, tokenizer in enumerate(tokenizers):
+        encoded = tokenizer.encode([pair[column] for pair in PAIRS])
+        assert corpus.lengths[:, column].tolist() == list(map(len, encoded))
+    assert corpus.weights == [(0, 100, 1.0)]
+    assert corpus.dropped == dict.fromkeys(["held_out", "empty", "too_long", "length_ratio", "duplicate"], 0)
+    assert corpus.held_out is None
+    assert said == ["corpus prepared: 100 pairs"]
+    assert len(list(corpus.directory.glob("*.arrow"))) > 3
+
+
+@pytest.mark.parametrize("copy", [lambda x: x, lambda x: pickle.loads(pickle.dumps(x))])
+def test_rows_come_in_the_order_asked_for(made, tokenizers, copy):
+    corpus = copy(made()[0])
+    indices = np.array([99, 3, 3, 0, 57, 98, 4])
+    assert texts(corpus, tokenizers, indices) == [PAIRS[i] for i in indices]
+    for ids, lengths in corpus.columns(indices):
+        assert ids.dtype == lengths.dtype == np.int64
+        assert ids.flags.c_contiguous
+        assert lengths.flags.c_contiguous
+    (ids, lengths), _ = corpus.columns(np.array([], np.int64))
+    assert len(ids) == len(lengths) == 0
+
+
+def test_any_number_of_columns_and_empty_lists(tmp_path):
+    draw = random.Random(1)
+    rows = [[[draw.randrange(2**31) for _ in range(draw.choice([0, 0, 1, 50]))] for _ in range(3)] for _ in range(60)]
+
+    def fill(folder):
+        chunks = [rows[i : i + 5] for i in range(0, 60, 5)]
+        columns = ([ragged(lists) for lists in zip(*chunk)] for chunk in chunks)
+        return write_rows(folder, 3, columns)
+
+    corpus = build(tmp_path / "corpus", {}, fill, Recorder())
+    order = draw.sample(range(60), 60)
+    for column, (ids, lengths) in enumerate(corpus.columns(np.array(order))):
+        assert ids.tolist() == [*chain.from_iterable(rows[i][column] for i in order)]
+        assert lengths.tolist() == [len(rows[i][column]) for i in order]
+    assert (corpus.weights, corpus.dropped) == ([(0, 60, 1.0)], {})
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_length": 20}, {"max_ratio": 0}, {"drop_duplicates": False}])
+def test_the_filters_leave_out_what_plain_python_would(made, tokenizers, settings):
+    pairs = [*PAIRS, *PAIRS[:9], ("", "a"), ("a", " \t"), ("", ""), ("a", "b " * 30), PAIRS[0], ("a", "b " * 30)]
+    random.Random(1).shuffle(pairs)
+    corpus, said = made(pairs, **settings)
+    settings = {"max_length": 256, "max_ratio": 9.0, "drop_duplicates": True, **settings}
+    kept, counts = [], dict.fromkeys(corpus.dropped, 0)
+    for pair in pairs:
+        source, target = (len(tokenizer.encode([side])[0]) for tokenizer, side in zip(tokenizers, pair))
+        if not source or not target:
+            counts["empty"] += 1
+        elif max(source, target) + 1 > settings["max_length"]:
+            counts["too_long"] += 1
+        elif settings["max_ratio"] and max(source, target) > settings["max_ratio"] * min(source, target):
+            counts["length_ratio"] += 1
+        elif settings["drop_duplicates"] and pair in kept:
+            counts["duplicate"] += 1
+        else:
+            kept.append(pair)
+    assert texts(corpus, tokenizers) == [(source, target.strip()) for source, target in kept]
+    assert corpus.dropped == counts
+    reasons = ", ".join(f"{n} {reason.replace('_', ' ')}" for reason, n in counts.items() if n)
+    assert said == [f"corpus prepared: {len(kept)} pairs (left out: {reasons})"]
+
+
+def test_weights_follow_the_corpora_and_duplicates_are_found_across_them(made, tmp_path, tokenizers):
+    first, second = write(tmp_path, PAIRS[:20], "x"), write(tmp_path, PAIRS[15:50], "y")
+    train = [first, TextSource(**{**vars(second), "weight": 2.5}), TextSource(generate="sort", count=5)]
+    corpus, _ = made(train=train)
+    assert corpus.weights == [(0, 20, 1.0), (20, 50, 2.5), (50, 55, 1.0)]
+    assert corpus.dropped["duplicate"] == 5
+    assert texts(corpus, tokenizers, np.arange(50)) == PAIRS[:50]
+
+
+def test_replacements_come_before_everything_else(made, tokenizers):
+    corpus, _ = made([("a b x1", "y"), ("a b x2", "y")], replace=[Replacement("source", "x.", "c")])
+    assert texts(corpus, tokenizers) == [("a b c", "y")]
+
+
+def test_held_out_pairs_are_never_trained_on(made, tokenizers):
+    pairs = [*PAIRS, *PAIRS, ("", "a")]
+    corpus, said = made(pairs, held_out=10, drop_duplicates=False)
+    sources, references = read_examples(corpus.held_out, Path())
+    held = {(source, target) for source, (target,) in zip(sources, references)}
+    trained = texts(corpus, tokenizers)
+    assert len(held) == 10
+    assert held | set(trained) == set(PAIRS)
+    assert not held & set(trained)
+    assert corpus.dropped["held_out"] == 20
+    assert said == ["corpus prepared: 180 pairs (left out: 20 held out, 1 empty)"]
+    again, _ = made([*PAIRS[::-1], ("", "a")], held_out=10)
+    assert sorted(read_examples(again.held_out, Path())[0]) == sorted(sources)
+
+
+def test_an_unchanged_corpus_is_reused(made, tmp_path):
+    before = made()[0].directory.stat().st_mtime_ns
+    corpus, said = made(workers=3, valid=TextSource(pairs="v.tsv"))
+    assert said == ["corpus unchanged: reused 100 pairs"]
+    assert corpus.directory.stat().st_mtime_ns == before
+    moved = tmp_path.with_name("moved")
+    shutil.copytree(tmp_path, moved)
+    data = DataConfig(train=[TextSource(source="a.s", target="a.t")], root=str(moved))
+    manifest = json.loads((moved / "corpus" / "manifest.json").read_text())
+    assert manifest["inputs"]["a.s"] == module._digest(Path(data.root) / "a.s")
+
+
+def test_whatever_changes_the_corpus_is_noticed_and_named(made, tmp_path, tokenizers):
+    made()
+    cases = {
+        "max_length": {"max_length": 100},
+        "max_length, max_ratio": {"max_ratio": 5.0},
+        "drop_duplicates, max_ratio": {"drop_duplicates": False},
+        "drop_duplicates, held_out": {"held_out": 3},
+        "a.s, held_out": {"pairs": [("new", PAIRS[0][1]), *PAIRS[1:]]},
+        "a.s, the source tokenizer": {"tokenizers": (tokenizers[1], tokenizers[1])},
+        "the source tokenizer, train": {"train": [TextSource(source="a.s", target="a.t", weight=2.0)]},
+        "replace, train": {"replace": [Replacement("both", "a", "b")]},
+    }
+    for changed, settings in cases.items():
+        _, said = made(**settings)
+        assert said[0] == f"corpus prepared again: {changed} changed"
+        assert made(**settings)[1] == [said[-1].replace("prepared: ", "unchanged: reused ").split(" (")[0]]
+
+
+def damage(path, change):
+    data = path.read_bytes()
+    path.write_bytes(change(data))
+
+
+@pytest.mark.parametrize("name", ["shard_00000.arrow", "shard_00001.arrow", "lengths.int32", "manifest.json"])
+@pytest.mark.parametrize(
+    "change",
+    [lambda data: data[:-9], lambda data: b"", lambda data: data[:300] + bytes([data[300] ^ 64]) + data[301:]],
+    ids=["truncated", "emptied", "one bit flipped"],
+)
+def test_damage_is_noticed_and_mended(made, tokenizers, name, change):
+    corpus, _ = made()
+    damage(corpus.directory / name, change)
+    corpus, said = made()
+    assert said[0].startswith("corpus prepared again: ")
+    assert texts(corpus, tokenizers) == PAIRS
+
+
+def test_a_missing_shard_is_noticed(made):
+    corpus, _ = made()
+    (corpus.directory / "shard_00001.arrow").unlink()
+    assert made()[1][0].startswith("corpus prepared again: it is damaged ([Errno 2] No such file")
+
+
+def test_opening_what_is_no_corpus_is_refused(made, tmp_path):
+    with pytest.raises(TransductError, match=r"nothing: not a prepared corpus \(.*\); prepare it again"):
+        Corpus(tmp_path / "nothing")
+    corpus, _ = made()
+    damage(corpus.directory / "shard_00000.arrow", lambda data: data[:-9])
+    with pytest.raises(TransductError, match="corpus: not a prepared corpus"):
+        Corpus(corpus.directory)
+    shutil.copy(corpus.directory / "shard_00001.arrow", corpus.directory / "shard_00000.arrow")
+    with pytest.raises(TransductError, match=r"corpus: holds \d+ of 100 rows; prepare it again"):
+        Corpus(corpus.directory)
+
+
+def test_a_prepare_that_fails_leaves_the_old_corpus_and_nothing_else(made, tmp_path):
+    made()
+    before = sorted(path.name for path in tmp_path.iterdir())
+    pairs = [*PAIRS[:50], ("a\nb", "c")]  # one line too many on one side, met when half is written
+    with pytest.raises(TransductError, match="has 52 lines and"):
+        made(pairs)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert made()[1] == ["corpus unchanged: reused 100 pairs"]
+
+
+def test_what_a_killed_prepare_left_is_removed(made, tmp_path):
+    for name in ("corpus.partial", "corpus.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "shard_00009.arrow").write_text("half")
+    corpus, _ = made()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.s", "a.t", "corpus"]
+    assert not (corpus.directory / "shard_00009.arrow").exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_named_and_left_clean(made, tmp_path, monkeypatch, number):
+    class Full:
+        def __init__(self, file, schema):
+            self.batches = 0
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exception):
+            pass
+
+        def write_batch(self, batch):
+            self.batches += 1
+            if self.batches == 3:
+                raise OSError(number, "no room")
+
+    monkeypatch.setattr(module.pa.ipc, "new_file", Full)
+    with pytest.raises(TransductError, match="corpus: the disk is full; make room or choose another folder"):
+        made()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.s", "a.t"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_arrow_reports_a_full_disk_as_the_system_does(tmp_path):
+    (tmp_path / "lengths.int32").touch()
+    (tmp_path / "shard_00000.arrow").symlink_to("/dev/full")
+    with pytest.raises(OSError) as error:
+        write_rows(tmp_path, 1, [[(np.arange(300_000), np.array([300_000]))]])
+    assert error.value.errno == errno.ENOSPC
+
+
+def test_other_failures_of_the_system_are_not_called_a_full_disk(tmp_path):
+    def fill(folder):
+        raise PermissionError(errno.EACCES, "not yours")
+
+    with pytest.raises(PermissionError):
+        build(tmp_path / "corpus", {}, fill, Recorder())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_other_files_is_left_alone(made, tmp_path):
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "thesis.tex").touch()
+    with pytest.raises(TransductError, match="corpus: holds files but no corpus; choose a new folder, or empty it"):
+        made()
+    (tmp_path / "corpus" / "thesis.tex").unlink()
+    assert len(made()[0]) == 100
+
+
+def test_nothing_left_is_refused_with_the_counts(made, tmp_path):
+    message = r"no pair is left to train on \(left out: 1 empty, 2 too long\); check the files and the filters"
+    with pytest.raises(TransductError, match=message):
+        made([("", "a"), PAIRS[0], PAIRS[1]], max_length=2)
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_a_missing_file_is_refused(made):
+    with pytest.raises(
+        TransductError, match=r"none: cannot be read \(No such file.*\); correct data.train or data.root"
+    ):
+        made(train=[TextSource(source="none", target="a.t")])
+
+
+def test_long_preparations_say_how_far_they_are(made, monkeypatch):
+    monkeypatch.setattr(module, "PROGRESS", 50)
+    assert made()[1][:2] == ["preparing the corpus: 56 pairs read", "preparing the corpus: 100 pairs read"]
+
+
+def test_seen_is_a_set():
+    draw = np.random.default_rng(1)
+    seen, known = Seen(), set()
+    for _ in range(200):
+        some = np.array([0, 2**64 - 1, *known, *draw.integers(0, 2**64, 20, np.uint64).tolist()], np.uint64)
+        hashes = draw.choice(some, draw.integers(0, 50))
+        expected = [not (value in known or known.add(value)) for value in hashes.tolist()]
+        assert seen.add(hashes).tolist() == expected
+    assert sum(len(run) for bucket in seen._buckets for run in bucket) == len(known)
+    assert max(map(len, seen._buckets)) < 10

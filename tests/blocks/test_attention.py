@@ -1,0 +1,157 @@
+"""Multi-head attention is torch's, and a token at a time it is what it is at once."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.helpers import VECTORS, gradients, randomise
+from transduct.blocks.attention import CLIP, AttentionPositions, KVCache, MultiHeadAttention
+from transduct.functional.segments import Segments, flatten, pad
+
+D, HEADS = 16, 4
+SCHEMES = ["rotary", "alibi", "relative", *VECTORS]
+
+
+def copied(theirs):
+    """Our layer with the weights of a `torch.nn.MultiheadAttention`."""
+    ours = MultiHeadAttention(D, HEADS)
+    with torch.no_grad():
+        parts = zip((ours.query, ours.key, ours.value), theirs.in_proj_weight.chunk(3), theirs.in_proj_bias.chunk(3))
+        for part, weight, bias in parts:
+            part.weight.copy_(weight)
+            part.bias.copy_(bias)
+        ours.output.load_state_dict(theirs.out_proj.state_dict())
+    return ours
+
+
+@pytest.mark.parametrize("kind", ["self", "causal", "cross"])
+def test_outputs_and_gradients_are_torchs(kind):
+    queries = Segments.of([3, 1, 5])
+    keys = Segments.of([2, 4, 1]) if kind == "cross" else queries
+    theirs = randomise(nn.MultiheadAttention(D, HEADS, batch_first=True))
+    ours = copied(theirs)
+    x, memory = torch.randn(queries.total, D, requires_grad=True), torch.randn(keys.total, D, requires_grad=True)
+
+    if kind == "cross":
+        found, source = ours.cross(x, queries, memory, keys), memory
+    else:
+        found, source = ours(x, queries, causal=kind == "causal"), x
+    future = torch.ones(5, 5, dtype=torch.bool).triu(1) if kind == "causal" else None
+    dense = pad(source, keys)
+    expected = flatten(theirs(pad(x, queries), dense, dense, ~keys.mask, False, future)[0], queries)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+    inputs = [x, memory] if kind == "cross" else [x]
+    mine = gradients(found, [*inputs, *ours.parameters()])
+    *reference, weight, bias, output_weight, output_bias = gradients(expected, [*inputs, *theirs.parameters()])
+    weights, biases = weight.chunk(3), bias.chunk(3)
+    reference += [part for pair in zip(weights, biases) for part in pair] + [output_weight, output_bias]
+    for one, other in zip(mine, reference, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_grouped_heads_are_full_heads_with_repeated_keys_and_values():
+    segments, x = Segments.of([3, 4]), torch.randn(7, D)
+    grouped = randomise(MultiHeadAttention(D, HEADS, num_kv_heads=2))
+    full = MultiHeadAttention(D, HEADS)
+    state = grouped.state_dict()
+    for name in ("key.weight", "key.bias", "value.weight", "value.bias"):
+        state[name] = state[name].unflatten(0, (2, -1)).repeat_interleave(2, 0).flatten(0, 1)
+    full.load_state_dict(state)
+    torch.testing.assert_close(grouped(x, segments), full(x, segments))
+
+
+def test_widths_of_keys_and_values_are_free():
+    attention = MultiHeadAttention(D, HEADS, d_k=3, d_v=5, num_kv_heads=2)
+    shapes = {name: tuple(p.shape) for name, p in attention.named_parameters() if "weight" in name}
+    assert shapes == {
+        "query.weight": (12, D),
+        "key.weight": (6, D),
+        "value.weight": (10, D),
+        "output.weight": (D, 20),
+    }
+    assert attention(torch.randn(7, D), Segments.of([3, 4])).shape == (7, D)
+
+
+@pytest.mark.parametrize("scheme", [None, *SCHEMES])
+@torch.no_grad()
+def test_a_token_at_a_time_equals_all_at_once(scheme):
+    rows, length, d_k, d_v = 3, 20, 32, 40  # longer than the first room of a cache, and than the reach of no scheme
+    positions = AttentionPositions(scheme, 32, HEADS, d_k, d_v) if scheme else None
+    attention = randomise(MultiHeadAttention(D, HEADS, d_k, d_v, 2, positions=positions))
+    x, cache = torch.randn(rows, length, D), KVCache()
+    steps = torch.stack([attention.step(token, cache) for token in x.unbind(1)], 1)
+    at_once = attention(x.flatten(0, 1), Segments.of([length] * rows), causal=True)
+    torch.testing.assert_close(steps.flatten(0, 1), at_once, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_the_rows_of_a_source_recall_its_memory():
+    attention, beam = randomise(MultiHeadAttention(D, HEADS, d_v=5, num_kv_heads=2)), 2
+    lengths = [3, 1, 4]
+    memory, x = torch.randn(8, D), torch.randn(len(lengths) * beam, D)
+    remembered = attention.remember(memory, Segments.of(lengths))
+    of_rows = Segments.of([beam] * len(lengths))
+    expected = attention.cross(x, of_rows, memory, Segments.of(lengths))
+    torch.testing.assert_close(attention.recall(x, remembered), expected)
+    kept = attention.recall(x[[4, 5, 0, 1]], remembered.select(torch.tensor([2, 0])))
+    torch.testing.assert_close(kept, expected[[4, 5, 0, 1]])
+
+
+def test_a_cache_holds_what_it_was_given_through_growth_and_selection():
+    tokens = torch.randn(40, 2, 4, 1, 3)  # key and value of each of four rows
+    cache, given = KVCache(), tokens[:0]
+    for token in tokens:
+        given = torch.cat((given, token[None]))
+        held = torch.stack(cache.append(*token))  # (2, R, G, t, K)
+        assert torch.equal(held, given.permute(1, 2, 3, 0, 4))
+        if cache.length in (5, 17):
+            rows = torch.tensor([2, 2, 0, 1])
+            cache.select(rows)
+            given = given[:, :, rows]
+    assert cache.length == 40
+
+
+def test_a_cache_that_holds_nothing_can_be_told_to_select():
+    cache = KVCache()
+    cache.select(torch.tensor([1, 0]))
+    assert (cache.keys, cache.length) == (None, 0)
+
+
+def test_distances_beyond_the_clip_share_a_vector():
+    positions = randomise(AttentionPositions("relative", 64, HEADS, 6, 6))
+    bias = positions.bias(torch.randn(1, HEADS, 1, 6), CLIP + 5)[0, :, 0]  # of one query, which stands at the last key
+    torch.testing.assert_close(bias[:, :5], bias[:, :1].expand(-1, 5))
+    assert not torch.isclose(bias[:, 5], bias[:, 6]).any()
+
+
+@pytest.mark.parametrize("scheme", ["sinusoidal", "learned", "binary", "index"])
+def test_vectors_inside_attention_are_added_to_query_key_and_value(scheme):
+    plain = randomise(MultiHeadAttention(D, HEADS, 8, 8))
+    positions = AttentionPositions(scheme, 16, HEADS, 8, 8)
+    inside = MultiHeadAttention(D, HEADS, 8, 8, positions=positions)
+    inside.load_state_dict(plain.state_dict(), strict=False)
+    segments, x = Segments.of([5]), torch.randn(5, D)
+    for part, vectors in zip(
+        (plain.query, plain.key, plain.value), (positions.for_keys, positions.for_keys, positions.for_values)
+    ):
+        shift = vectors(segments.positions, segments.lengths.expand(5)).repeat(1, HEADS)
+        part.register_forward_hook(lambda module, inputs, output, shift=shift: output + shift)
+    torch.testing.assert_close(inside(x, segments), plain(x, segments))
+
+
+def test_rotary_needs_pairs():
+    with pytest.raises(ValueError, match="rotary positions turn pairs of numbers: d_k must be even, found 5"):
+        AttentionPositions("rotary", 16, HEADS, 5, 5)
+
+
+def test_attention_dropout_acts_in_training_only():
+    attention = MultiHeadAttention(D, HEADS, dropout=0.5)
+    x, segments = torch.randn(7, D), Segments.of([3, 4])
+    torch.manual_seed(1)
+    first = attention(x, segments)
+    assert not torch.equal(first, attention(x, segments))
+    torch.manual_seed(1)
+    assert torch.equal(first, attention(x, segments))
+    attention.eval()
+    assert torch.equal(attention(x, segments), attention(x, segments))

@@ -1,0 +1,103 @@
+"""Embeddings: tokens times sqrt(d_model), with their positions."""
+
+import math
+
+import pytest
+import torch
+
+from tests.helpers import VECTORS
+from transduct.blocks.embeddings import Embedding, PositionVectors, embedding_table
+from transduct.functional import positions as schemes
+
+POSITIONS, LENGTHS = torch.tensor([0, 1, 2, 0, 1]), torch.tensor([3, 3, 3, 2, 2])
+D, LONGEST = 16, 12
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("index", 1), ("normalised_index", 1), ("binary", 4), ("one_hot", 12)])
+def test_schemes_with_a_width_of_their_own_are_filled_up(scheme, width):
+    own = PositionVectors(scheme, LONGEST, None)
+    wide = PositionVectors(scheme, LONGEST, 14)
+    assert own.width == width
+    vectors, filled = own(POSITIONS, LENGTHS), wide(POSITIONS, LENGTHS)
+    assert vectors.shape == (5, width)
+    if width == 1:
+        assert torch.equal(filled, vectors.expand(-1, 14))
+    else:
+        assert torch.equal(filled[:, :width], vectors)
+        assert not filled[:, width:].any()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "function"),
+    [
+        ("index", lambda width: schemes.index(POSITIONS).expand(-1, width)),
+        ("normalised_index", lambda width: schemes.normalised_index(POSITIONS, LENGTHS).expand(-1, width)),
+        ("binary", lambda width: schemes.binary(POSITIONS, width)),
+        ("one_hot", lambda width: schemes.one_hot(POSITIONS, width)),
+        ("sinusoidal", lambda width: schemes.sinusoidal(POSITIONS, width)),
+        ("sinusoidal_concatenated", lambda width: schemes.sinusoidal_concatenated(POSITIONS, width)),
+    ],
+)
+def test_each_scheme_is_its_function(scheme, function):
+    assert torch.equal(PositionVectors(scheme, LONGEST, 14)(POSITIONS, LENGTHS), function(14))
+
+
+def test_learned_vectors_are_rows_of_a_table_that_learns():
+    vectors = PositionVectors("learned", LONGEST, 6)
+    found = vectors(POSITIONS, LENGTHS)
+    assert torch.equal(found, vectors.table[POSITIONS])
+    found.sum().backward()
+    assert vectors.table.grad.sum(1).tolist() == [12.0, 12.0, 6.0] + [0.0] * 9  # as often as each position came
+
+
+@pytest.mark.parametrize("longest", [1, 2, 255, 256, 257])
+def test_the_bits_of_the_last_position_fit(longest):
+    vectors = PositionVectors("binary", longest, None)
+    last = vectors(torch.tensor([longest - 1]), torch.tensor([longest]))
+    assert int((last * 2 ** torch.arange(vectors.width)).sum()) == longest - 1
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width", "message"),
+    [
+        ("sinusoidal", None, "positions 'sinusoidal' have no width of their own; give one"),
+        ("learned", None, "positions 'learned' have no width of their own; give one"),
+        ("one_hot", 8, "positions 'one_hot' up to 12 need a width of 12, found 8"),
+        ("binary", 3, "positions 'binary' up to 12 need a width of 4, found 3"),
+    ],
+)
+def test_widths_that_do_not_fit_are_refused(scheme, width, message):
+    with pytest.raises(ValueError, match=message):
+        PositionVectors(scheme, LONGEST, width)
+
+
+TOKENS = torch.tensor([4, 0, 4, 2, 1])
+
+
+@pytest.mark.parametrize("scheme", [None, *VECTORS])
+@pytest.mark.parametrize("mode", ["add", "concatenate"])
+def test_tokens_are_scaled_and_positions_added_or_concatenated(scheme, mode):
+    table = embedding_table(5, D)
+    embedding = Embedding(table, scheme, mode, LONGEST, rate=0.0)
+    x = table[TOKENS] * math.sqrt(D)
+    if scheme is not None:
+        vectors = embedding.positions(POSITIONS, LENGTHS)
+        x = x + vectors if mode == "add" else embedding.projection(torch.cat((x, vectors), -1))
+    torch.testing.assert_close(embedding(TOKENS, POSITIONS, LENGTHS), x)
+
+
+def test_dropout_acts_on_the_sum_in_training_only():
+    embedding = Embedding(embedding_table(5, D), "sinusoidal", "add", LONGEST, rate=0.5)
+    torch.manual_seed(1)
+    dropped, kept = embedding(TOKENS, POSITIONS, LENGTHS), embedding.eval()(TOKENS, POSITIONS, LENGTHS)
+    gone = dropped == 0
+    assert 20 < gone.sum() < 60
+    torch.testing.assert_close(dropped[~gone], 2 * kept[~gone])
+
+
+def test_scaled_embeddings_and_tied_logits_begin_near_one():
+    torch.manual_seed(1)
+    table = embedding_table(500, 64)
+    assert (table * 8).std().item() == pytest.approx(1.0, rel=0.02)
+    hidden = torch.nn.functional.layer_norm(torch.randn(50, 64), (64,))
+    assert (hidden @ table.T).std().item() == pytest.approx(1.0, rel=0.02)

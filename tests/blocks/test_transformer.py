@@ -1,0 +1,116 @@
+"""Encoder and decoder layers are torch's, in both orders of normalisation."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.blocks.test_attention import copied
+from tests.helpers import gradients, randomise
+from transduct.blocks.attention import MultiHeadAttention
+from transduct.blocks.transformer import (
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    LayerShape,
+    Residual,
+    initialise,
+    make_norm,
+)
+from transduct.functional.segments import Segments, flatten, pad
+
+D, HEADS, D_FF = 16, 4, 32
+
+
+def shape_of(norm="pre", rate=0.0, activation="relu", norm_kind="layer"):
+    return LayerShape(D, D_FF, rate, activation, norm, norm_kind)
+
+
+def copy(ours, theirs):
+    """Fill our layer with torch's weights; torch numbers its norms in the order of the sublayers."""
+    ours.feed_forward.inner.load_state_dict(theirs.linear1.state_dict())
+    ours.feed_forward.outer.load_state_dict(theirs.linear2.state_dict())
+    residuals = [part for part in ours.children() if isinstance(part, Residual)]
+    for number, residual in enumerate(residuals, 1):
+        residual.norm.load_state_dict(getattr(theirs, f"norm{number}").state_dict())
+    return ours
+
+
+def check(found, expected, ours, theirs, inputs):
+    """Equal outputs, and equal gradients of the inputs and of what is below everything else."""
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    mine = gradients(found, [*inputs, ours.self_attention.output.weight, ours.feed_forward.inner.weight])
+    reference = gradients(expected, [*inputs, theirs.self_attn.out_proj.weight, theirs.linear1.weight])
+    for one, other in zip(mine, reference, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+in_both_orders = pytest.mark.parametrize("norm", ["pre", "post"])
+
+
+@in_both_orders
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_an_encoder_layer_is_torchs(norm, activation):
+    theirs = nn.TransformerEncoderLayer(D, HEADS, D_FF, 0.0, activation, batch_first=True, norm_first=norm == "pre")
+    randomise(theirs)
+    ours = copy(EncoderLayer(shape_of(norm, activation=activation), copied(theirs.self_attn)), theirs)
+    segments = Segments.of([3, 1, 5])
+    x = torch.randn(segments.total, D, requires_grad=True)
+    expected = flatten(theirs(pad(x, segments), src_key_padding_mask=~segments.mask), segments)
+    check(ours(x, segments), expected, ours, theirs, [x])
+
+
+@in_both_orders
+def test_a_decoder_layer_is_torchs(norm):
+    theirs = nn.TransformerDecoderLayer(D, HEADS, D_FF, 0.0, batch_first=True, norm_first=norm == "pre")
+    randomise(theirs)
+    ours = copy(DecoderLayer(shape_of(norm), copied(theirs.self_attn), copied(theirs.multihead_attn)), theirs)
+    segments, memory_segments = Segments.of([3, 1, 5]), Segments.of([2, 4, 1])
+    x, memory = (torch.randn(s.total, D, requires_grad=True) for s in (segments, memory_segments))
+    future = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    dense = theirs(pad(x, segments), pad(memory, memory_segments), future, None, None, ~memory_segments.mask)
+    found = ours(x, segments, memory, memory_segments)
+    check(found, flatten(dense, segments), ours, theirs, [x, memory])
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+def test_feed_forward_is_two_layers_with_an_activation_between(activation):
+    network, x = randomise(FeedForward(D, D_FF, 0.0, activation)), torch.randn(5, D)
+    inner = getattr(F, activation)(x @ network.inner.weight.T + network.inner.bias)
+    torch.testing.assert_close(network(x), inner @ network.outer.weight.T + network.outer.bias)
+
+
+def test_swiglu_multiplies_by_a_gate():
+    network, x = randomise(FeedForward(D, D_FF, 0.0, "swiglu")), torch.randn(5, D)
+    torch.testing.assert_close(network(x), network.outer(F.silu(network.inner(x)) * network.gate(x)))
+
+
+def test_norms_are_their_formulas():
+    x = torch.randn(5, D)
+    layer, rms = make_norm(shape_of()), make_norm(shape_of(norm_kind="rms"))
+    centred = x - x.mean(-1, keepdim=True)
+    torch.testing.assert_close(layer(x), centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt())
+    torch.testing.assert_close(rms(x), x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt())
+
+
+@in_both_orders
+def test_dropout_falls_on_what_a_sublayer_adds(norm):
+    residual, x = Residual(shape_of(norm, rate=0.5)), torch.randn(50, D)
+    torch.manual_seed(1)
+    found = residual(x, lambda y: torch.ones_like(y))
+    if norm == "pre":
+        assert sorted({round(value, 3) for value in (found - x).flatten().tolist()}) == [0.0, 2.0]
+    residual.eval()
+    added = x + 1.0
+    torch.testing.assert_close(residual(x, torch.ones_like), added if norm == "pre" else residual.norm(added))
+    assert not torch.allclose(found, residual(x, torch.ones_like))
+
+
+def test_initialise_draws_matrices_by_xavier_and_zeroes_biases():
+    layer = EncoderLayer(shape_of(), MultiHeadAttention(D, HEADS))
+    initialise(layer)
+    for part in layer.modules():
+        if isinstance(part, nn.Linear):
+            bound = (6 / sum(part.weight.shape)) ** 0.5
+            assert 0.8 * bound < float(part.weight.detach().abs().max()) <= bound
+            assert not part.bias.any()

@@ -178,7 +178,7 @@ def test_an_unchanged_corpus_is_reused(made, tmp_path):
     shutil.copytree(tmp_path, moved)
     data = DataConfig(train=[TextSource(source="a.s", target="a.t")], root=str(moved))
     manifest = json.loads((moved / "corpus" / "manifest.json").read_text())
-    assert manifest["inputs"]["a.s"] == module._digest(Path(data.root) / "a.s")
+    assert manifest["inputs"]["file a.s"] == module._digest(Path(data.root) / "a.s")
 
 
 def test_whatever_changes_the_corpus_is_noticed_and_named(made, tmp_path, tokenizers):
@@ -188,8 +188,8 @@ def test_whatever_changes_the_corpus_is_noticed_and_named(made, tmp_path, tokeni
         "max_length, max_ratio": {"max_ratio": 5.0},
         "drop_duplicates, max_ratio": {"drop_duplicates": False},
         "drop_duplicates, held_out": {"held_out": 3},
-        "a.s, held_out": {"pairs": [("new", PAIRS[0][1]), *PAIRS[1:]]},
-        "a.s, the source tokenizer": {"tokenizers": (tokenizers[1], tokenizers[1])},
+        "file a.s, held_out": {"pairs": [("new", PAIRS[0][1]), *PAIRS[1:]]},
+        "file a.s, the source tokenizer": {"tokenizers": (tokenizers[1], tokenizers[1])},
         "the source tokenizer, train": {"train": [TextSource(source="a.s", target="a.t", weight=2.0)]},
         "replace, train": {"replace": [Replacement("both", "a", "b")]},
     }
@@ -299,9 +299,11 @@ def test_other_failures_of_the_system_are_not_called_a_full_disk(tmp_path):
 def test_a_folder_of_other_files_is_left_alone(made, tmp_path):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "thesis.tex").touch()
-    with pytest.raises(TransductError, match="corpus: holds files but no corpus; choose a new folder, or empty it"):
+    with pytest.raises(TransductError, match="corpus: exists and is no corpus; choose a new folder, or empty this one"):
         made()
     (tmp_path / "corpus" / "thesis.tex").unlink()
+    with pytest.raises(TransductError, match="exists and is no corpus"):
+        build(tmp_path / "a.s", {}, lambda folder: {}, Recorder())
     assert len(made()[0]) == 100
 
 

@@ -129,8 +129,8 @@ def build(directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[s
     """
     inputs = json.loads(json.dumps({"format": FORMAT, **inputs}))
     if directory.exists():
-        if not (directory / MANIFEST).exists() and any(directory.iterdir()):
-            raise TransductError(f"{directory}: holds files but no corpus; choose a new folder, or empty it")
+        if directory.is_file() or (any(directory.iterdir()) and not (directory / MANIFEST).exists()):
+            raise TransductError(f"{directory}: exists and is no corpus; choose a new folder, or empty this one")
         reason = _reason_to_rebuild(directory, inputs)
         if reason is None:
             corpus = Corpus(directory)
@@ -228,13 +228,13 @@ def prepare(
         filters = Filters(data, held)
         weights: list[tuple[int, int, float]] = []
         manifest = write_rows(folder, 2, _kept_columns(data, tokenizers, filters, weights, notify))
-        kept, left_out = (
-            manifest["rows"],
-            ", ".join(f"{n:,} {reason.replace('_', ' ')}" for reason, n in filters.dropped.items() if n),
+        counts = ", ".join(
+            f"{count:,} {reason.replace('_', ' ')}" for reason, count in filters.dropped.items() if count
         )
-        if not kept:
-            raise TransductError(f"no pair is left to train on (left out: {left_out}); check the files and the filters")
-        notify(f"corpus prepared: {kept:,} pairs" + (f" (left out: {left_out})" if left_out else ""))
+        left_out = f" (left out: {counts})" if counts else ""
+        if not manifest["rows"]:
+            raise TransductError(f"no pair is left to train on{left_out}; check the files and the filters")
+        notify(f"corpus prepared: {manifest['rows']:,} pairs{left_out}")
         return manifest | {"weights": weights, "dropped": filters.dropped}
 
     return build(directory, _inputs(data, tokenizers), fill, notify)
@@ -248,11 +248,10 @@ def _inputs(data: DataConfig, tokenizers: Sequence[Tokenizer]) -> dict[str, Any]
     for name in chain.from_iterable(source.files() for source in data.train):
         path = Path(data.root) / name
         try:
-            inputs[name] = _digest(path)
+            inputs[f"file {name}"] = _digest(path)
         except OSError as error:
-            raise TransductError(
-                f"{path}: cannot be read ({error.strerror}); correct data.train or data.root"
-            ) from error
+            reason = error.strerror
+            raise TransductError(f"{path}: cannot be read ({reason}); correct data.train or data.root") from error
     return inputs
 
 

@@ -27,8 +27,8 @@ def plan(
     Args:
         lengths: (n, sides) tokens of each example on each side.
         budget: the most tokens a batch may hold on its fuller side; a longer example is a batch of its own.
-        weights: (start, stop, copies) for runs of examples that are not to come exactly once: the whole part of
-            `copies` comes always, the rest with that probability, drawn anew each epoch.
+        weights: (start, stop, copies), in order, for runs of examples that are not to come exactly once: the whole part
+            of `copies` comes always, the rest with that probability, drawn anew each epoch.
         window: examples planned at a time.
 
     Returns:
@@ -50,12 +50,12 @@ def _copies(count: int, weights: Sequence[tuple[int, int, float]], random: np.ra
     everything: Indices = np.arange(count, dtype=np.int32 if count < 2**31 else np.int64)
     if all(copies == 1.0 for _, _, copies in weights):
         return everything
-    parts = []
+    parts, before = [], 0
     for start, stop, copies in weights:
         run = everything[start:stop]
-        parts += [run] * int(copies)
-        parts.append(run[random.random(len(run)) < copies % 1.0])
-    return np.concatenate(parts)
+        parts += [everything[before:start], *[run] * int(copies), run[random.random(len(run)) < copies % 1.0]]
+        before = stop
+    return np.concatenate([*parts, everything[before:]])
 
 
 def _cut(order: Indices, lengths: NDArray[Any], budget: int) -> list[Indices]:

@@ -1,0 +1,129 @@
+"""The order of data is a pure function that loses nothing, repeats nothing and fills its batches."""
+
+import numpy as np
+import pytest
+
+from transduct.data.batching import load, plan
+
+RANDOM = np.random.default_rng(1)
+# Sentence lengths as corpora have them: log-normal, about 25 tokens, both sides alike.
+SOURCE = np.clip(np.exp(RANDOM.normal(3.1, 0.55, 20_000)), 1, 200)
+LENGTHS = np.stack((SOURCE, np.clip(SOURCE * RANDOM.normal(1.1, 0.2, 20_000), 1, 250)), 1).astype(np.int32)
+FEW = LENGTHS[:500]
+
+
+def same(one, other):
+    return len(one) == len(other) and all(np.array_equal(a, b) for a, b in zip(one, other))
+
+
+def counts(batches, size=500):
+    return np.bincount(np.concatenate(batches), minlength=size)
+
+
+def fuller_side(batch, lengths):
+    return lengths[batch].sum(0).max()
+
+
+def test_a_plan_depends_on_its_arguments_alone():
+    first = plan(FEW, 1, 2, 1000)
+    assert same(first, plan(FEW.copy(), 1, 2, 1000))
+    assert not same(first, plan(FEW, 1, 3, 1000))
+    assert not same(first, plan(FEW, 2, 2, 1000))
+
+
+@pytest.mark.parametrize("window", [1, 7, 100, 500, 10_000])
+@pytest.mark.parametrize("budget", [1, 60, 1000, 10**9])
+def test_every_example_comes_exactly_once_and_the_budget_holds(budget, window):
+    batches = plan(FEW, 1, 0, budget, window=window)
+    assert (counts(batches) == 1).all()
+    for batch in batches:
+        assert len(batch) == 1 or fuller_side(batch, FEW) <= budget
+
+
+def test_a_batch_does_not_cross_a_window():
+    whole = plan(FEW, 1, 0, 10**9)
+    windows = plan(FEW, 1, 0, 10**9, window=200)
+    assert [len(batch) for batch in whole] == [500]
+    assert sorted(len(batch) for batch in windows) == [100, 200, 200]
+
+
+def test_budgets_are_used_and_lengths_within_a_batch_are_alike():
+    batches = plan(LENGTHS, 1, 0, 4096)
+    used = sum(fuller_side(batch, LENGTHS) for batch in batches) / (4096 * len(batches))
+    assert used > 0.95
+    padded = sum(len(batch) * LENGTHS[batch].max(0).sum() for batch in batches)
+    assert LENGTHS.sum() / padded > 0.85
+
+
+def test_long_and_short_batches_come_in_random_order():
+    batches = plan(LENGTHS, 1, 0, 4096)
+    lengths = np.array([LENGTHS[batch].mean() for batch in batches])
+    assert abs(np.corrcoef(lengths, np.arange(len(batches)))[0, 1]) < 0.2
+
+
+def test_epochs_put_other_examples_together():
+    mates = [{frozenset(batch.tolist()) for batch in plan(LENGTHS, 1, epoch, 4096)} for epoch in (0, 1)]
+    assert len(mates[0] & mates[1]) < len(mates[0]) / 4  # the shortest sentences always meet each other
+
+
+@pytest.mark.parametrize("sides", [1, 2, 3])
+def test_any_number_of_sides_counts(sides):
+    lengths = np.random.default_rng(sides).integers(0, 30, (200, sides))
+    batches = plan(lengths, 1, 0, 100)
+    assert (counts(batches, 200) == 1).all()
+    assert max(fuller_side(batch, lengths) for batch in batches) <= 100
+
+
+def test_nothing_to_plan_is_no_batch():
+    assert plan(FEW[:0], 1, 0, 100) == []
+
+
+def test_copies_come_as_often_as_their_weight_says():
+    weights = [(0, 100, 2.0), (100, 300, 1.0), (300, 500, 0.5)]
+    found = [counts(plan(FEW, 1, epoch, 1000, weights)) for epoch in range(20)]
+    for times in found:
+        assert (times[:100] == 2).all()
+        assert (times[100:300] == 1).all()
+        assert set(times[300:]) == {0, 1}
+    shares = np.mean(found, 0)[300:]
+    assert 0.45 < shares.mean() < 0.55
+    assert len({tuple(times[300:]) for times in found}) == 20  # drawn anew each epoch
+    assert same(plan(FEW, 1, 3, 1000, weights), plan(FEW, 1, 3, 1000, weights))
+
+
+def test_a_fraction_adds_to_the_whole_copies():
+    times = np.mean([counts(plan(FEW, 1, epoch, 1000, [(0, 500, 2.25)])) for epoch in range(20)], 0)
+    assert times.min() >= 2
+    assert 2.2 < times.mean() < 2.3
+
+
+def test_examples_without_a_weight_come_once():
+    times = counts(plan(FEW, 1, 0, 1000, [(100, 200, 3.0)]))
+    assert (times == np.repeat([1, 3, 1], [100, 100, 300])).all()
+
+
+@pytest.mark.parametrize("budget", [0, -5])
+def test_a_budget_that_holds_nothing_is_refused(budget):
+    with pytest.raises(ValueError, match=f"the token budget of a batch is {budget}, must be at least 1"):
+        plan(FEW, 1, 0, budget)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("start", [0, 5])
+def test_ranks_share_an_epoch_without_loss_or_repeat(start, world):
+    batches = plan(FEW, 1, 0, 1000)
+    shares = [list(load(batches, lambda batch: batch, start, rank, world)) for rank in range(world)]
+    turns = [share[turn] for turn in range(len(shares[0])) for share in shares if turn < len(share)]
+    assert same(turns, batches[start:])
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_workers_change_nothing(workers):
+    batches = plan(FEW, 1, 0, 3000)
+    found = list(load(batches, lambda batch: FEW[batch], start=1, workers=workers))
+    assert same(found, [FEW[batch] for batch in batches[1:]])
+
+
+def test_an_epoch_that_is_over_gives_nothing():
+    batches = plan(FEW, 1, 0, 1000)
+    assert list(load(batches, lambda batch: batch, start=len(batches), workers=2)) == []

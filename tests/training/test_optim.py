@@ -1,0 +1,97 @@
+"""Schedules reach their peak and go down as said; the optimiser decays matrices only."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from transduct.training.optim import MovingAverage, clip_gradients, make_optimiser, paper_rate, rate
+
+SCHEDULES = ["inverse_sqrt", "linear", "cosine", "constant"]
+PEAK, WARMUP, STEPS = 2e-3, 10, 50
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_rate_rises_in_a_straight_line_and_peaks_where_the_warm_up_ends(schedule):
+    rates = [rate(schedule, PEAK, WARMUP, STEPS, step) for step in range(1, STEPS + 1)]
+    assert rates[:WARMUP] == pytest.approx([PEAK * step / WARMUP for step in range(1, WARMUP + 1)])
+    assert max(rates) == rates[WARMUP - 1] == PEAK
+    assert rates[WARMUP - 1 :] == sorted(rates[WARMUP - 1 :], reverse=True)
+    assert min(rates) >= 0.0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "half", "end"),
+    [
+        ("inverse_sqrt", PEAK / math.sqrt(3), PEAK / math.sqrt(5)),
+        ("linear", PEAK / 2, 0.0),
+        ("cosine", PEAK / 2, 0.0),
+        ("constant", PEAK, PEAK),
+    ],
+)
+def test_half_way_down_and_at_the_end(schedule, half, end):
+    assert rate(schedule, PEAK, WARMUP, STEPS, 30) == pytest.approx(half)
+    assert rate(schedule, PEAK, WARMUP, STEPS, STEPS) == pytest.approx(end)
+    assert rate(schedule, PEAK, WARMUP, STEPS, 2 * STEPS) >= 0.0
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("warmup", "steps"), [(0, 10), (1, 10), (10, 10), (0, 1)])
+def test_a_schedule_without_a_warm_up_or_without_a_way_down_is_no_error(schedule, warmup, steps):
+    rates = [rate(schedule, PEAK, warmup, steps, step) for step in range(1, steps + 1)]
+    assert all(0.0 <= value <= PEAK for value in rates)
+
+
+@pytest.mark.parametrize("step", [1, 100, 4000, 4001, 100_000])
+def test_the_papers_rate_is_the_inverse_square_root_with_its_own_peak(step):
+    peak = (512 * 4000) ** -0.5
+    assert paper_rate(512, 4000, step) == pytest.approx(rate("inverse_sqrt", peak, 4000, 0, step))
+    assert paper_rate(512, 4000, step) == 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
+
+
+def test_only_matrices_decay():
+    model = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
+    optimiser = make_optimiser(model, (0.9, 0.98), 1e-9, weight_decay=0.5)
+    for group in optimiser.param_groups:
+        group["lr"] = 0.1
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimiser.step()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter, before[name] * (0.95 if parameter.ndim > 1 else 1.0))
+
+
+@pytest.mark.parametrize("model", [nn.Linear(3, 2, bias=False), nn.LayerNorm(2)], ids=["matrices", "vectors"])
+def test_a_model_of_one_kind_of_parameters_is_no_error(model):
+    assert len(make_optimiser(model, (0.9, 0.98), 1e-9, 0.0).param_groups) == 1
+
+
+@pytest.mark.parametrize(("most", "expected"), [(0.0, 5.0), (10.0, 5.0), (1.0, 1.0)])
+def test_gradients_are_clipped_to_a_joint_norm(most, expected):
+    model = nn.Linear(1, 1)
+    model.weight.grad, model.bias.grad = torch.tensor([[3.0]]), torch.tensor([-4.0])
+    assert clip_gradients(model, most) == 5.0
+    assert clip_gradients(model, 0.0) == pytest.approx(expected)
+    assert model.weight.grad.item() == pytest.approx(0.6 * expected)
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_a_norm_that_is_not_finite_is_told_and_clips_nothing(bad):
+    model = nn.Linear(1, 1)
+    model.weight.grad, model.bias.grad = torch.tensor([[bad]]), torch.tensor([2.0])
+    assert not math.isfinite(clip_gradients(model, 1.0))
+    assert model.bias.grad.item() == 2.0
+
+
+def test_the_moving_average_follows_the_weights():
+    model = nn.Linear(2, 1)
+    average, expected = MovingAverage(model, 0.9), model.weight.detach().clone()
+    for _ in range(3):
+        with torch.no_grad():
+            model.weight += 1.0
+        average.update(model)
+        expected = 0.9 * expected + 0.1 * model.weight.detach()
+    torch.testing.assert_close(average.weights["weight"], expected)
+    torch.testing.assert_close(average.weights["bias"], model.bias.detach())

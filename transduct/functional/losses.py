@@ -67,7 +67,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                     loss += smoothing * (log_z.sum() - logits.sum() / size)
                 if wanted:  # d loss / d logits = softmax - (1 - e) one-hot - e / V
                     grad = logits.sub_(log_z).exp_().sub_(smoothing / size)
-                    grad.scatter_add_(1, labels, grad.new_full(labels.shape, smoothing - 1.0))
+                    grad.scatter_(1, labels, grad.gather(1, labels) + (smoothing - 1.0))
                     grad = grad.to(dtype)
                     hidden_grad[rows] = grad @ cast
                     weight_grad += grad.T @ piece

@@ -27,7 +27,7 @@ from transduct.errors import TransductError
 Row = Sequence[str]  # a source and its translations
 Errors = Literal["strict", "replace", "surrogateescape"]
 
-CHUNK = 10_000  # pairs handed on at a time
+CHUNK = 2_000  # pairs handed on at a time: encoded, they take some 10 MB
 BLOCK = 1 << 20  # bytes read at a time
 FORMATS = (".tsv", ".jsonl", ".parquet")
 COMPRESSIONS = (".gz", ".xz", ".zst")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 from sacrebleu.metrics.base import Metric, Score
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -151,9 +152,9 @@ def _streams(references: Sequence[Sequence[str]]) -> list[tuple[Any, ...]]:
 
 def _sacrebleu_metric(name: str, tokenize: str) -> Metric:
     if name == "chrf":
-        return CHRF()
+        return _of_one_type(CHRF())
     if name == "ter":
-        return TER()
+        return _of_one_type(TER())
     if name != "bleu":
         plain = ", ".join(PLAIN_METRICS)
         raise TransductError(
@@ -174,6 +175,23 @@ def _sacrebleu_metric(name: str, tokenize: str) -> Metric:
         raise TransductError(
             f"BLEU's tokenizer '{tokenize}' could not be fetched ({error}); connect once, or choose another"
         ) from error
+
+
+def _of_one_type(metric: Metric) -> Metric:
+    """`metric`, giving every bootstrap score as the float32 that it gives almost all of them.
+
+    sacrebleu 2.6 gives a plain 0.0 or 1.0 where nothing matches, and its mean of both types is a TypeError.
+    """
+    compute = metric._compute_score_from_stats
+
+    def computed(stats: Any) -> Score:
+        score = compute(stats)
+        if isinstance(stats, np.ndarray):  # a resample; the corpus itself comes as a list
+            score.score = np.float32(score.score)
+        return score
+
+    metric._compute_score_from_stats = computed
+    return metric
 
 
 def _interval(score: Score, signature: str) -> dict[str, Any]:

@@ -89,8 +89,9 @@ def train(
     ] = None,
     valid_target: Annotated[str | None, typer.Option(help="Its translation.")] = None,
 ) -> None:
-    """Train a recipe, or a translator from two files.
+    r"""Train a recipe, or a translator from two files.
 
+    \b
     Examples:
     transduct train recipes/multi30k_en_de.yaml data.root=DATA --profile cpu --out runs/en-de
     transduct train --source train.de --target train.en --out runs/de-en

@@ -8,7 +8,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +21,7 @@ import transduct.tasks
 from transduct.config import Recipe, dump, load_recipe, merge, parse_override, record
 from transduct.errors import TransductError
 from transduct.training.checkpoint import CONFIG, disk_error, read_json, write_file
+from transduct.training.distributed import Ranks
 from transduct.training.log import Event, ignore
 from transduct.training.trainer import Terms, TrainingConfig, fit, pick_device, seed_generators
 
@@ -93,17 +94,25 @@ def train(
         TrainingFailed: training diverged or was stopped by a signal.
     """
     task: Task = _task_module(recipe.task).create(recipe, directory, notify)
-    with _claimed(directory, recipe, resume, notify):
+    ranks = Ranks.join(pick_device(task.training.device))
+    claim = _claimed(directory, recipe, resume, notify) if ranks.rank == 0 else nullcontext()
+    with claim:
+        ranks.wait()
         model_directory = directory / "model"
         if (model_directory / CONFIG).exists():
             notify(f"{directory}: this run is finished; its model is {model_directory}")
             return model_directory
-        task.prepare()
+        if ranks.rank == 0:
+            task.prepare()
+        ranks.wait()
+        if ranks.rank != 0:  # finds what rank 0 has made
+            task.prepare()
         seed_generators(task.training.seed)
         model = task.build_model()
         notify(f"model: {sum(p.numel() for p in model.parameters()):,} parameters")
         state = fit(model, task.training, directory, task.batches, task.loss, task.evaluate, report)
-        task.save(model, model_directory, asdict(state))
+        if ranks.rank == 0:
+            task.save(model, model_directory, asdict(state))
     return model_directory
 
 

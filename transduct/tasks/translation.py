@@ -288,7 +288,12 @@ def prepare_tokenizers(
     """The run's tokenizers: trained once and saved before step 0, ever after loaded."""
     paths = [directory / name for name in TOKENIZERS[config.shared]]
     if not all(path.exists() for path in paths):
-        pairs = (pair for corpus in data.train for chunk in read_pairs(corpus, Path(data.root), data.replace) for pair in chunk)
+        pairs = (
+            pair
+            for corpus in data.train
+            for chunk in read_pairs(corpus, Path(data.root), data.replace)
+            for pair in chunk
+        )
         for path, tokenizer in zip(paths, train_tokenizers(pairs, config)):
             beside = path.with_suffix(".part")
             tokenizer.save(beside)

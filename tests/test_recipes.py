@@ -13,9 +13,15 @@ from transduct.tasks.base import evaluate, train
 from transduct.tasks.translation import TranslationTask
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
-EXPECTED = set(
-    ["multi30k_en_de", "tatoeba_en_de", "pydocs_en_ko", "tatoeba_en_ko", "small_parallel_enja", "cmudict_g2p", "wmt14_en_de"]
-)
+EXPECTED = {
+    "multi30k_en_de",
+    "tatoeba_en_de",
+    "pydocs_en_ko",
+    "tatoeba_en_ko",
+    "small_parallel_enja",
+    "cmudict_g2p",
+    "wmt14_en_de",
+}
 
 
 def test_every_promised_recipe_is_there():

@@ -190,7 +190,7 @@ def _of_one_type(metric: Metric) -> Metric:
             score.score = np.float32(score.score)
         return score
 
-    metric._compute_score_from_stats = computed
+    metric._compute_score_from_stats = computed  # type: ignore[method-assign]
     return metric
 
 

@@ -38,6 +38,12 @@ def test_draws_follow_the_probabilities_that_are_left(cut, expected):
     assert drawn(**cut).tolist() == pytest.approx(expected, abs=1e-3)
 
 
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4])
+def test_top_p_stops_where_its_mass_is_reached(tokens):
+    found = draw(torch.zeros(100, 4), torch.arange(100) / 100, top_p=tokens / 4)  # of four equal probabilities
+    assert len(found.unique()) == tokens
+
+
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2**-24, 1 - 2**-53, 1.0])
 @pytest.mark.parametrize("cut", [{}, {"top_k": 2}, {"top_p": 0.5}], ids=str)
 def test_what_cannot_come_never_comes_whatever_the_draw(uniform, cut):

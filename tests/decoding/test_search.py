@@ -36,6 +36,34 @@ def forced_score(model, memory, tokens):
 
 
 @torch.no_grad()
+def plain_beam_search(model, memory, beam, limit, alpha):
+    """Beam search with lists, nothing cached: the ranks and tokens of the finished hypotheses."""
+    live, finished = [(0.0, [])], []
+    for length in range(1, limit + 1):
+        inputs = torch.tensor([[BEGIN, *tokens] for _, tokens in live])
+        of_rows = Segments.of([length] * len(live))
+        sources = Segments.of([len(memory)] * len(live))
+        hidden = model.decode(inputs.flatten(), of_rows, memory.repeat(len(live), 1), sources)
+        steps = model.logits(hidden).view(len(live), length, -1)[:, -1].log_softmax(-1).double()
+        candidates = [
+            (score + step, tokens, token)
+            for (score, tokens), row in zip(live, steps.tolist())
+            for token, step in enumerate(row)
+            if length < limit or token == END
+        ]
+        candidates = sorted(candidates, key=lambda candidate: -candidate[0])[: 2 * beam]
+        finished += [
+            (score / length_penalty(length, alpha), tokens)
+            for score, tokens, token in candidates[:beam]
+            if token == END
+        ]
+        live = [(score, [*tokens, token]) for score, tokens, token in candidates if token != END][:beam]
+        if len(finished) >= beam:
+            break
+    return sorted(finished, key=lambda hypothesis: -hypothesis[0])[:beam]
+
+
+@torch.no_grad()
 def greedy(model, memory, limit):
     """The likeliest token again and again, nothing cached."""
     tokens, segments = [], Segments.of([len(memory)])
@@ -70,6 +98,19 @@ def test_scores_are_those_of_forced_decoding_and_sorted_after_the_penalty(model,
             assert h.score == pytest.approx(forced_score(model, part, h.tokens), abs=1e-4)
             assert h.rank == pytest.approx(h.score / ((5 + len(h.tokens) + 1) / 6) ** alpha)
         assert [h.rank for h in hypotheses] == sorted((h.rank for h in hypotheses), reverse=True)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("beam", [1, 2, 3, 5])
+@pytest.mark.parametrize("seed", [3, 4])
+def test_search_is_beam_search_as_it_is_written_down(seed, beam, alpha):
+    model, lengths, limits = tiny(seed=seed, source_size=6, target_size=6), [5, 2, 7, 3, 1, 6], [9, 3, 1, 12, 12, 6]
+    memory, segments = encode(model, lengths)
+    found = find(model, memory, segments, beam, limits, alpha)
+    for part, limit, hypotheses in zip(memory.split(lengths), limits, found):
+        expected = plain_beam_search(model, part, beam, limit, alpha)
+        assert [h.tokens for h in hypotheses] == [tokens for _, tokens in expected]
+        assert [h.rank for h in hypotheses] == pytest.approx([rank for rank, _ in expected], abs=1e-4)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])

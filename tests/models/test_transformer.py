@@ -132,6 +132,20 @@ def test_asking_for_weights_changes_nothing_and_gives_two_a_layer():
     assert torch.equal(weights[2], weights[2].tril())
 
 
+@in_every_place
+@torch.no_grad()
+def test_in_bfloat16_everything_stays_in_bfloat16(positions, position_mode):
+    model = tiny(positions=positions, position_mode=position_mode, d_v=20, num_kv_heads=2)
+    expected = run(model)
+    found = run(model.bfloat16())
+    assert found.dtype == torch.bfloat16
+    errors = (found.float() - expected).abs()
+    assert float(errors.mean()) < 0.05 * float(expected.abs().mean())
+    memory = model.encode(*tokens_of(SOURCES))
+    logits, _ = model.step(torch.tensor([1] * 3), model.start(memory, Segments.of(SOURCES), 1))
+    assert logits.dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize(("size", "millions"), [("base", 63.1), ("big", 214.2)])
 def test_the_papers_models_have_their_papers_size(size, millions):
     with torch.device("meta"):

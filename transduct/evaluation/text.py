@@ -78,6 +78,8 @@ def paired_test(
 ) -> dict[str, float]:
     """How likely each metric's difference is chance: p-values by paired bootstrap (`sacrebleu --paired-bs`).
 
+    Equal scores have a p-value of 1, where sacrebleu, which counts larger differences only, says 1/1001.
+
     Raises TransductError as `corpus_scores` does.
     """
     _check(hypotheses, references)
@@ -86,7 +88,7 @@ def paired_test(
     instances = {name: _sacrebleu_metric(name, tokenize) for name in metrics}
     _, columns = PairedTest(systems, instances, _streams(references), test_type="bs", n_samples=RESAMPLES)()
     results: list[Any] = list(columns.values())[1:]  # the first column holds the systems' names
-    return {name: of_hypotheses.p_value for name, (_, of_hypotheses) in zip(instances, results)}
+    return {name: 1.0 if ours.score == his.score else ours.p_value for name, (his, ours) in zip(instances, results)}
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:

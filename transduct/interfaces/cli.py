@@ -1,15 +1,33 @@
 """The one program, `transduct`. Results go to stdout, progress and errors to stderr; exit 0 done, 1 failed, 2 wrong."""
 
+import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from transduct.config import Recipe
 
+
+class _Program(TyperGroup):
+    """Ends in silence, with 0, when whoever reads its output has had enough (`| head`)."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush at the end
+            raise SystemExit(0) from None
+
+
 app = typer.Typer(
+    cls=_Program,
     help="Train, run and explain models that turn one sequence into another.",
     no_args_is_help=True,
     add_completion=False,
@@ -47,9 +65,6 @@ def main() -> None:
             raise
         print(f"transduct: {error}", file=sys.stderr)
         raise SystemExit(2 if isinstance(error, TransductError) else 1) from None
-    except BrokenPipeError:  # whoever read our output has had enough
-        sys.stderr.close()
-        raise SystemExit(0) from None
 
 
 def _unexpected(kind: type[BaseException], error: BaseException, trace: Any) -> None:
@@ -96,14 +111,16 @@ def train(
     transduct train recipes/multi30k_en_de.yaml data.root=DATA --profile cpu --out runs/en-de
     transduct train --source train.de --target train.en --out runs/de-en
     """
+    from transduct.config import record
     from transduct.interfaces.progress import Watcher
     from transduct.tasks.base import train as train_recipe
+    from transduct.training.trainer import TrainingConfig
 
     paths = [word for word in recipe or [] if "=" not in word]
     overrides = [word for word in recipe or [] if "=" in word]
     directory = out or Path("runs") / (Path(paths[0]).stem if paths else "translation")
     chosen = _chosen_recipe(paths, overrides, profile, directory, resume, source, target, valid_source, valid_target)
-    with Watcher(int(chosen.training.get("steps", 10_000))) as watcher:
+    with Watcher(record(TrainingConfig, chosen.training, "training").steps) as watcher:
         model = train_recipe(chosen, directory, resume, watcher.notify, watcher)
     print(model)
 
@@ -124,10 +141,10 @@ def _chosen_recipe(
     from transduct.errors import TransductError
     from transduct.tasks.base import RECIPE, file_recipe
 
-    if source or target:
+    files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
+    if any(files.values()):
         if paths:
-            raise TransductError(f"found a recipe ({paths[0]}) and --source or --target; give one of them")
-        files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
+            raise TransductError(f"found a recipe ({paths[0]}) and text files; give one of them")
         if resume and (directory / RECIPE).exists():
             return load_recipe(directory / RECIPE, overrides)
         return file_recipe("translation", files, overrides, lambda line: print(line, file=sys.stderr))
@@ -176,18 +193,18 @@ def translate(
     translator = load(model, device, precision)
     if file is None and sys.stdin.isatty():
         return _interactive(translator, options)
-    stream: BinaryIO = sys.stdin.buffer if file is None else file.open("rb")
     output = sys.stdout.buffer
-    for first, lines in _chunks(model, stream, str(file or "stdin")):
-        if attention is not None and first == 0 and lines:
-            _draw(translator, lines[0], attention)
-        for number, found in enumerate(translator.translate(lines, n_best=n_best, **options), first + 1):
-            if n_best > 1:
-                rows = [f"{number}\t{t.score:.6f}\t{t.text}" for t in found.alternatives]
-            else:
-                rows = [f"{found.score:.6f}\t{found.text}" if scores else found.text]
-            output.writelines(f"{row}\n".encode() for row in rows)
-        output.flush()
+    with nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as stream:
+        for first, lines in _chunks(model, stream, str(file or "stdin")):
+            if attention is not None and first == 0:
+                _draw(translator, lines[0], attention)
+            for number, found in enumerate(translator.translate(lines, n_best=n_best, **options), first + 1):
+                if n_best > 1:
+                    rows = [f"{number}\t{t.score:.6f}\t{t.text}" for t in found.alternatives]
+                else:
+                    rows = [f"{found.score:.6f}\t{found.text}" if scores else found.text]
+                output.writelines(f"{row}\n".encode() for row in rows)
+            output.flush()
     return None
 
 

@@ -34,8 +34,8 @@ class Watcher:
         self.bar.stop()
 
     def notify(self, line: str) -> None:
-        """One line above the bar."""
-        self.console.print(line, markup=False)
+        """One line above the bar, never cut in two where stderr is a file."""
+        self.console.print(line, markup=False, soft_wrap=True)
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Show one record of the log."""

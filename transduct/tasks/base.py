@@ -7,6 +7,7 @@ model directory   config.json  model.safetensors  card.md   and what the task ad
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -72,11 +73,11 @@ class Task(Protocol):
         ...
 
 
-def _task_module(name: str) -> Any:
+def _task_module(name: str, source: str = "recipe") -> Any:
     """The one place where a name picks a task's file."""
     names = sorted(m.name for m in iter_modules(transduct.tasks.__path__) if m.name not in ("base", "translator"))
     if name not in names:
-        raise TransductError(f"unknown task '{name}'; known are: {', '.join(names)}")
+        raise TransductError(f"{source}: unknown task '{name}'; known are: {', '.join(names)}")
     return import_module(f"transduct.tasks.{name}")
 
 
@@ -123,12 +124,10 @@ def load(path: str | Path, device: str = "auto", precision: str = "float32") -> 
         TransductError: nothing is there, or it is truncated, of another version, or no model at all.
     """
     directory = _model_directory(path)
-    config = read_json(directory / CONFIG, "a model's configuration")
-    if not isinstance(config.get("task"), str):
-        raise TransductError(f"{directory / CONFIG}: no 'task' in it; give a directory that transduct wrote")
+    config = _configuration(directory)
     if precision not in ("float32", "bfloat16"):
         raise TransductError(f"unknown precision '{precision}'; known are: float32, bfloat16")
-    return _task_module(config["task"]).load(directory, config, pick_device(device), precision)
+    return _task_module(config["task"], str(directory)).load(directory, config, pick_device(device), precision)
 
 
 def evaluate(
@@ -170,7 +169,15 @@ def readable_lines(path: str | Path, stream: BinaryIO, broken: list[int]) -> Ite
 
 
 def _module_of(path: str | Path) -> Any:
-    return _task_module(read_json(_model_directory(path) / CONFIG, "a model's configuration")["task"])
+    return _task_module(_configuration(_model_directory(path))["task"], str(path))
+
+
+def _configuration(directory: Path) -> dict[str, Any]:
+    """What a model directory's `config.json` says; its task at least."""
+    config = read_json(directory / CONFIG, "a model's configuration")
+    if not isinstance(config.get("task"), str):
+        raise TransductError(f"{directory / CONFIG}: no 'task' in it; give a directory that transduct wrote")
+    return config
 
 
 def _model_directory(path: str | Path) -> Path:
@@ -205,21 +212,45 @@ def _claimed(directory: Path, recipe: Recipe, resume: bool, notify: Notify) -> I
         _compare(load_recipe(held), recipe, directory, notify)
     elif directory.exists() and any(p.name != ".lock" for p in directory.iterdir()):
         raise TransductError(f"{directory}: holds files that are no run; choose an empty or a new folder for --out")
+    fresh, made = not held.exists(), not directory.exists()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR)
     except OSError as error:
         raise disk_error(directory, error) from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        write_file(held, dump(asdict(recipe)).encode())
-        yield
+        _lock(lock, directory)
+        try:
+            write_file(held, dump(asdict(recipe)).encode())
+            yield
+        except (TransductError, OSError) as error:
+            if fresh and not any(directory.glob("checkpoints/step_*")):  # so that the corrected call may start afresh
+                _remove(directory, made)
+            if isinstance(error, OSError):
+                raise disk_error(Path(error.filename or directory), error) from error
+            raise
+    finally:
+        os.close(lock)
+
+
+def _lock(handle: int, directory: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             raise TransductError(f"{directory}: another process trains here; wait for it or stop it") from error
-        raise disk_error(Path(error.filename or directory), error) from error
-    finally:
-        os.close(lock)
+        raise disk_error(directory, error) from error
+
+
+def _remove(directory: Path, made: bool) -> None:
+    """Remove what a run left in a folder that was empty or `made` by it."""
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    if made:
+        directory.rmdir()
 
 
 def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> None:

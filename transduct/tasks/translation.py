@@ -123,10 +123,16 @@ class TranslationTask:
         self._validation: tuple[list[str], list[list[str]]] | None = None
 
     def prepare(self) -> None:
-        """Train the tokenizers if the run has none yet, and prepare the corpus if it is not there as it should be."""
+        """Train the tokenizers if the run has none yet, and prepare the corpus if it is not there as it should be.
+
+        What is short is read first, so that a mistake in it is found before hours of work.
+        """
+        if self.data.valid is not None:
+            self._validation = read_examples(self.data.valid, Path(self.data.root), self.data.replace)
         self.tokenizers = prepare_tokenizers(self.data, self.tokenizer, self.directory, self.notify)
         self.corpus = prepare(self.data, *self.tokenizers, self.directory / "corpus", self.notify)
-        self._validation = self._read_validation()
+        if self.corpus.held_out is not None:
+            self._validation = read_examples(self.corpus.held_out, Path())
 
     def build_model(self) -> Transformer:
         """The Transformer of the recipe for the tokenizers' vocabularies."""
@@ -213,11 +219,6 @@ class TranslationTask:
         for name in TOKENIZERS[self.tokenizer.shared]:
             content[name] = (self.directory / name).read_bytes()
         files.write_directory(directory, content)
-
-    def _read_validation(self) -> tuple[list[str], list[list[str]]] | None:
-        if self.data.valid is not None:
-            return read_examples(self.data.valid, Path(self.data.root), self.data.replace)
-        return read_examples(self.corpus.held_out, Path()) if self.corpus.held_out else None
 
 
 def create(recipe: Recipe, directory: Path, notify: Notify) -> TranslationTask:

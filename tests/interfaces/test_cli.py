@@ -1,0 +1,541 @@
+"""The program as its user meets it: what it prints, where, and how it ends."""
+
+import errno
+import io
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+import yaml
+from safetensors.torch import load_file, save_file
+
+import transduct
+from tests.recipes import tiny_recipe
+from transduct.config import load_recipe
+from transduct.data.samples import generate
+from transduct.interfaces import cli
+from transduct.training import checkpoint
+
+COMMANDS = ["demo", "train", "translate", "predict", "evaluate", "score"]
+TINY = ["training.steps=2", "model.d_model=16", "model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1"]
+STRANGE = ["", "   ", "\t", "a" * 300, "a\0b", "a\rb", "\u2028", "x\u0085y", "\u1100\u1161", "🙂", "</s>", "a b c"]
+
+
+class Input(io.TextIOWrapper):
+    """Stands for stdin."""
+
+    terminal = False
+
+    def isatty(self):
+        return self.terminal
+
+
+@dataclass
+class Done:
+    """How a call of the program ended."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def lines(self):
+        """What was written to stdout, line by line."""
+        assert self.out == b"" or self.out.endswith(b"\n")
+        return self.out.decode().split("\n")[:-1]
+
+
+@pytest.fixture
+def program(monkeypatch, capsysbinary):
+    """Call the program in this process: bytes in, bytes out, an exit status."""
+
+    def call(*words, given=b""):
+        monkeypatch.setattr(cli._Debug, "on", False)
+        monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+        monkeypatch.setattr(sys, "argv", ["transduct", *map(str, words)])
+        monkeypatch.setattr(sys, "stdin", Input(io.BytesIO(given)))
+        capsysbinary.readouterr()
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+        except Exception as error:  # noqa: BLE001 (as Python itself does at the end of a program)
+            sys.excepthook(type(error), error, error.__traceback__)
+            code = 1
+        captured = capsysbinary.readouterr()
+        return Done(code, captured.out, captured.err.decode())
+
+    return call
+
+
+def assert_refused(done, *parts, code=2):
+    """One line that names all the parts, and nothing else."""
+    assert (done.code, done.out) == (code, b"")
+    assert done.err.startswith("transduct: ")
+    assert done.err.count("\n") == 1
+    for part in parts:
+        assert part in done.err
+
+
+def write_pairs(folder, pairs, names=("train.a", "train.b")):
+    """The two sides of some pairs as files; their paths."""
+    paths = [folder / name for name in names]
+    for side, path in enumerate(paths):
+        path.write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+    return paths
+
+
+# help, usage, and how errors look
+
+
+def test_help_comes_without_torch():
+    """A subprocess, for this one has imported everything."""
+    script = f"""
+import sys
+from transduct.interfaces.cli import main
+for words in [["--help"], *[[name, "--help"] for name in {COMMANDS}]]:
+    sys.argv = ["transduct", *words]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, words
+heavy = {{"torch", "numpy", "tokenizers", "pyarrow", "sacrebleu"}} & sys.modules.keys()
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("Usage: ") == len(COMMANDS) + 1
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_an_example(program, command):
+    done = program(command, "--help")
+    assert done.code == 0
+    assert b"Example" in done.out
+    assert f"transduct {command} ".encode() in done.out.replace(b"\n", b" ")
+
+
+def test_these_are_all_commands():
+    assert [command.callback.__name__ for command in cli.app.registered_commands] == COMMANDS
+
+
+@pytest.mark.parametrize("words", [["transmute"], ["translate"], ["translate", "m", "--beam", "x"], ["score", "m"]])
+def test_a_wrong_call_ends_with_2(program, words):
+    done = program(*words)
+    assert (done.code, done.out) == (2, b"")
+    assert "Error: " in done.err
+    assert "Traceback" not in done.err
+
+
+def test_debug_shows_where_an_error_came_from(program, tmp_path):
+    assert_refused(program("translate", tmp_path), "no config.json here")
+    done = program("--debug", "translate", tmp_path)
+    assert done.code == 1
+    assert "Traceback" in done.err
+    assert "_model_directory" in done.err
+
+
+@pytest.mark.parametrize(
+    "error, expected", [(ZeroDivisionError("a\nb"), "ZeroDivisionError: a b ("), (KeyboardInterrupt(), "interrupted")]
+)
+def test_an_error_of_ours_is_one_line_too(monkeypatch, capsys, error, expected):
+    monkeypatch.setattr(cli._Debug, "on", False)
+    cli._unexpected(type(error), error, None)
+    assert capsys.readouterr().err.startswith(f"transduct: {expected}")
+
+
+def test_a_reader_who_has_had_enough_is_no_error(trained_run):
+    command = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()", "translate", str(trained_run)]
+    pipe = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipe.stdout.close()
+    _, said = pipe.communicate(b"a b c\n" * 9)
+    assert (pipe.returncode, said) == (0, b"")
+
+
+# translate
+
+
+def test_a_line_out_for_each_line_in_from_stdin_and_from_a_file(program, trained_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "LINES_AT_ONCE", 5)
+    text = "".join(f"{line}\n" for line in STRANGE)
+    expected = [t.text for t in transduct.load(trained_run).translate(STRANGE)]
+    from_stdin = program("translate", trained_run, given=text.encode())
+    assert (from_stdin.code, from_stdin.lines) == (0, expected)
+    assert any(expected)
+    (tmp_path / "input").write_bytes(text.encode())
+    assert program("translate", trained_run, tmp_path / "input").out == from_stdin.out
+
+
+@pytest.mark.parametrize(
+    "given, count",
+    [(b"", 0), (b"\n", 1), (b"a", 1), (b"a\n", 1), (b"a\n\n", 2), (b"a\r\nb\r\n", 2), (b"a\rb", 1),
+     (b"\xef\xbb\xbfa\n", 1), (b"\xe2\x80\xa8\n\xc2\x85\n\x0b\n\x0c", 4), (b"\0\n\0", 2)],
+)  # fmt: skip
+def test_lines_are_counted_as_wc_does(program, trained_run, given, count):
+    done = program("translate", trained_run, given=given)
+    assert (done.code, len(done.lines)) == (0, count)
+
+
+def test_a_byte_order_mark_is_no_text(program, trained_run):
+    with_mark, without = (program("translate", trained_run, given=mark + b"a b c\n") for mark in (b"\xef\xbb\xbf", b""))
+    assert with_mark.out == without.out
+
+
+def test_bytes_that_are_not_utf8_are_read_with_a_warning(program, trained_run):
+    done = program("translate", trained_run, given=b"a b\n\xff c\nd\nb\xe4r\n")
+    assert (done.code, len(done.lines)) == (0, 4)
+    assert done.err == "transduct: stdin:2: not UTF-8 and 1 more; such bytes were read as U+FFFD\n"
+    replaced = "a b\n\ufffd c\nd\nb\ufffdr\n".encode()
+    assert program("translate", trained_run, given=replaced).out == done.out
+
+
+def test_a_line_that_is_too_long_is_translated_in_pieces_with_a_warning(program, trained_run, caplog):
+    done = program("translate", trained_run, given=b"a b c\n" + b"a b " * 200 + b"\n")
+    assert (done.code, len(done.lines)) == (0, 2)
+    assert "text 2: 400 tokens, the model takes 39: translated in" in caplog.text
+
+
+def test_scores_and_alternatives_stand_before_the_text(program, trained_run):
+    plain = program("translate", trained_run, given=b"a b c\nd e f\n").lines
+    scored = program("translate", trained_run, "--scores", given=b"a b c\nd e f\n").lines
+    assert [line.split("\t", 1)[1] for line in scored] == plain
+    assert all(float(line.split("\t")[0]) < 0 for line in scored)
+    rows = [row.split("\t") for row in program("translate", trained_run, "--n-best", 2, given=b"a b c\nd e f\n").lines]
+    assert {row[0] for row in rows} == {"1", "2"}
+    assert [next(row[1:] for row in rows if row[0] == n) for n in "12"] == [line.split("\t") for line in scored]
+
+
+@pytest.mark.parametrize(
+    "words", [["--beam", 1], ["--length-penalty", 0], ["--batch-tokens", 5], ["--precision", "bfloat16"],
+              ["--temperature", 1, "--top-k", 5, "--top-p", 0.9, "--seed", 3]],
+)  # fmt: skip
+def test_every_way_to_decode_runs_and_repeats_itself(program, trained_run, words):
+    first, again = (program("translate", trained_run, *words, given=b"a b c\nd e f\n") for _ in range(2))
+    assert (first.code, len(first.lines)) == (0, 2)
+    assert first.out == again.out
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--beam", 0], "beam is 0, must be at least 1"),
+        (["--beam", 2, "--n-best", 3], "n_best is 3, the beam only 2; ask for a beam of 3"),
+        (["--top-p", 2], "top_p must be in (0, 1]"),
+        (["--precision", "int3"], "unknown precision 'int3'; known are: float32, bfloat16"),
+        (["--attention", "heads.gif"], "end it in .svg or .png"),
+        (["missing.txt"], "missing.txt: no such file"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(program, trained_run, words, said):
+    assert_refused(program("translate", trained_run, *words, given=b"a\n"), said)
+
+
+def test_attention_is_drawn_for_the_first_line(program, trained_run, tmp_path):
+    picture = tmp_path / "heads.svg"
+    done = program("translate", trained_run, "--attention", picture, given=b"a b c\nd\n")
+    assert (done.code, len(done.lines)) == (0, 2)
+    drawn = picture.read_text(encoding="utf-8")
+    for name in ("encoder.0.self", "decoder.0.self", "decoder.0.cross"):
+        assert f"{name} head 1" in drawn
+        assert f"{name} head 2" in drawn
+
+
+def test_on_a_terminal_it_answers_line_by_line(program, trained_run, monkeypatch):
+    monkeypatch.setattr(Input, "terminal", True)
+    done = program("translate", trained_run, "--beam", 1, given=b"a b c\n\n")
+    expected = transduct.load(trained_run).translate(["a b c", ""], beam=1)
+    assert done.out.decode() == "".join(f"> {translation.text}\n" for translation in expected) + "> "
+    assert done.err == "Write a sentence and press Enter; Ctrl-D ends.\n"
+
+
+# predict, evaluate, score
+
+
+def test_predict_answers_each_input(program, trained_run):
+    done = program("predict", trained_run, "a b c", "", "d")
+    assert done.lines == transduct.load(trained_run).predict(["a b c", "", "d"])
+
+
+def test_evaluate_prints_scores_signatures_and_intervals(program, trained_run, tmp_path):
+    source, reference = write_pairs(tmp_path, [*generate("reverse", 12)])
+    words = ["evaluate", trained_run, "--source", source, "--reference", reference]
+    found = json.loads(program(*words, "--json").out)
+    assert found.keys() == {"scores", "details"}
+    assert found["scores"].keys() == {"bleu", "chrf", "ter", "exact_match"}
+    assert found["details"]["sentences"] == 12
+    low, high = found["details"]["chrf"]["interval"]
+    assert low <= found["details"]["chrf"]["mean"] <= high
+    assert "version:" in found["details"]["bleu"]["signature"]
+    table = program(*words).lines
+    assert [line.split()[0] for line in table] == list(found["scores"])
+    assert [float(line.split()[1]) for line in table] == [round(s, 2) for s in found["scores"].values()]
+
+
+def test_evaluate_reads_the_test_set_of_the_recipe(program, trained_run):
+    for model in (trained_run, trained_run / "model"):
+        found = json.loads(program("evaluate", model, "--json", "--beam", 1).out)
+        assert found["details"]["sentences"] == 8
+
+
+def test_a_model_against_itself_shows_no_difference(program, trained_run):
+    words = ["evaluate", trained_run, "--beam", 1, "--against", trained_run]
+    details = json.loads(program(*words, "--json").out)["details"]
+    assert details["against"]["chrf"] == json.loads(program(*words, "--json").out)["scores"]["chrf"]
+    assert details["p_values"].keys() == {"bleu", "chrf", "ter"}
+    assert min(details["p_values"].values()) > 0.9
+    assert all("against" in line for line in program(*words).lines)
+
+
+def test_score_prints_one_number_a_line(program, trained_run, tmp_path):
+    pairs = [*generate("reverse", 5), ("", ""), ("a", "")]
+    source, target = write_pairs(tmp_path, pairs)
+    done = program("score", trained_run, "--source", source, "--target", target)
+    expected = transduct.load(trained_run).score(*zip(*pairs))
+    assert [float(line) for line in done.lines] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["evaluate", "--source", "a"], "--source and --reference belong together"),
+        (["evaluate", "--source", "none", "--reference", "none"], "none: no such file"),
+        (["evaluate", "--against", "nowhere"], "nowhere: no config.json here"),
+        (["score", "--source", "none", "--target", "none"], "none: no such file"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(program, trained_run, words, said):
+    assert_refused(program(words[0], trained_run, *words[1:]), said)
+
+
+def test_a_model_without_its_run_has_no_test_set(program, trained_run, tmp_path):
+    shutil.copytree(trained_run / "model", tmp_path / "model")
+    assert_refused(program("evaluate", tmp_path / "model"), "names no test set; give --source and --reference")
+
+
+# models that cannot be used
+
+
+def test_a_run_without_a_model_says_how_to_finish_it(program, trained_run, tmp_path):
+    shutil.copy(trained_run / "recipe.yaml", tmp_path)
+    assert_refused(program("translate", tmp_path), "no model yet; finish it with: transduct train --resume")
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def change_config(path, **changes):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def put_pickle_in_place(path):
+    """One that would leave a file behind, were it run."""
+
+    class Malice:
+        def __reduce__(self):
+            return open, (str(path.with_name("it was run")), "w")
+
+    path.write_bytes(pickle.dumps(Malice()))
+
+
+def lose_a_weight(path):
+    weights = load_file(path)
+    weights.popitem()
+    save_file(weights, path)
+
+
+DAMAGES = {
+    "no configuration": ("config.json", lambda path: path.unlink(), "no config.json here; give a run or a model"),
+    "configuration cut": ("config.json", truncate, "config.json: not valid JSON"),
+    "another version": ("config.json", lambda p: change_config(p, format=99), "format 99, this version reads 1 to 1"),
+    "no version": ("config.json", lambda p: change_config(p, format=None), "format None, this version reads 1 to 1"),
+    "no task": ("config.json", lambda p: change_config(p, task=None), "no 'task' in it"),
+    "another task": ("config.json", lambda p: change_config(p, task="base"), "unknown task 'base'; known are: transl"),
+    "no model": ("config.json", lambda p: change_config(p, model=None), "model is empty, expected a mapping"),
+    "no weights": ("model.safetensors", lambda path: path.unlink(), "model.safetensors: cannot be read (No such file"),
+    "weights cut": ("model.safetensors", truncate, "model.safetensors: not a whole safetensors file"),
+    "pickle": ("model.safetensors", put_pickle_in_place, "model.safetensors: not a whole safetensors file"),
+    "a weight lost": ("model.safetensors", lose_a_weight, "the file does not belong to this configuration"),
+    "no tokenizer": ("tokenizer.json", lambda path: path.unlink(), "tokenizer.source.json: cannot be read"),
+    "tokenizer cut": ("tokenizer.json", truncate, "tokenizer.json: not a tokenizer"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("command", ["translate", "evaluate", "score"])
+def test_damaged_models_are_refused(program, trained_run, tmp_path, damage, command):
+    name, harm, said = DAMAGES[damage]
+    model = tmp_path / "model"
+    shutil.copytree(trained_run / "model", model)
+    harm(model / name)
+    source, target = write_pairs(tmp_path, [("a", "a")])
+    files = {"evaluate": "--source {} --reference {}", "score": "--source {} --target {}"}.get(command, "")
+    assert_refused(program(command, model, *files.format(source, target).split()), str(model), said)
+    assert not (model / "it was run").exists()
+
+
+# train
+
+
+def write_recipe(folder, **sections):
+    path = folder / "recipe.yaml"
+    recipe = tiny_recipe(training={"steps": 2}, **sections)
+    path.write_text(yaml.safe_dump({k: v for k, v in vars(recipe).items() if k != "stages"}))
+    return path
+
+
+def test_training_prints_the_model_and_writes_the_resolved_recipe(program, tmp_path):
+    recipe, out = write_recipe(tmp_path), tmp_path / "deep" / "run"
+    done = program("train", recipe, "training.learning_rate=1e-3", "--out", out)
+    assert (done.code, done.lines) == (0, [str(out / "model")])
+    assert "step 2  loss " in done.err
+    assert "step 2  validation: loss" in done.err
+    assert load_recipe(out / "recipe.yaml").training["learning_rate"] == 1e-3
+    assert {path.name for path in out.iterdir()} >= {"recipe.yaml", "log.jsonl", "checkpoints", "model"}
+    files = {"config.json", "model.safetensors", "tokenizer.json", "card.md"}
+    assert {path.name for path in (out / "model").iterdir()} == files
+    assert_refused(program("train", recipe, "--out", out), f"{out}: holds another run; continue it with --resume")
+    for words in ([recipe], []):
+        again = program("train", *words, "--resume", "--out", out)
+        assert (again.code, again.lines) == (0, [str(out / "model")])
+        assert "this run is finished" in again.err
+
+
+def test_resuming_without_a_checkpoint_starts_afresh(program, tmp_path):
+    done = program("train", write_recipe(tmp_path), "--resume", "--out", tmp_path / "run")
+    assert (done.code, done.lines) == (0, [str(tmp_path / "run" / "model")])
+
+
+def test_the_run_is_named_after_its_recipe_and_a_profile_is_laid_over(program, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = write_recipe(tmp_path)
+    recipe.write_text(recipe.read_text() + "profiles: {quick: {training: {steps: 1}}}\n")
+    done = program("train", "recipe.yaml", "--profile", "quick")
+    assert done.lines == ["runs/recipe/model"]
+    assert load_recipe(tmp_path / "runs" / "recipe" / "recipe.yaml").training["steps"] == 1
+    assert_refused(program("train", "recipe.yaml", "--profile", "quik"), "did you mean 'quick'?")
+
+
+def test_two_files_are_enough(program, tmp_path):
+    source, target = write_pairs(tmp_path, [*generate("reverse", 60)])
+    out = tmp_path / "run"
+    done = program("train", "--source", source, "--target", target, "--out", out, *TINY)
+    assert (done.code, done.lines) == (0, [str(out / "model")])
+    assert "60 pairs: model size tiny, 2,000 steps, 2,000 subwords; 6 pairs held out" in done.err
+    assert "corpus prepared: 54 pairs (left out: 6 held out)" in done.err
+    assert len(program("translate", out, given=b"a b\n").lines) == 1
+    resumed = program("train", "--source", source, "--target", target, "--out", out, "--resume")
+    assert "this run is finished" in resumed.err
+
+
+def test_files_to_validate_on_are_used_instead_of_held_out_ones(program, tmp_path):
+    source, target = write_pairs(tmp_path, [*generate("reverse", 60)])
+    valid = write_pairs(tmp_path, [*generate("reverse", 4, "valid")], ["valid.a", "valid.b"])
+    words = ["--source", source, "--target", target, "--valid-source", valid[0], "--valid-target", valid[1]]
+    done = program("train", *words, "--out", tmp_path / "run", *TINY)
+    assert "0 pairs held out" in done.err
+    assert len(json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])["scores"]) == 5
+
+
+BAD_CALLS = {
+    "nothing": ([], "nothing to train; give a recipe, or --source and --target, or --resume with --out"),
+    "no such recipe": (["none.yaml"], "none.yaml: cannot read the recipe"),
+    "two recipes": (["a.yaml", "b.yaml"], "found 2 recipes (a.yaml, b.yaml); give one"),
+    "recipe and files": (["recipe.yaml", "--source", "train.a"], "found a recipe (recipe.yaml) and text files"),
+    "recipe and valid": (["recipe.yaml", "--valid-source", "train.a"], "found a recipe (recipe.yaml) and text files"),
+    "one side": (["--source", "train.a"], "files come in pairs"),
+    "half a validation": (["--source", "train.a", "--target", "train.b", "--valid-source", "a"], "come in pairs"),
+    "files unequal": (["--source", "train.a", "--target", "short"], "train.a has 30 lines and short has 29"),
+    "not UTF-8": (["--source", "train.a", "--target", "latin1"], "latin1:2: byte 2 is 0xe4, which is not UTF-8; conv"),
+    "empty": (["--source", "empty", "--target", "empty"], "empty, empty: no pairs in it"),
+    "no such file": (["--source", "gone", "--target", "train.b"], "gone: no such file"),
+    "recipe unequal": (["files.yaml", "data.train=[{source: train.a, target: short}]"], "short has 29"),
+    "recipe not UTF-8": (["files.yaml", "data.train=[{source: train.a, target: latin1}]"], "latin1:2: byte 2 is 0xe4"),
+    "recipe empty": (["files.yaml", "data.train=[{source: empty, target: empty}]"], "no pairs in it; name files"),
+    "nothing left": (["files.yaml", "data.max_length=2"], "no pair is left to train on (left out: 30 too long)"),
+    "no validation file": (["files.yaml", "data.valid.source=gone"], "gone: no such file"),
+    "unknown key": (["recipe.yaml", "training.step=3"], "unknown key 'training.step'; did you mean 'steps'?"),
+    "unknown section": (["recipe.yaml", "trainin.steps=3"], "unknown key 'trainin'; did you mean 'training'?"),
+    "wrong type": (["recipe.yaml", "training.steps=many"], "training.steps is 'many', expected a valid integer"),
+    "no value": (["recipe.yaml", "training.steps="], "training.steps is empty, expected a valid integer"),
+    "no key": (["recipe.yaml", "=3"], "the override '=3' has no key; write section.key=value"),
+    "impossible steps": (["recipe.yaml", "training.steps=0"], "steps is 0, must be at least 1"),
+    "impossible heads": (["recipe.yaml", "model.num_heads=3"], "recipe: model: "),
+    "impossible average": (["recipe.yaml", "training.average=9"], "average is 9, must be from 1 to keep_checkpoints"),
+    "unknown size": (["recipe.yaml", "model.size=huge"], "unknown model.size 'huge'; known are: tiny, small,"),
+    "unknown family": (["recipe.yaml", "model.family=rnn"], "unknown model.family 'rnn'"),
+    "a derived size": (["recipe.yaml", "model.source_size=9"], "model.source_size cannot be set; set tokenizer.size"),
+    "a derived length": (["recipe.yaml", "model.max_length=9"], "model.max_length cannot be set; set data.max_length"),
+    "unknown task": (["recipe.yaml", "task=poetry"], "unknown task 'poetry'; known are: translation"),
+    "stages": (["recipe.yaml", "stages=[{}]"], "translation trains in one stage; remove 'stages'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_what_cannot_be_trained_is_refused_and_leaves_nothing(program, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    pairs = [*generate("reverse", 30)]
+    write_pairs(tmp_path, pairs)
+    (tmp_path / "short").write_text("".join(f"{target}\n" for _, target in pairs[:-1]))
+    (tmp_path / "latin1").write_bytes(b"a\nb\xe4r\n" + b"c\n" * 28)
+    (tmp_path / "empty").touch()
+    recipe = yaml.safe_load(write_recipe(tmp_path).read_text())
+    files = {"source": "train.a", "target": "train.b"}
+    recipe["data"] = {"train": [files], "valid": files, "workers": 0}
+    (tmp_path / "files.yaml").write_text(yaml.safe_dump(recipe))
+    before = sorted(tmp_path.rglob("*"))
+    words, said = BAD_CALLS[name]
+    done = program("train", *words, "--out", "run")
+    assert_refused(Done(done.code, done.out, done.err.splitlines(keepends=True)[-1]), said)
+    assert "Traceback" not in done.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_of_something_else_is_left_alone(program, tmp_path):
+    recipe, out = write_recipe(tmp_path), tmp_path / "photos"
+    out.mkdir()
+    (out / "holiday.jpg").touch()
+    assert_refused(program("train", recipe, "--out", out), f"{out}: holds files that are no run; choose an empty or")
+    assert_refused(program("train", recipe, "--out", out / "holiday.jpg"), "this is a file; --out names a folder")
+    assert [path.name for path in out.iterdir()] == ["holiday.jpg"]
+
+
+def test_another_runs_data_is_not_mixed_in(program, trained_run, tmp_path):
+    shutil.copytree(trained_run, tmp_path / "run")
+    done = program("train", write_recipe(tmp_path), "model.d_ff=48", "--resume", "--out", tmp_path / "run")
+    assert_refused(done, "its run has data.train=", "resume with the run's own recipe or choose another --out")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_named_and_left_clean(program, tmp_path, monkeypatch, number):
+    def full(handle):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    recipe, out = write_recipe(tmp_path), tmp_path / "run"
+    assert_refused(program("train", recipe, "--out", out), f"{out}/recipe.yaml: the disk is full", "free some space")
+    assert not out.exists()
+
+
+def test_training_that_fails_ends_with_1(program, tmp_path):
+    done = program("train", write_recipe(tmp_path), "training.best=beauty", "--out", tmp_path / "run")
+    assert done.code == 1
+    said = "transduct: training.best is 'beauty', the validation gives: loss, perplexity, bleu, chrf, exact_match\n"
+    assert done.err.endswith(said)
+
+
+# demo
+
+
+def test_the_demo_trains_where_it_is_told(program, tmp_path, monkeypatch):
+    """What it prints is the business of test_demo.py."""
+    asked = []
+    monkeypatch.setattr("transduct.interfaces.demo.run", asked.append)
+    assert program("demo", "--out", tmp_path).code == 0
+    assert asked == [tmp_path]

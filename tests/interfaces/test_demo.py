@@ -1,0 +1,42 @@
+"""The demo prints all its parts, whatever the model has learnt."""
+
+import re
+
+import pytest
+import yaml
+
+from transduct.interfaces import demo
+
+
+@pytest.fixture
+def shrunk(tmp_path, monkeypatch):
+    """The demo's own recipe, made to train for three steps; the folder to train in."""
+    recipe = yaml.safe_load(demo.RECIPE.read_text(encoding="utf-8"))
+    recipe["training"] |= {"steps": 3, "batch_tokens": 200}
+    recipe["model"] |= {"d_model": 16, "d_ff": 16}
+    for part in (recipe["data"]["train"][0], recipe["data"]["valid"], recipe["data"]["test"]):
+        part["count"] = 20
+    path = tmp_path / "demo.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    monkeypatch.setattr(demo, "RECIPE", path)
+    return tmp_path / "runs" / "demo"
+
+
+def test_the_demo_shows_its_work_and_shows_it_again(shrunk, capsys):
+    demo.run(shrunk)
+    shown = capsys.readouterr()
+    translations, alignment, following = (
+        shown.out.index(part) for part in ("Translations:", "Where the decoder looked", "Next:")
+    )
+    assert translations < alignment < following
+    for text in demo.SHOWN:
+        assert f"  {text}\n    -> " in shown.out
+    assert f"transduct translate {shrunk / 'model'} " in shown.out
+    assert re.fullmatch(r"exact match: \d+\.\d %", shown.out.splitlines()[-1])
+    assert "Learning to turn English number names into Korean ones" in shown.err
+    assert "validation: " in shown.err
+    assert (shrunk / "alignment.svg").read_text(encoding="utf-8").startswith("<svg")
+    demo.run(shrunk)
+    again = capsys.readouterr()
+    assert again.out == shown.out
+    assert "this run is finished" in again.err

@@ -1,0 +1,61 @@
+"""What a person is shown while a model trains, on a terminal and in a file."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from transduct.interfaces import progress
+from transduct.interfaces.progress import Watcher
+
+STEP = {"step": 5, "loss": 1.25, "tokens_per_second": 12345.6, "seconds": 3.2, "details": {}}
+SCORES = {"step": 6, "scores": {"bleu": 1.5, "chrf": 20.0}, "details": {"samples": [("a b", "b", "b a")]}}
+DIVERGED = {"step": 3, "diverged": "step 7: loss nan", "rate_scale": 0.5, "try": 1, "details": {}}
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What a watcher writes of some events."""
+
+    def show(*events, terminal=False, lines=()):
+        screen = io.StringIO()
+
+        def console(stderr, **settings):
+            assert stderr, "progress belongs on stderr"
+            return Console(file=screen, force_terminal=terminal, width=80, **settings)
+
+        monkeypatch.setattr(progress, "Console", console)
+        with Watcher(10) as watcher:
+            for line in lines:
+                watcher.notify(line)
+            for event in events:
+                watcher(event)
+        return screen.getvalue()
+
+    return show
+
+
+@pytest.mark.parametrize(
+    "event, text",
+    [
+        (STEP, "step 5  loss 1.250  12,346 tokens/s  3 s\n"),
+        (SCORES, "step 6  validation: bleu 1.50  chrf 20.00\n    a b\n      -> b\n       = b a\n"),
+        (DIVERGED, "training diverged (step 7: loss nan): back to step 3, rate x 0.5\n"),
+    ],
+)
+def test_a_file_gets_a_plain_line_for_each_event(shown, event, text):
+    assert shown(event) == text
+
+
+@pytest.mark.parametrize("line", ["[bold]no markup[/bold]", "word " * 60 + "end", "한국어 " * 50 + "end", "a" * 300])
+def test_a_line_is_written_as_it_is_however_long(shown, line):
+    assert shown(lines=[line]) == line + "\n"
+
+
+def test_a_terminal_gets_a_bar_and_only_news_as_lines(shown):
+    screen = shown(STEP, SCORES, terminal=True)
+    assert "━" in screen
+    assert " 50%" in screen
+    assert "loss 1.250  12,346 tokens/s" in screen
+    assert "step 5 " not in screen
+    assert "step 6  validation: bleu 1.50" in screen

@@ -174,7 +174,7 @@ class Prefix:
         self.prefixes = [prefix for prefix in prefixes for _ in range(beam)]
         self.length = 0
 
-    def __call__(self, logits):
+    def __call__(self, logits, history):
         assert len(logits) == len(self.prefixes)
         for row, prefix in zip(logits, self.prefixes):
             if self.length < len(prefix):

@@ -45,8 +45,7 @@ class KVCache:
     def select(self, rows: Tensor) -> None:
         """Keep these rows, in this order; a row may come twice."""
         if self.keys is not None and self.values is not None:
-            self.keys = self.keys[:, :, : self.length].index_select(0, rows)
-            self.values = self.values[:, :, : self.length].index_select(0, rows)
+            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
 
     def _room(self, held: Tensor | None, new: Tensor) -> Tensor:
         if held is not None and held.shape[2] > self.length:

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 Batch = TypeVar("Batch")
 Indices = NDArray[np.integer[Any]]
+BLUR = 0.1  # lengths are drawn up to a tenth longer before they are sorted
 WINDOW = 2**20  # examples planned at a time, so that a plan's working memory does not grow with the corpus
 
 
@@ -41,7 +42,7 @@ def plan(
     random.shuffle(order)
     batches: list[Indices] = []
     for start in range(0, len(order), window):
-        batches += _cut(order[start : start + window], lengths, budget)
+        batches += _cut(order[start : start + window], lengths, budget, random)
     return [batches[i] for i in random.permutation(len(batches))]
 
 
@@ -58,10 +59,14 @@ def _copies(count: int, weights: Sequence[tuple[int, int, float]], random: np.ra
     return np.concatenate([*parts, everything[before:]])
 
 
-def _cut(order: Indices, lengths: NDArray[Any], budget: int) -> list[Indices]:
-    """Sort by length, the longer side first (ties stay shuffled), and cut where the fuller side reaches the budget."""
+def _cut(order: Indices, lengths: NDArray[Any], budget: int, random: np.random.Generator) -> list[Indices]:
+    """Sort by length, the fuller side first, and cut where it reaches the budget.
+
+    Lengths are blurred a little, for else the same examples would meet in every epoch.
+    """
     sides = np.asarray(lengths[order], dtype=np.int64).reshape(len(order), -1)  # (n, sides)
-    by_length = np.lexsort((sides[:, -1], sides[:, 0], sides.max(1)))
+    blur = 1.0 + BLUR * random.random((len(order), 2), dtype=np.float32)
+    by_length = np.lexsort((sides[:, 0] * blur[:, 0], np.rint(sides.max(1) * blur[:, 1])))
     order, totals = order[by_length], np.cumsum(sides[by_length], 0)
     batches, start = [], 0
     while start < len(order):

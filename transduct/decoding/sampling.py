@@ -41,11 +41,6 @@ class Sampling:
         self.scores = torch.zeros(len(self.draws), dtype=torch.float64, device=device)
 
     @property
-    def tokens(self) -> Tensor:
-        """(R,) the newest token of each row."""
-        return self.history[:, -1]
-
-    @property
     def running(self) -> bool:
         """Whether any sample is not finished yet."""
         return not all(self.finished)

@@ -50,10 +50,10 @@ class Decodes(Protocol):
 
 
 class Filter(Protocol):
-    """Forbids tokens by minus infinity; what it knows of each row follows the rows."""
+    """Forbids tokens by minus infinity; what it remembers of each row follows the rows."""
 
-    def __call__(self, logits: Tensor) -> Tensor:
-        """(R, V) -> (R, V)."""
+    def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
+        """Logits (R, V) after the tokens (R, t) that each row holds so far -> (R, V)."""
         ...
 
     def select(self, rows: Tensor) -> None:
@@ -68,8 +68,8 @@ class Strategy(Protocol):
     hypotheses: list[list[Hypothesis]]
 
     @property
-    def tokens(self) -> Tensor:
-        """(R,) the newest token of each row."""
+    def history(self) -> Tensor:
+        """(R, t) the tokens of each row, the begin token first."""
         ...
 
     @property
@@ -94,11 +94,11 @@ def search(
     """Run `strategy` to the end; for each source its hypotheses, the best first."""
     state = model.start(memory, segments, strategy.beam)
     while strategy.running:
-        logits, state = model.step(strategy.tokens, state)
+        logits, state = model.step(strategy.history[:, -1], state)
         logits = logits.float()
         normaliser = logits.logsumexp(-1)  # (R,)
         for forbid in filters:
-            logits = forbid(logits)
+            logits = forbid(logits, strategy.history)
         rows = strategy.choose(logits, normaliser)
         if rows is not None and strategy.running:
             state.select(rows)
@@ -113,7 +113,7 @@ class Forbid:
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = list(tokens)
 
-    def __call__(self, logits: Tensor) -> Tensor:
+    def __call__(self, logits: Tensor, history: Tensor) -> Tensor:  # noqa: ARG002 (the protocol's)
         logits[:, self.tokens] = float("-inf")
         return logits
 
@@ -143,11 +143,6 @@ class Beam:
         self.history = torch.full((len(limits) * beam, 1), begin, device=device)  # (R, t + 1)
         self.scores = torch.full((len(limits), beam), float("-inf"), dtype=torch.float64, device=device)
         self.scores[:, 0] = 0.0  # all rows of a source begin alike: only the first may be continued
-
-    @property
-    def tokens(self) -> Tensor:
-        """(R,) the newest token of each row."""
-        return self.history[:, -1]
 
     @property
     def running(self) -> bool:

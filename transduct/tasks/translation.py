@@ -319,7 +319,13 @@ def model_config(
         remedy = "data.max_length" if given[0] == "max_length" else "tokenizer.size"
         raise TransductError(f"recipe: model.{given[0]} cannot be set; set {remedy}")
     tied = {} if shared else {"tie": "decoder"}
-    return record(Config, {**SIZES.get(size or "", {}), **tied, **values, **derived}, "model")
+    config = record(Config, {**SIZES.get(size or "", {}), **tied, **values, **derived}, "model")
+    try:
+        with torch.device("meta"):
+            Transformer(config)
+    except ValueError as error:  # widths that do not fit together
+        raise TransductError(f"recipe: model: {error}") from error
+    return config
 
 
 def card(

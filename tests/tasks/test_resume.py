@@ -62,7 +62,7 @@ def run_child(tmp_path: Path, recipe: Path, out: Path, when: str, step: int) -> 
     return found.returncode
 
 
-@pytest.mark.slow()
+@pytest.mark.slow
 def test_a_killed_run_ends_with_the_bytes_of_one_that_was_not(tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(dump(asdict(HARD)))

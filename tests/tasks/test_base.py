@@ -1,0 +1,220 @@
+"""A run directory belongs to one run and one process; what is there is never overwritten or mixed."""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from dataclasses import asdict, replace
+from io import BytesIO
+
+import pytest
+
+import transduct
+from tests.recipes import tiny_recipe
+from transduct.config import dump, load_recipe
+from transduct.errors import TransductError
+from transduct.tasks import base
+from transduct.tasks.translation import TranslationTask
+from transduct.tasks.translator import Translator
+
+SHORT = tiny_recipe(training={"steps": 2})
+
+
+@pytest.fixture
+def run(trained_run, tmp_path):
+    """A copy of a finished run, to be changed."""
+    return shutil.copytree(trained_run, tmp_path / "run")
+
+
+@pytest.fixture
+def unfinished(run):
+    """A copy of a run whose model was not written yet."""
+    shutil.rmtree(run / "model")
+    return run
+
+
+def everything_in(directory):
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_what_a_run_leaves(trained_run):
+    assert {path.name for path in trained_run.iterdir()} == {
+        "recipe.yaml", "log.jsonl", "checkpoints", "model", "tokenizer.json", "corpus", ".lock",
+    }  # fmt: skip
+    recipe = load_recipe(trained_run / "recipe.yaml")
+    assert (recipe.task, recipe.training["steps"]) == ("translation", 60)
+    events = [json.loads(line) for line in (trained_run / "log.jsonl").read_text().splitlines()]
+    assert [event["step"] for event in events if "loss" in event] == list(range(1, 61))
+    assert (trained_run / "checkpoints" / "step_60" / "state.json").exists()
+
+
+def test_the_recipe_it_leaves_trains_the_same_model(trained_run, tmp_path):
+    model = base.train(load_recipe(trained_run / "recipe.yaml"), tmp_path / "again", notify=str)
+    assert model == tmp_path / "again" / "model"
+    for name in ("model.safetensors", "tokenizer.json", "config.json"):
+        assert (model / name).read_bytes() == (trained_run / "model" / name).read_bytes()
+
+
+def test_a_second_process_is_kept_out(tmp_path):
+    directory = tmp_path / "run"
+    directory.mkdir()
+    lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with pytest.raises(TransductError, match="run: another process trains here; wait for it or stop it"):
+        base.train(SHORT, directory, notify=str)
+    assert [path.name for path in directory.iterdir()] == [".lock"]
+    os.close(lock)
+    base.train(SHORT, directory, notify=str)
+
+
+def test_a_run_holds_its_lock_while_it_trains(tmp_path):
+    refused = []
+
+    def second(event):
+        with pytest.raises(TransductError, match="another process trains here"):
+            base.train(SHORT, tmp_path / "run", resume=True, notify=str)
+        refused.append(event["step"])
+
+    base.train(SHORT, tmp_path / "run", notify=str, report=second)
+    assert refused == [1, 2, 2]
+
+
+def test_another_run_is_not_overwritten(run):
+    before = everything_in(run)
+    with pytest.raises(TransductError, match="run: holds another run; continue it with --resume or choose another"):
+        base.train(SHORT, run, notify=str)
+    assert everything_in(run) == before
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"model": {"d_model": 64}}, "model.d_model=32, the recipe says 64"),
+        ({"model": {"tie": "none"}}, "model.tie=None, the recipe says none"),
+        ({"data": {"max_length": 30}}, "data.max_length=40, the recipe says 30"),
+        ({"tokenizer": {"size": 70}}, "tokenizer.size=60, the recipe says 70"),
+    ],
+)
+def test_a_run_goes_on_with_its_own_model_and_data(unfinished, changes, message):
+    held = load_recipe(unfinished / "recipe.yaml")
+    before = everything_in(unfinished)
+    other = replace(held, **{name: {**getattr(held, name), **values} for name, values in changes.items()})
+    with pytest.raises(TransductError) as caught:
+        base.train(other, unfinished, resume=True, notify=str)
+    assert f"run: its run has {message}; resume with the run's own recipe" in str(caught.value)
+    assert everything_in(unfinished) == before
+
+
+def test_training_and_decoding_may_change_and_are_told(unfinished):
+    held = load_recipe(unfinished / "recipe.yaml")
+    longer = replace(
+        held,
+        training={**held.training, "steps": 62},
+        decoding={"beam": 3},
+        data={**held.data, "root": "elsewhere", "workers": 1},
+    )
+    said = []
+    base.train(longer, unfinished, resume=True, notify=said.append)
+    assert said[:2] == ["training.steps was 60, goes on with 62", "decoding.beam was 2, goes on with 3"]
+    assert not any("data." in line for line in said)
+    assert load_recipe(unfinished / "recipe.yaml").training["steps"] == 62
+    assert json.loads((unfinished / "log.jsonl").read_text().splitlines()[-1])["step"] == 62
+
+
+@pytest.mark.parametrize(
+    "error", [TransductError("bad data"), OSError(errno.EACCES, "Permission denied", "corpus/shard")]
+)
+def test_a_run_that_cannot_begin_leaves_nothing_and_one_that_cannot_go_on_loses_nothing(
+    tmp_path, unfinished, monkeypatch, error
+):
+    def fail(self):
+        self.directory.joinpath("tokenizer.json").touch()
+        self.directory.joinpath("corpus").mkdir(exist_ok=True)
+        raise error
+
+    monkeypatch.setattr(TranslationTask, "prepare", fail)
+    before = set(everything_in(unfinished))
+    message = r"^(bad data|corpus/shard: cannot be written \(Permission denied\); choose another place)$"
+    with pytest.raises(TransductError, match=message):
+        base.train(load_recipe(unfinished / "recipe.yaml"), unfinished, resume=True, notify=str)
+    assert set(everything_in(unfinished)) == before
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "new"):
+        with pytest.raises(TransductError, match=message):
+            base.train(SHORT, tmp_path / name, notify=str)
+    assert not list((tmp_path / "empty").iterdir())
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(TransductError, match=r"file/run: cannot be written \(Not a directory\); choose another place"):
+        base.train(SHORT, tmp_path / "file" / "run", notify=str)
+
+
+def test_a_lock_that_cannot_be_taken_is_no_other_process(tmp_path, monkeypatch):
+    def flock(handle, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(base.fcntl, "flock", flock)
+    with pytest.raises(TransductError, match=r"run: cannot be written \(No locks available\)"):
+        base.train(SHORT, tmp_path / "run", notify=str)
+
+
+# loading
+
+
+def test_a_run_and_its_model_directory_are_the_same_model(trained_run):
+    texts = ["a b c", "d"]
+    one, other = transduct.load(trained_run), transduct.load(str(trained_run / "model"), device="cpu")
+    assert isinstance(one, Translator)
+    assert one.translate(texts) == other.translate(texts)
+
+
+def test_a_model_directory_can_be_moved(trained_run, tmp_path):
+    shutil.copytree(trained_run / "model", tmp_path / "elsewhere")
+    moved = base.load(tmp_path / "elsewhere")
+    assert moved.translate(["a b"]) == base.load(trained_run).translate(["a b"])
+
+
+def test_half_precision_is_close(trained_run):
+    exact, half = base.load(trained_run), base.load(trained_run, precision="bfloat16")
+    assert next(half.model.parameters()).dtype.itemsize == 2
+    assert half.score(["a b c"], ["c b a"]) == pytest.approx(exact.score(["a b c"], ["c b a"]), rel=0.05)
+
+
+def test_the_package_offers_load_and_nothing_it_does_not_have():
+    assert transduct.load is base.load
+    with pytest.raises(AttributeError, match="module 'transduct' has no attribute 'lode'"):
+        transduct.lode  # noqa: B018 (looking it up is what is tested)
+
+
+# the other verbs
+
+
+def test_lines_are_read_as_the_task_of_the_model_reads_them(trained_run):
+    broken = []
+    assert list(base.readable_lines(trained_run, BytesIO(b"a\n\xff\nb"), broken)) == ["a", "\ufffd", "b"]
+    assert broken == [2]
+
+
+def test_a_recipe_for_files_takes_overrides(tmp_path):
+    (tmp_path / "a").write_text("x\n" * 20)
+    files = {"source": [str(tmp_path / "a")], "target": [str(tmp_path / "a")]}
+    recipe = base.file_recipe("translation", files, ["training.steps=7", "model.size=small"], str)
+    assert (recipe.training["steps"], recipe.model["size"], recipe.data["held_out"]) == (7, "small", 2)
+    with pytest.raises(TransductError, match="the recipe for your files: unknown key 'modle'; did you mean 'model'"):
+        base.file_recipe("translation", files, ["modle.size=small"], str)
+
+
+def test_a_task_that_is_none_is_refused(tmp_path):
+    for name in ("base", "translator", "poetry"):
+        with pytest.raises(TransductError, match=f"recipe: unknown task '{name}'; known are: translation"):
+            base.train(replace(SHORT, task=name), tmp_path / "run", notify=str)
+
+
+def test_a_recipe_survives_being_written(trained_run, tmp_path):
+    recipe = load_recipe(trained_run / "recipe.yaml")
+    (tmp_path / "recipe.yaml").write_text(dump(asdict(recipe)))
+    assert load_recipe(tmp_path / "recipe.yaml") == recipe

@@ -1,0 +1,279 @@
+"""A translator gives one answer to each text, the same in any company, and its scores and weights are the model's."""
+
+import random
+
+import pytest
+import torch
+
+from tests.helpers import randomise, tiny
+from transduct.data.samples import generate
+from transduct.data.text import Replacement
+from transduct.data.tokenizer import Tokenizer
+from transduct.decoding.engine import DecodingConfig, flat
+from transduct.errors import TransductError
+from transduct.tasks.translator import Attention, Translation, Translator
+
+TEXTS = [source for source, _ in generate("reverse", 12)]
+STRANGE = {
+    "empty": "",
+    "blank": " \t\u3000 ",
+    "long": "a b c d e " * 1000,
+    "emoji": "a 👩‍👩‍👧 b",
+    "nul": "a\0b",
+    "carriage return": "a\rb",
+    "byte order mark": "\ufeffa",
+    "line separator": "a\u2028b",
+    "next line": "a\u0085b",
+    "decomposed hangul": "\u1112\u1161\u11ab",
+    "special tokens": "<s> a </s> <unk>",
+}
+
+
+def make(kind="bpe", changes=(), **model):
+    """A translator whose model knows nothing, but chooses differently for every text."""
+    tokenizer = Tokenizer.train([*TEXTS, *TEXTS, "한글 가나다", "A B."], kind, 120)
+    sizes = {"source_size": tokenizer.size, "target_size": tokenizer.size, "max_length": 24, "tie": "none"}
+    model = randomise(tiny(**{**sizes, **model}), spread=0.4)
+    return Translator(model, tokenizer, tokenizer, DecodingConfig(beam=4), changes)
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return make()
+
+
+def tokens(translations):
+    return [translation.tokens for translation in translations]
+
+
+def test_the_texts_are_told_apart(translator):
+    """A control: a model that said the same to all would pass most of what follows."""
+    assert len({translation.text for translation in translator.translate(TEXTS)}) > 6
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte", "unigram", "character", "word"])
+def test_whatever_the_text_there_is_one_translation_of_one_line(kind):
+    translator = make(kind, num_heads=2)
+    texts = [text for strange in STRANGE.values() for text in ("a b", strange)]
+    translations = translator.translate(texts, beam=2)
+    assert len(translations) == len(texts)
+    assert not any("\n" in translation.text for translation in translations)
+    assert len({tuple(translation.tokens) for translation in translations[::2]}) == 1
+    for translation in translations:
+        assert translation.score <= 0.0
+        assert not {Tokenizer.UNKNOWN, Tokenizer.BEGIN, Tokenizer.END} & set(translation.tokens)
+
+
+def test_nothing_becomes_nothing(translator):
+    for translation in translator.translate(["", " \t "]):
+        assert (translation.text, translation.score, translation.tokens) == ("", 0.0, [])
+        assert [alternative.text for alternative in translation.alternatives] == [""]
+    assert translator.translate([]) == []
+
+
+def test_composed_and_decomposed_text_are_the_same(translator):
+    composed, decomposed = translator.translate(["한 가", "\u1112\u1161\u11ab \u1100\u1161"])
+    assert composed == decomposed
+
+
+@pytest.mark.parametrize("options", [{}, {"beam": 1}, {"temperature": 1.0, "seed": 5}])
+def test_a_text_is_translated_alike_alone_in_a_batch_and_shuffled(translator, options):
+    together = tokens(translator.translate(TEXTS, **options))
+    assert together == [tokens(translator.translate([text], **options))[0] for text in TEXTS]
+    order = random.Random(1).sample(range(len(TEXTS)), len(TEXTS))
+    shuffled = tokens(translator.translate([TEXTS[i] for i in order], batch_tokens=30, **options))
+    assert shuffled == [together[i] for i in order]
+
+
+def test_samples_depend_on_their_seed(translator):
+    first, again, other = (tokens(translator.translate(TEXTS, temperature=1.0, seed=seed)) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_the_n_best_list_is_sorted_without_doubles(translator):
+    for translation in translator.translate(TEXTS, n_best=4, length_penalty=0.0):
+        texts = [alternative.text for alternative in translation.alternatives]
+        scores = [alternative.score for alternative in translation.alternatives]
+        assert 1 < len(texts) <= 4
+        assert len(set(texts)) == len(texts)
+        assert scores == sorted(scores, reverse=True)
+        assert (translation.text, translation.score) == (texts[0], scores[0])
+
+
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3, "length_penalty": 2.0}, {"temperature": 1.5}])
+def test_a_score_is_that_of_forced_decoding(translator, options):
+    found = translator.translate(TEXTS, **options)
+    forced = translator.score(TEXTS, tokens(found))
+    assert [translation.score for translation in found] == pytest.approx(forced, rel=1e-5, abs=1e-4)
+
+
+def test_a_score_is_the_sum_of_the_log_probabilities_the_end_included(translator):
+    """Token by token, each from a prefix decoded on its own."""
+    [source], target = translator.source_tokenizer.encode(["a b"]), [5, 9, 7]
+    expected, device = 0.0, torch.device("cpu")
+    memory_tokens, segments = flat([[*source, Tokenizer.END]], device)
+    with torch.no_grad():
+        memory = translator.model.encode(memory_tokens, segments)
+        for place, token in enumerate([*target, Tokenizer.END]):
+            inputs, prefix = flat([[Tokenizer.BEGIN, *target[:place]]], device)
+            hidden = translator.model.decode(inputs, prefix, memory, segments)
+            expected += translator.model.logits(hidden)[-1].log_softmax(-1)[token].item()
+    assert translator.score(["a b"], [target]) == [pytest.approx(expected, rel=1e-5, abs=1e-4)]
+
+
+def test_targets_may_be_texts_and_ids_side_by_side(translator):
+    [ids] = translator.target_tokenizer.encode(["c d"])
+    mixed = translator.score(["a", "b", "a", ""], ["c d", ids, ids, ""])
+    assert mixed[0] == pytest.approx(mixed[2], abs=1e-4)
+    assert mixed[1] == pytest.approx(translator.score(["b"], ["c d"])[0], abs=1e-4)
+    assert translator.score([], []) == []
+
+
+@pytest.mark.parametrize(
+    "texts, targets, message",
+    [
+        (["a", "b"], ["a"], "found 2 sources and 1 targets; give as many of each"),
+        (["a", "a " * 40], ["a", "a"], "pair 2: 40 tokens, the model takes 23; shorten it"),
+        (["a"], [[5] * 24], "pair 1: 24 tokens, the model takes 23; shorten it"),
+    ],
+)
+def test_pairs_that_cannot_be_scored_are_refused(translator, texts, targets, message):
+    with pytest.raises(TransductError, match=message):
+        translator.score(texts, targets)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"bean": 3}, "translate: unknown key 'decoding.bean'; did you mean 'beam'?"),
+        ({"beam": "5"}, "translate: decoding.beam is '5', expected a valid integer"),
+        ({"beam": 0}, "beam is 0, must be at least 1"),
+        ({"n_best": 5}, "n_best is 5, the beam only 4; ask for a beam of 5"),
+    ],
+)
+def test_options_that_do_not_exist_are_refused(translator, options, message):
+    with pytest.raises(TransductError) as caught:
+        translator.translate(["a"], **options)
+    assert message in str(caught.value)
+
+
+# texts longer than the model
+
+
+def test_a_long_text_is_translated_as_its_pieces_with_a_warning(translator, caplog):
+    words = list("abcdefgh" * 4)
+    [whole] = translator.translate([" ".join(words)])
+    assert "text 1: 32 tokens, the model takes 23: translated in 2 pieces" in caplog.text
+    parts = translator.translate([" ".join(words[:23]), " ".join(words[23:])])
+    assert whole.text == " ".join(part.text for part in parts)
+    assert whole.tokens == [token for part in parts for token in part.tokens]
+    assert whole.score == pytest.approx(sum(part.score for part in parts))
+    assert len(translator.translate([" ".join(words)], n_best=3)[0].alternatives) == 3
+
+
+@pytest.mark.parametrize(
+    "text, parts",
+    [
+        ("a b c d e f g h i j k l m", ["▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k", "▁l▁m"]),  # before a word
+        ("a b. c d e f g h i j k l", ["▁a▁b.", "▁c▁d▁e▁f▁g▁h▁i▁j▁k▁l"]),  # after a sentence
+        ("abcdefgh" * 3, ["▁abcdefghabcdefghabcdef", "gh"]),  # anywhere
+        ("a b c d e f g h i j k l"[:22], ["▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k"]),  # not at all
+        ("", []),
+    ],
+)
+def test_where_a_text_is_cut(text, parts):
+    translator = make("character")
+    assert translator.longest == 23
+    [ids] = translator.source_tokenizer.encode([text])
+    assert ["".join(translator.source_tokenizer.pieces(part)) for part in translator._split(ids)] == parts
+
+
+# attention
+
+
+def test_attention_has_every_layer_every_head_and_rows_that_sum_to_one(translator):
+    found = translator.attention("a b c", "d e")
+    assert (len(found.source), len(found.target)) == (4, 3)
+    assert (found.source[-1], found.target[0]) == ("</s>", "<s>")
+    encoder = {f"encoder.{i}.self": (4, 4, 4) for i in range(2)}
+    decoder = {f"decoder.{i}.{kind}": (4, 3, n) for i in range(2) for kind, n in (("self", 3), ("cross", 4))}
+    assert {name: tuple(weights.shape) for name, weights in found.weights.items()} == {**encoder, **decoder}
+    for name, weights in found.weights.items():
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
+        assert tuple(map(len, found.labels(name))) == tuple(weights.shape[1:])
+        assert found[name] is weights
+    for i in range(2):
+        assert not found[f"decoder.{i}.self"].triu(1).any(), "the future is seen"
+
+
+def test_attention_is_what_the_model_uses(translator):
+    """What the last layer's heads hand on, when nobody watches, is the memory's values weighted by what is shown."""
+    model, cross, used = translator.model, translator.model.decoder[-1].cross_attention, []
+    weights = translator.attention("a b c", "d e")["decoder.1.cross"]  # (H, T, S)
+    [source], [target] = (translator.source_tokenizer.encode([text]) for text in ("a b c", "d e"))
+    source_tokens, source_segments = flat([[*source, Tokenizer.END]], weights.device)
+    target_tokens, target_segments = flat([[Tokenizer.BEGIN, *target]], weights.device)
+    handle = cross.output.register_forward_pre_hook(lambda module, inputs: used.append(inputs[0]))
+    with torch.no_grad():
+        memory = model.encode(source_tokens, source_segments)
+        model.decode(target_tokens, target_segments, memory, source_segments)
+        values = cross.value(memory).unflatten(-1, (cross.num_heads, -1))  # (S, H, V)
+    handle.remove()
+    torch.testing.assert_close(torch.einsum("hts,shv->thv", weights, values).flatten(1), used[0])
+
+
+def test_attention_of_the_models_own_translation(translator):
+    own = translator.attention("a b c")
+    tokens = translator.translate(["a b c"])[0].tokens
+    assert own.target == translator.target_tokenizer.pieces([Tokenizer.BEGIN, *tokens])
+    with pytest.raises(TransductError, match="attention takes at most 23 tokens a side; shorten the text"):
+        translator.attention("a " * 30)
+
+
+def test_alignment_is_the_mean_of_the_last_cross_attention_without_ends():
+    last = torch.rand(2, 3, 4)
+    found = Attention(
+        ["▁a", "▁b", "▁c", "</s>"], ["<s>", "▁d", "▁e"], {"decoder.9.cross": last * 0, "decoder.10.cross": last}
+    )
+    rows, columns, weights = found.alignment()
+    assert (rows, columns) == (["▁d", "▁e"], ["▁a", "▁b", "▁c"])
+    torch.testing.assert_close(weights, last.mean(0)[:2, :3])
+
+
+# the rest
+
+
+def test_replacements_are_made_in_sources():
+    plain, changed = make(), make(changes=[Replacement("source", "x", "a"), Replacement("target", "a", "b")])
+    assert changed.translate(["x b"]) == plain.translate(["a b"])
+    assert changed.score(["x b"], ["a c"]) == plain.score(["a b"], ["a c"])
+
+
+def test_predict_is_the_text_of_the_best(translator):
+    assert translator.predict(TEXTS) == [translation.text for translation in translator.translate(TEXTS)]
+
+
+def test_evaluate_scores_what_translate_says(translator):
+    own = translator.predict(TEXTS)
+    perfect = translator.evaluate((TEXTS, [[text] for text in own]))
+    assert perfect.outputs == own
+    assert perfect.scores["exact_match"] == 100.0
+    assert perfect.scores["chrf"] == pytest.approx(100.0)
+    assert perfect.details["sentences"] == len(TEXTS)
+    assert perfect.details["chrf"]["interval"] == pytest.approx([100.0, 100.0])
+    assert translator.evaluate((TEXTS, [["zz", text] for text in own])).scores["exact_match"] == 100.0
+
+
+def test_evaluate_against_another_model_says_whether_the_difference_is_chance(translator):
+    other = make(seed=3)
+    references = [[text] for text in translator.predict(TEXTS)]
+    report = translator.evaluate((TEXTS, references), other, beam=4)
+    assert report.details["against"] == other.evaluate((TEXTS, references)).scores
+    assert report.details["against"]["chrf"] < 100.0
+    assert report.details["p_values"]["chrf"] < 0.01
+    assert set(translator.evaluate((TEXTS, references), translator).details["p_values"].values()) == {1.0}
+
+
+def test_a_translation_shows_what_matters():
+    best = Translation("b", -1.0, [3], alternatives=[Translation("b", -1.0, [3])])
+    assert repr(best) == "Translation(text='b', score=-1.0, tokens=[3])"

@@ -1,0 +1,297 @@
+"""The translation task: its batches, its loss, its scores, and what it saves."""
+
+import math
+import shutil
+from collections import Counter
+from io import BytesIO
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+
+from tests.recipes import tiny_recipe
+from transduct.config import Recipe
+from transduct.data.samples import generate
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError
+from transduct.tasks import base, translation
+from transduct.tasks.translation import TranslationTask, make_batch
+from transduct.training.log import ignore
+from transduct.training.trainer import fit, seed_generators
+
+
+def make_task(directory, said=str, **sections):
+    """A task that is ready to train, with a model; what `data` says replaces the recipe's own, not to be merged."""
+    directory.mkdir(exist_ok=True)
+    recipe = tiny_recipe(**sections)
+    recipe.data.update(sections.get("data", {}))
+    task = TranslationTask(recipe, directory, said)
+    task.prepare()
+    seed_generators(1)
+    return task, task.build_model()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return make_task(tmp_path_factory.mktemp("task"), model={"dropout": 0.0})
+
+
+def pairs_of(task, batch):
+    """The pairs of ids in a batch."""
+    sources = batch.source.split(batch.source_segments.lengths.tolist())
+    outputs = batch.outputs.split(batch.target_segments.lengths.tolist())
+    return [(tuple(s.tolist()[:-1]), tuple(t.tolist()[:-1])) for s, t in zip(sources, outputs, strict=True)]
+
+
+def test_a_batch_is_flat_with_its_ends_and_beginnings():
+    batch = make_batch([[5, 6], [7]], [np.array([8]), []])
+    begin, end = Tokenizer.BEGIN, Tokenizer.END
+    assert batch.source.tolist() == [5, 6, end, 7, end]
+    assert batch.inputs.tolist() == [begin, 8, begin]
+    assert batch.outputs.tolist() == [8, end, end]
+    assert batch.source_segments.lengths.tolist() == [3, 2]
+    assert batch.target_segments.lengths.tolist() == [2, 1]
+    assert batch.counts == {"tokens": 3.0}
+    assert batch.to(torch.device("cpu")) is batch
+    moved = batch.to(torch.device("meta"))
+    assert {x.device.type for x in (moved.source, moved.inputs, moved.outputs)} == {"meta"}
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_every_pair_comes_once_an_epoch_whatever_the_ranks(made, world):
+    task, _ = made
+    encode = task.tokenizers[0].encode
+    expected = Counter((tuple(s), tuple(t)) for s, t in (encode(pair) for pair in generate("reverse", 120)))
+    seen = Counter()
+    for rank in range(world):
+        for batch in task.batches("train", 0, 0, rank, world):
+            assert max(len(batch.source), len(batch.inputs)) <= 200
+            seen.update(pairs_of(task, batch))
+    assert seen == expected
+
+
+def test_an_epoch_can_be_entered_anywhere_and_the_next_has_another_order(made):
+    task, _ = made
+    whole = [pairs_of(task, batch) for batch in task.batches("train", 0, 0, 0, 1)]
+    assert [pairs_of(task, batch) for batch in task.batches("train", 0, 3, 0, 1)] == whole[3:]
+    other = [pairs_of(task, batch) for batch in task.batches("train", 1, 0, 0, 1)]
+    assert other != whole
+    assert Counter(chain.from_iterable(other)) == Counter(chain.from_iterable(whole))
+    with pytest.raises(TransductError, match="unknown split 'test'; translation has batches of 'train'"):
+        task.batches("test", 0, 0, 0, 1)
+
+
+def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
+    task, _ = make_task(tmp_path, tokenizer={"dropout": 0.5, "size": 200}, data={"drop_duplicates": False})
+
+    def drawn(epoch, batch_tokens):
+        object.__setattr__(task.training, "batch_tokens", batch_tokens)
+        decode = task.tokenizers[0].decode
+        pairs = [pair for batch in task.batches("train", epoch, 0, 0, 1) for pair in pairs_of(task, batch)]
+        assert all(len(side) < task.data.max_length for pair in pairs for side in pair)
+        return {tuple(decode(pair)): pair for pair in pairs}
+
+    first = drawn(0, 200)
+    assert first.keys() == set(generate("reverse", 120)), "the text itself does not change"
+    assert drawn(0, 77) == first, "other batches, the same draws"
+    assert drawn(1, 200) != first
+    plain = {pair: tuple(map(tuple, task.tokenizers[0].encode(pair))) for pair in first}
+    assert sum(first[pair] != plain[pair] for pair in first) > 60
+
+
+def test_a_text_that_dropout_makes_too_long_keeps_its_plain_form(tmp_path):
+    # Every pair fits exactly, so that whatever is cut finer is too long.
+    text = "abcdefgh" * 4
+    (tmp_path / "a").write_text(f"{text}\n" * 9)
+    sections = {
+        "data": {"train": [{"source": str(tmp_path / "a"), "target": str(tmp_path / "a")}], "max_length": 2},
+        "tokenizer": {"dropout": 0.5, "size": 300},
+    }
+    task, _ = make_task(tmp_path / "run", **sections)
+    [batch] = task.batches("train", 0, 0, 0, 1)
+    assert pairs_of(task, batch) == [tuple(map(tuple, task.tokenizers[0].encode([text, text])))]
+
+
+def test_the_loss_is_label_smoothed_cross_entropy_over_target_tokens(made):
+    task, model = made
+    batch = next(task.batches("train", 0, 0, 0, 1))
+    (total, count, weight) = task.loss(model, batch)["tokens"]
+    memory = model.encode(batch.source, batch.source_segments)
+    logits = model.logits(model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments))
+    expected = torch.nn.functional.cross_entropy(logits, batch.outputs, reduction="sum", label_smoothing=0.1)
+    torch.testing.assert_close(total, expected)
+    assert (count, weight) == (len(batch.outputs), 1.0)
+
+
+def test_validation_scores_agree_with_forced_decoding(made, tmp_path):
+    task, model = made
+    model.eval()
+    sources, targets = map(list, zip(*generate("reverse", 8, "valid")))
+    report = task.evaluate(model)
+    assert report.scores.keys() == {"loss", "perplexity", "bleu", "chrf", "exact_match"}
+    task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0})
+    translator = base.load(tmp_path / "model")
+    tokens = sum(len(ids) + 1 for ids in task.tokenizers[1].encode(targets))
+    assert report.scores["loss"] == pytest.approx(-sum(translator.score(sources, targets)) / tokens, rel=1e-5)
+    assert report.scores["perplexity"] == pytest.approx(math.exp(report.scores["loss"]))
+    assert report.outputs == [translation.text for translation in translator.translate(sources, beam=1)]
+    assert [sample[0] for sample in report.details["samples"]] == [sources[0], sources[2], sources[4]]
+    assert task.evaluate(model, (sources[:1], [["x"]])).scores["exact_match"] == 0.0
+    assert task.predict(model, sources) == translator.predict(sources)
+
+
+def test_a_validation_text_that_is_too_long_is_cut(made):
+    task, model = made
+    long = "a b " * 100
+    assert math.isfinite(task.evaluate(model.eval(), ([long], [[long]])).scores["loss"])
+
+
+# preparing
+
+
+def test_tokenizers_and_corpus_are_made_once(tmp_path):
+    first, second = [], []
+    one, _ = make_task(tmp_path, first.append)
+    two, _ = make_task(tmp_path, second.append)
+    assert first == ["tokenizer: bpe, trained and saved", "corpus prepared: 120 pairs"]
+    assert second == ["corpus unchanged: reused 120 pairs"]
+    assert one.tokenizers[0].digest == two.tokenizers[0].digest
+    assert one.tokenizers[0] is one.tokenizers[1]
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_each_side_may_have_a_tokenizer_of_its_own(tmp_path):
+    sides = {"shared": False, "source": {"kind": "word", "size": 40}, "target": {"kind": "character", "size": 35}}
+    task, model = make_task(tmp_path, tokenizer=sides)
+    assert [tokenizer.kind for tokenizer in task.tokenizers] == ["word", "character"]
+    assert (model.config.source_size, model.config.target_size) == tuple(t.size for t in task.tokenizers)
+    assert model.config.tie == "decoder"
+    task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0})
+    loaded = base.load(tmp_path / "model")
+    assert loaded.source_tokenizer.kind == "word"
+    assert loaded.predict(["a b", "c"]) == task.predict(model, ["a b", "c"])
+    shutil.copy(tmp_path / "tokenizer.source.json", tmp_path / "model" / "tokenizer.target.json")
+    sizes = "{0.size} and {0.size} tokens, the model {0.size} and {1.size}".format(*task.tokenizers)
+    with pytest.raises(TransductError, match=f"the tokenizers hold {sizes}; they do not belong together: copy the"):
+        base.load(tmp_path / "model")
+
+
+def test_replacements_are_made_wherever_text_comes_in(tmp_path):
+    (tmp_path / "a").write_text("a-b\nc-d\ne-f\n" * 3)
+    pair = {"source": str(tmp_path / "a"), "target": str(tmp_path / "a")}
+    sections = {"train": [pair], "valid": pair, "replace": [{"side": "source", "pattern": "-", "by": " "}]}
+    task, model = make_task(tmp_path / "run", data=sections)
+    [batch] = task.batches("train", 0, 0, 0, 1)
+    decoded = {tuple(task.tokenizers[0].decode(pair)) for pair in pairs_of(task, batch)}
+    assert decoded == {("a b", "a-b"), ("c d", "c-d"), ("e f", "e-f")}
+    assert task.evaluate(model.eval()).details["samples"][0][0] == "a b"
+    task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0})
+    loaded = base.load(tmp_path / "model")
+    assert loaded.score(["a-b"], ["x"]) == loaded.score(["a b"], ["x"])
+
+
+def test_without_validation_data_training_still_ends_with_a_model(tmp_path):
+    recipe = tiny_recipe(training={"steps": 2, "validate_every": 1})
+    recipe.data.pop("valid")
+    events = []
+    model = base.train(recipe, tmp_path / "run", notify=str, report=events.append)
+    assert [event["scores"] for event in events if "scores" in event] == [{}, {}]
+    assert len(base.load(model).predict(["a b"])) == 1
+
+
+def test_held_out_pairs_are_validated_on_and_not_trained_on(tmp_path):
+    held = tiny_recipe(data={"held_out": 10})
+    held.data.pop("valid")
+    task = TranslationTask(held, tmp_path, str)
+    task.prepare()
+    sources, references = task._validation
+    assert len(sources) == len(references) == 10
+    trained = {pair for batch in task.batches("train", 0, 0, 0, 1) for pair in pairs_of(task, batch)}
+    ids = task.tokenizers[0].encode
+    assert not {(tuple(s), tuple(t)) for s, t in zip(ids(sources), ids([r[0] for r in references]))} & trained
+
+
+def test_a_mistake_in_the_validation_files_is_found_before_any_work(tmp_path):
+    said = []
+    with pytest.raises(TransductError, match="none: no such file"):
+        make_task(tmp_path, said.append, data={"valid": {"source": "none", "target": "none"}})
+    assert not said
+
+
+# saving
+
+
+def test_what_is_saved_answers_like_what_was_trained(tmp_path):
+    task, model = make_task(tmp_path, training={"steps": 20})
+    state = fit(model, task.training, tmp_path, task.batches, task.loss, task.evaluate, ignore)
+    task.save(model, tmp_path / "model", vars(state))
+    texts = ["a b c d", "z y", ""]
+    assert base.load(tmp_path / "model").predict(texts) == task.predict(model, texts)
+
+
+def test_the_card_says_what_it_was_trained_on_and_how_well_it_does(trained_run, tmp_path):
+    written = (trained_run / "model" / "card.md").read_text(encoding="utf-8")
+    for part in ("500 pairs from a generated corpus", "60 steps of at most 200 tokens", "seed 1", "| chrf | "):
+        assert part in written
+    (tmp_path / "text").write_text("a b\n" * 3 + "\n")
+    pair = {"source": str(tmp_path / "text"), "target": str(tmp_path / "text")}
+    task, model = make_task(tmp_path / "run", data={"train": [pair]})
+    task.save(model, tmp_path / "model", {"step": 3, "seconds": 1.4})
+    written = (tmp_path / "model" / "card.md").read_text(encoding="utf-8")
+    assert f"1 pairs from {tmp_path / 'text'}, {tmp_path / 'text'} (left out: " in written
+    assert "1 empty" in written
+    assert "2 duplicate" in written
+    assert "3 steps of at most 200 tokens, 1 s" in written
+
+
+# files instead of a recipe
+
+
+@pytest.mark.parametrize("pairs, size", [(5, "tiny"), (6, "small"), (20, "small"), (21, "base")])
+def test_sizes_follow_the_amount_of_text(tmp_path, monkeypatch, pairs, size):
+    table = [(5, ("tiny", 10, 0.3, 50)), (20, ("small", 200, 0.2, 60)), (None, ("base", 3000, 0.1, 70))]
+    monkeypatch.setattr(translation, "SHORTCUT_SIZES", table)
+    (tmp_path / "a").write_text("x\n" * pairs)
+    said, file = [], str(tmp_path / "a")
+    tree = translation.file_recipe({"source": [file], "target": [file]}, said.append)
+    chosen = (tree["model"]["size"], tree["training"]["steps"], tree["model"]["dropout"], tree["tokenizer"]["size"])
+    assert chosen == next(choice for _, choice in table if choice[0] == size)
+    steps, vocabulary = tree["training"]["steps"], tree["tokenizer"]["size"]
+    expected = f"{pairs} pairs: model size {size}, {steps:,} steps, {vocabulary} subwords; {pairs // 10} pairs held out"
+    assert said == [expected]
+    TranslationTask(Recipe(**tree), tmp_path, str)
+
+
+def test_the_real_table_is_in_order_and_names_sizes_that_exist():
+    most = [limit for limit, _ in translation.SHORTCUT_SIZES]
+    assert most[-1] is None
+    assert most[:-1] == sorted(most[:-1])
+    assert {choice[0] for _, choice in translation.SHORTCUT_SIZES} <= translation.SIZES.keys()
+
+
+def test_lines_that_are_not_utf8_are_numbered():
+    broken = []
+    lines = translation.readable_lines(BytesIO("é\n".encode() + b"\xe9\n\xf0\x9f\n\xed\xa0\x80"), broken)
+    assert list(lines) == ["é", "\ufffd", "\ufffd", "\ufffd\ufffd\ufffd"]
+    assert broken == [2, 3, 4]
+
+
+@pytest.mark.parametrize("files", [{"source": "a"}, {"reference": "a"}, {"source": "a", "reference": "b", "x": "c"}])
+def test_a_test_set_is_two_files(files):
+    with pytest.raises(TransductError, match="--source and --reference belong together; give both"):
+        translation.test_set(files, None)
+
+
+def test_a_test_set_may_have_several_references_and_replacements(tmp_path):
+    (tmp_path / "test.tsv").write_text("a-b\tx-1\ty\nc\tz\n")
+    data = {
+        "train": [{"generate": "copy", "count": 1}],
+        "test": {"pairs": "test.tsv", "alternatives": True},
+        "root": str(tmp_path),
+        "replace": [{"side": "both", "pattern": "-", "by": ""}],
+    }
+    found = translation.test_set({}, Recipe("translation", data=data))
+    assert found == (["ab", "c"], [["x1", "y"], ["z"]])
+    with pytest.raises(TransductError, match="names no test set; give --source and --reference"):
+        translation.test_set({}, Recipe("translation", data={"train": data["train"]}))

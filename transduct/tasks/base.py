@@ -24,7 +24,8 @@ from transduct.errors import TransductError
 from transduct.training.checkpoint import CONFIG, disk_error, read_json, write_file
 from transduct.training.distributed import Ranks
 from transduct.training.log import Event, ignore
-from transduct.training.trainer import Terms, TrainingConfig, fit, pick_device, seed_generators
+from transduct.training.machine import pick_device, seed_generators
+from transduct.training.trainer import Terms, TrainingConfig, fit
 
 RECIPE = "recipe.yaml"
 Notify = Callable[[str], None]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transduct.errors import TransductError
 
 FORMAT = 1  # of checkpoints and model directories; every released version loads for ever
-WEIGHTS, CONFIG, STATE = "model.safetensors", "config.json", "state.json"
+WEIGHTS, OPTIMISER, CONFIG, STATE = "model.safetensors", "optimizer.safetensors", "config.json", "state.json"
 
 
 def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
@@ -180,7 +180,7 @@ class Checkpoints:
         """Write a checkpoint; the one before stays until this one is whole."""
         files = {
             WEIGHTS: pack(weights_of(model)),
-            "optimizer.safetensors": pack(optimiser),
+            OPTIMISER: pack(optimiser),
             STATE: _state(state),
         }
         if ema is not None:
@@ -196,8 +196,8 @@ class Checkpoints:
         for step in sorted(among, reverse=True):
             try:
                 read_json(self.path(step) / STATE, "a checkpoint's state")
-                read_tensors(self.path(step) / WEIGHTS)
-                read_tensors(self.path(step) / "optimizer.safetensors")
+                for name in {WEIGHTS, OPTIMISER, *(path.name for path in self.path(step).glob("*.safetensors"))}:
+                    read_tensors(self.path(step) / name)
             except TransductError:
                 continue
             return step

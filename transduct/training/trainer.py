@@ -4,10 +4,7 @@ The trainer knows modules and callables, no task. A position in training is two 
 default generators are reseeded before each micro-batch, so that a checkpoint holds no generator and no iterator.
 """
 
-import hashlib
 import math
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +21,7 @@ from transduct.training import checkpoint as files
 from transduct.training.checkpoint import Checkpoints
 from transduct.training.distributed import Ranks
 from transduct.training.log import Clock, Event, RunLog, ignore
+from transduct.training.machine import pick_device, prepare_machine, seed_generators, stopped_by_signals
 from transduct.training.optim import MovingAverage, Schedule, clip_gradients, make_optimiser, rate
 
 Terms = Mapping[str, tuple[Tensor, float, float]]
@@ -215,6 +213,10 @@ class Trainer:
                 self._save()
                 raise TrainingFailed(f"stopped by a signal at step {self.state.step}; go on with --resume")
 
+    def stop(self) -> None:
+        """End after the present step, with a checkpoint."""
+        self.stopping = True
+
     def _milestones(self) -> None:
         """Validate and save where the schedule says so."""
         config, step, last = self.config, self.state.step, self.state.step == self.config.steps
@@ -378,32 +380,10 @@ def fit(
         trainer.restore(step)
     if trainer.log is not None:
         trainer.log.forget_after(trainer.state.step)
-    with _signals(trainer):
+    with stopped_by_signals(trainer.stop):
         trainer.run()
     trainer.finish()
     return trainer.state
-
-
-def seed_generators(*numbers: int) -> None:
-    """Seed torch's default generators from (seed, step, micro-batch, rank)."""
-    key = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
-    torch.manual_seed(int.from_bytes(key, "big") >> 1)
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` is a CUDA device if there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and "LOCAL_RANK" in os.environ:
-        name = f"cuda:{os.environ['LOCAL_RANK']}"
-    return torch.device(name)
-
-
-def prepare_machine() -> None:
-    """Deterministic algorithms on; freed memory is kept, for a training step asks for the same sizes again."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _sum(counts: Iterator[Mapping[str, float]] | Any) -> dict[str, float]:
@@ -412,22 +392,3 @@ def _sum(counts: Iterator[Mapping[str, float]] | Any) -> dict[str, float]:
         for name, count in part.items():
             total[name] = total.get(name, 0.0) + count
     return total
-
-
-@contextmanager
-def _signals(trainer: Trainer) -> Iterator[None]:
-    """SIGINT and SIGTERM end the run after the present step, with a checkpoint; a second SIGINT ends it at once."""
-
-    def stop(number: int, frame: Any) -> None:  # noqa: ARG001 (the signature is Python's)
-        trainer.stopping = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    try:
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: signals are somebody else's
-        before = {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

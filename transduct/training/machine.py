@@ -1,0 +1,51 @@
+"""The machine a run is on: its device, its generators, its determinism, its signals."""
+
+import hashlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+def seed_generators(*numbers: int) -> None:
+    """Seed torch's default generators from (seed, step, micro-batch, rank)."""
+    key = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
+    torch.manual_seed(int.from_bytes(key, "big") >> 1)
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is a CUDA device if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and "LOCAL_RANK" in os.environ:
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
+    return torch.device(name)
+
+
+def prepare_machine() -> None:
+    """Deterministic algorithms on; freed memory is kept, for a training step asks for the same sizes again."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+@contextmanager
+def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM call `stop`; a second SIGINT interrupts at once."""
+
+    def handle(number: int, frame: Any) -> None:  # noqa: ARG001 (the signature is Python's)
+        stop()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    try:
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: signals are somebody else's
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,7 +1,6 @@
 """Files that are never half written: checkpoints and model directories, in safetensors and JSON, nothing pickled."""
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -148,11 +147,6 @@ def average(paths: Iterable[Path]) -> dict[str, Tensor]:
             kinds[name] = tensor.dtype
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
     return {name: (t / len(files)).to(kinds[name]) for name, t in total.items()}
-
-
-def digest(content: bytes) -> str:
-    """A short name for content: the first 16 hex digits of its SHA-256."""
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 class Checkpoints:

@@ -1,0 +1,325 @@
+"""What is written is whole or not there; what is read is checked, and never run."""
+
+import errno
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.training.toy import examples, loss, network, weights
+from transduct.errors import TransductError
+from transduct.training import checkpoint
+from transduct.training.checkpoint import (
+    Checkpoints,
+    average,
+    load_optimiser,
+    load_weights,
+    optimiser_tensors,
+    pack,
+    read_json,
+    read_tensors,
+    weights_of,
+    write_directory,
+    write_file,
+)
+from transduct.training.optim import MovingAverage, make_optimiser
+
+
+def trained(steps=2):
+    """A model and its optimiser after a few steps."""
+    model = network()
+    optimiser = make_optimiser(model, (0.9, 0.98), 1e-9, 0.0)
+    for number in range(steps):
+        optimiser.zero_grad()
+        loss(model, examples(number % 5))["tokens"][0].backward()
+        optimiser.step()
+    return model, optimiser
+
+
+def save(checkpoints, step, model, optimiser, ema=None):
+    checkpoints.save(step, model, optimiser_tensors(model, optimiser), {"step": step}, ema)
+
+
+@pytest.fixture
+def held(tmp_path):
+    """Checkpoints of the steps 3 and 12, moving averages included."""
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    for step in (12, 3):
+        model, optimiser = trained(step)
+        save(checkpoints, step, model, optimiser, MovingAverage(model, 0.9))
+    return checkpoints
+
+
+# writing
+
+
+def disk(number):
+    return OSError(number, os.strerror(number))
+
+
+def failing(error, after, function):
+    """`function`, which raises the error once it was called so often."""
+    calls = []
+
+    def call(*arguments):
+        calls.append(arguments)
+        if len(calls) > after:
+            raise error
+        return function(*arguments)
+
+    return call
+
+
+@pytest.mark.parametrize("after", range(4))
+@pytest.mark.parametrize(
+    "number, said",
+    [
+        (errno.ENOSPC, "the disk is full; nothing was changed there: free some space and run again"),
+        (errno.EDQUOT, "the disk is full; nothing was changed there: free some space and run again"),
+        (errno.EIO, "cannot be written (Input/output error); choose another place"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_written_leaves_those_before(held, monkeypatch, after, number, said):
+    model, optimiser = trained(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.os, "fsync", failing(disk(number), after, os.fsync))
+        with pytest.raises(TransductError) as caught:
+            save(held, 20, model, optimiser, MovingAverage(model, 0.9))
+    assert str(caught.value) == f"{held.path(20)}: {said}"
+    assert [path.name for path in sorted(held.directory.iterdir())] == ["step_12", "step_3"]
+    assert held.last_good(held.steps()) == 12
+
+
+def test_a_checkpoint_that_cannot_be_renamed_is_not_there(held, monkeypatch):
+    model, optimiser = trained(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", failing(disk(errno.ENOSPC), 0, Path.rename))
+        with pytest.raises(TransductError, match="the disk is full"):
+            save(held, 20, model, optimiser)
+    assert held.steps() == [3, 12]
+    assert not list(held.directory.glob(".*"))
+
+
+def test_a_crash_in_the_middle_of_writing_is_as_if_it_had_not_begun(held, monkeypatch):
+    """Nothing is cleaned up after a crash, so what it leaves must do no harm."""
+    model, optimiser = trained(1)
+    for after in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint.os, "fsync", failing(KeyboardInterrupt(), after, os.fsync))
+            with pytest.raises(KeyboardInterrupt):
+                save(held, 20, model, optimiser)
+        assert list(held.directory.glob(".step_20.*.part"))
+        assert held.last_good(held.steps()) == 12
+    held.prune(held.steps())
+    assert not list(held.directory.glob(".*"))
+    save(held, 20, model, optimiser)
+    assert held.last_good(held.steps()) == 20
+
+
+def test_a_directory_is_replaced_as_a_whole(tmp_path):
+    directory = tmp_path / "deep" / "model"
+    write_directory(directory, {"a": b"1", "b": b"2"})
+    write_directory(directory, {"a": b"3"})
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == {"a": b"3"}
+    assert [path.name for path in directory.parent.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("function", ["os.fsync", "Path.replace"])
+def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path, monkeypatch, function):
+    path = tmp_path / "recipe.yaml"
+    write_file(path, b"old")
+    with monkeypatch.context() as patch:
+        patch.setattr(f"transduct.training.checkpoint.{function}", failing(disk(errno.ENOSPC), 0, None))
+        with pytest.raises(TransductError, match=r"recipe\.yaml: the disk is full"):
+            write_file(path, b"new")
+    assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("recipe.yaml", b"old")]
+    write_file(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+# reading
+
+
+def test_tensors_come_back_to_the_bit(tmp_path):
+    tensors = {"a": torch.randn(3, 4), "b": torch.tensor(7), "c": torch.zeros(0, 2), "d": torch.ones(2).bfloat16()}
+    tensors["e"] = torch.arange(6).view(2, 3).T  # not contiguous
+    (tmp_path / "x").write_bytes(pack(tensors))
+    found = read_tensors(tmp_path / "x")
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor)
+
+
+class Malice:
+    """Unpickled, it writes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+WHOLE = pack({"a": torch.arange(10.0)})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 7, b"\0" * 64, WHOLE[:-1], WHOLE[:20], WHOLE[:8], WHOLE + b"more",
+     (1 << 62).to_bytes(8, "little") + b"{}", (100).to_bytes(8, "little") + b"{}", b"PK\x03\x04" + b"\0" * 200],
+)  # fmt: skip
+def test_what_is_no_whole_file_is_refused(tmp_path, content):
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(TransductError, match=r"x: not a whole safetensors file \(.*it may be truncated or of another"):
+        read_tensors(tmp_path / "x")
+
+
+def test_a_pickle_is_refused_and_not_run(tmp_path):
+    bait = tmp_path / "it was run"
+    plain = pickle.dumps(Malice(bait))
+    for content in (plain, len(plain).to_bytes(8, "little") + plain):
+        (tmp_path / "x").write_bytes(content)
+        with pytest.raises(TransductError, match="not a whole safetensors file"):
+            read_tensors(tmp_path / "x")
+    torch.save(Malice(bait), tmp_path / "x")
+    with pytest.raises(TransductError, match="not a whole safetensors file"):
+        read_tensors(tmp_path / "x")
+    assert not bait.exists()
+    pickle.loads(plain).close()
+    assert bait.exists(), "the bait itself does not work"
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(TransductError, match=r"x: cannot be read \(No such file or directory\); expected a safetens"):
+        read_tensors(tmp_path / "x")
+    with pytest.raises(TransductError, match=r"x: cannot be read \(No such file or directory\); expected a recipe"):
+        read_json(tmp_path / "x", "a recipe")
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [("{", "not valid JSON"), ("\ud800", "not valid JSON"), ("[]", "format None"), ("{}", "format None"),
+     ('{"format": 0}', "format 0"), ('{"format": 2}', "format 2"), ('{"format": "1"}', "format '1'")],
+)  # fmt: skip
+def test_json_of_another_kind_or_version_is_refused(tmp_path, content, said):
+    (tmp_path / "x").write_bytes(content.encode("utf-8", "surrogatepass"))
+    with pytest.raises(TransductError) as caught:
+        read_json(tmp_path / "x", "a configuration")
+    assert str(caught.value).startswith(f"{tmp_path / 'x'}: {said}")
+    assert "expected a configuration" in str(caught.value)
+
+
+def test_json_of_this_version_is_read(tmp_path):
+    (tmp_path / "x").write_text('{"format": 1, "a": "é"}', encoding="utf-8")
+    assert read_json(tmp_path / "x", "a configuration") == {"format": 1, "a": "é"}
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda w: w.pop("0.bias"), "x: lacks weight '0.bias'; the file does not belong to this configuration"),
+        (lambda w: w.update(a=torch.ones(1)), "x: has an unknown weight 'a'; the file does not belong to this conf"),
+        (lambda w: w.update({"0.bias": torch.ones(9)}), "x: weight '0.bias' is (9,), the configuration says (8,); the"),
+    ],
+)
+def test_weights_of_another_model_are_refused(change, said):
+    model, other = network(), dict(weights_of(trained()[0]))
+    before = weights(model)
+    change(other)
+    with pytest.raises(TransductError) as caught, torch.no_grad():
+        load_weights(model, other, Path("x"))
+    assert said in str(caught.value)
+    if "lacks" in said or "unknown" in said:
+        assert all(map(torch.equal, before, weights(model)))
+
+
+def test_shared_weights_are_saved_once():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    assert sorted(weights_of(model)) == ["0.bias", "0.weight", "1.bias"]
+
+
+# checkpoints
+
+
+def test_saved_loaded_and_saved_again_are_the_same_bytes(held):
+    model = network()
+    optimiser = make_optimiser(model, (0.9, 0.98), 1e-9, 0.0)
+    ema = MovingAverage(model, 0.9)
+    path = held.path(12)
+    with torch.no_grad():
+        load_weights(model, read_tensors(path / "model.safetensors"), path)
+    load_optimiser(model, optimiser, read_tensors(path / "optimizer.safetensors"))
+    ema.weights = read_tensors(path / "ema.safetensors")
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    assert before.keys() == {"model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json"}
+    save(held, 12, model, optimiser, ema)
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+
+
+def test_an_optimiser_goes_on_as_if_nothing_had_happened():
+    model, optimiser = trained(3)
+    copy = network()
+    with torch.no_grad():
+        load_weights(copy, weights_of(model), Path("x"))
+    fresh = make_optimiser(copy, (0.9, 0.98), 1e-9, 0.0)
+    load_optimiser(copy, fresh, {key: value.clone() for key, value in optimiser_tensors(model, optimiser).items()})
+    for each, its in ((model, optimiser), (copy, fresh)):
+        its.zero_grad()
+        loss(each, examples(4))["tokens"][0].backward()
+        its.step()
+    assert all(map(torch.equal, weights(model), weights(copy)))
+
+
+def test_an_average_is_the_mean(tmp_path):
+    values = [torch.randn(4, 3) for _ in range(5)]
+    paths = [tmp_path / str(i) for i in range(5)]
+    for path, value in zip(paths, values):
+        path.write_bytes(pack({"a": value, "b": value.bfloat16()}))
+    found = average(paths)
+    torch.testing.assert_close(found["a"], torch.stack(values).double().mean(0).float(), rtol=0, atol=0)
+    assert found["b"].dtype == torch.bfloat16
+    assert torch.equal(average(iter(paths[:1]))["a"], values[0])
+
+
+def test_steps_are_in_the_order_of_numbers(held):
+    assert held.steps() == [3, 12]
+    assert held.path(3) == held.directory / "step_3"
+    assert Checkpoints(held.directory / "nowhere").steps() == []
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json"])
+def test_a_checkpoint_cut_short_is_passed_over(held, name):
+    for step, rest in ((12, 3), (3, None)):
+        path = held.path(step) / name
+        path.write_bytes(path.read_bytes()[:-5])
+        assert held.last_good(held.steps()) == rest
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
+def test_a_checkpoint_that_lacks_a_file_is_passed_over(held, name):
+    (held.path(12) / name).unlink()
+    assert held.last_good(held.steps()) == 3
+
+
+def test_only_those_asked_for_are_looked_at(held):
+    assert held.last_good([3]) == 3
+    assert held.last_good([]) is None
+
+
+def test_pruning_leaves_what_is_to_be_kept(held):
+    held.prune([3, 99])
+    assert held.steps() == [3]
+    assert not held.path(12).exists()
+
+
+def test_the_state_can_be_replaced_without_the_weights(held):
+    before = (held.path(3) / "model.safetensors").read_bytes()
+    held.save_state(3, {"step": 3, "tries": 1})
+    assert json.loads((held.path(3) / "state.json").read_text()) == {"format": 1, "step": 3, "tries": 1}
+    assert (held.path(3) / "model.safetensors").read_bytes() == before

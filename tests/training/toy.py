@@ -1,0 +1,77 @@
+"""A task for the trainer without text: a small network learns a fixed function of three numbers."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from transduct.training.log import ignore
+from transduct.training.trainer import TrainingConfig, fit
+
+SIZES = (3, 7, 1, 5, 6)  # of the batches of an epoch; five, so that two ranks never share them evenly
+CONFIG = TrainingConfig(
+    steps=12, batch_tokens=8, learning_rate=0.05, warmup=2, log_every=1, validate_every=4, checkpoint_every=3,
+    keep_checkpoints=3, device="cpu",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples and what the network should say; each example counts as one token."""
+
+    inputs: Tensor
+    targets: Tensor
+    number: int
+
+    @property
+    def counts(self):
+        return {"tokens": float(len(self.inputs))}
+
+    def to(self, device):
+        return self
+
+
+def examples(number):
+    """Batch `number` of every epoch."""
+    generator = torch.Generator().manual_seed(number)
+    inputs = torch.randn(SIZES[number], 3, generator=generator)
+    return Batch(inputs, inputs.sum(1, keepdim=True).tanh(), number)
+
+
+def batches(split, epoch, start, rank, world):
+    """The batches of an epoch; odd epochs go backwards."""
+    order = range(len(SIZES)) if epoch % 2 == 0 else reversed(range(len(SIZES)))
+    return iter([examples(number) for number in [*order][start + rank :: world]])
+
+
+def loss(model, batch):
+    return {"tokens": ((model(batch.inputs) - batch.targets).square().sum(), batch.counts["tokens"], 1.0)}
+
+
+def network(dropout=0.0):
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 1))
+
+
+@dataclass(frozen=True)
+class Report:
+    scores: dict
+    details: dict
+
+
+def validate(model):
+    """The loss over all examples."""
+    with torch.no_grad():
+        terms = [loss(model, examples(number))["tokens"] for number in range(len(SIZES))]
+    return Report({"loss": float(sum(s for s, _, _ in terms)) / sum(SIZES)}, {"seen": "all"})
+
+
+def train(directory, model=None, batches=batches, loss=loss, validate=validate, report=ignore, **changes):
+    """Train in a directory with changes to `CONFIG`; the model and the state it ended in."""
+    directory.mkdir(exist_ok=True)
+    model = model or network()
+    return model, fit(model, replace(CONFIG, **changes), directory, batches, loss, validate, report)
+
+
+def weights(model):
+    return [parameter.detach().clone() for parameter in model.parameters()]

@@ -18,7 +18,8 @@ from transduct.errors import TransductError
 from transduct.tasks import base, translation
 from transduct.tasks.translation import TranslationTask, make_batch
 from transduct.training.log import ignore
-from transduct.training.trainer import fit, seed_generators
+from transduct.training.machine import seed_generators
+from transduct.training.trainer import fit
 
 
 def make_task(directory, said=str, **sections):

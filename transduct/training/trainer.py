@@ -380,8 +380,12 @@ def fit(
         trainer.restore(step)
     if trainer.log is not None:
         trainer.log.forget_after(trainer.state.step)
-    with stopped_by_signals(trainer.stop):
-        trainer.run()
+    try:
+        with stopped_by_signals(trainer.stop):
+            trainer.run()
+    finally:
+        if trainer.log is not None:
+            trainer.log.close()
     trainer.finish()
     return trainer.state
 

@@ -1,0 +1,144 @@
+"""The log of a run: whole lines with the names that others read, and TensorBoard's events beside."""
+
+import json
+import sys
+from contextlib import nullcontext
+from types import ModuleType
+
+import pytest
+
+from tests.training.toy import train
+from transduct.errors import TrainingFailed
+from transduct.training import log as module
+from transduct.training.log import Clock, RunLog, ignore, memory_used
+
+
+@pytest.fixture
+def without_tensorboard(monkeypatch):
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+
+
+@pytest.fixture
+def board(monkeypatch):
+    """A stand-in for TensorBoard's writer, which need not be installed."""
+    written = []
+
+    class SummaryWriter:
+        def __init__(self, directory):
+            written.append(("open", directory))
+
+        def add_scalar(self, name, value, step):
+            written.append((name, value, step))
+
+        def close(self):
+            written.append(("close",))
+
+    stand_in = ModuleType("torch.utils.tensorboard")
+    stand_in.SummaryWriter = SummaryWriter
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stand_in)
+    monkeypatch.setattr(module, "find_spec", lambda name: name)
+    return written
+
+
+def records(directory):
+    return [json.loads(line) for line in (directory / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_record_holds_the_names_that_are_promised(tmp_path):
+    watched = []
+    train(tmp_path, report=watched.append)
+    found = records(tmp_path)
+    steps = [record for record in found if "loss" in record]
+    assert [record["step"] for record in steps] == list(range(1, 13))
+    promised = {"step", "seconds", "loss", "tokens_per_second", "learning_rate", "memory"}
+    for record in steps:
+        assert promised <= record.keys()
+        assert record["loss"] > 0
+        assert record["tokens_per_second"] > 0
+        assert 0 <= record["waiting"] <= 1
+    assert [r["seconds"] for r in steps] == sorted(r["seconds"] for r in steps)
+    validations = [record for record in found if "scores" in record]
+    assert [record["step"] for record in validations] == [4, 8, 12]
+    assert all(record["scores"].keys() == {"loss"} and record["validation_seconds"] >= 0 for record in validations)
+    for event, record in zip(watched, found, strict=True):
+        details = {"seen": "all"} if "scores" in record else {}
+        assert event == {**record, "details": details}, "details are for whoever watches"
+
+
+@pytest.mark.parametrize("every, steps", [(5, [5, 10, 12]), (12, [12]), (99, [12])])
+def test_the_last_step_is_always_logged(tmp_path, every, steps):
+    train(tmp_path, log_every=every, validate=None)
+    assert [record["step"] for record in records(tmp_path)] == steps
+
+
+def test_events_go_to_tensorboard_where_it_is_installed(tmp_path, board):
+    log = RunLog(tmp_path, ignore)
+    log.write({"step": 3, "epoch": 1, "loss": 0.5, "memory": 7})
+    log.write({"step": 4, "scores": {"bleu": 30.0}, "name": "text"}, {"samples": []})
+    log.close()
+    assert board == [
+        ("open", str(tmp_path / "tensorboard")),
+        ("loss", 0.5, 3),
+        ("memory", 7, 3),
+        ("bleu", 30.0, 4),
+        ("close",),
+    ]
+
+
+@pytest.mark.parametrize("best, error", [(None, None), ("beauty", TrainingFailed)])
+def test_a_run_closes_tensorboards_file_however_it_ends(tmp_path, board, best, error):
+    with pytest.raises(error) if error else nullcontext():
+        train(tmp_path, steps=2, best=best)
+    assert ("learning_rate", 0.05, 2) in board
+    assert board[-1] == ("close",)
+
+
+def test_without_tensorboard_there_is_only_the_log(tmp_path, without_tensorboard):
+    log = RunLog(tmp_path, ignore)
+    log.write({"step": 1, "text": "한국어"})
+    log.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+    assert (tmp_path / "log.jsonl").read_text(encoding="utf-8") == '{"step": 1, "text": "한국어"}\n'
+
+
+@pytest.mark.parametrize("rest", [b"", b'{"step": 2', b'{"step": 2}', b"\0\0\n"])
+def test_records_of_steps_to_be_taken_again_are_forgotten(tmp_path, without_tensorboard, rest):
+    log = RunLog(tmp_path, ignore)
+    log.forget_after(0)
+    assert not log.path.exists()
+    for step in (1, 2, 2, 3):
+        log.write({"step": step})
+    with log.path.open("ab") as file:
+        file.write(rest)
+    log.forget_after(2)
+    assert [record["step"] for record in records(tmp_path)] == [1, 2, 2]
+
+
+def test_a_clock_counts_from_one_record_to_the_next(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+    clock = Clock(seconds=50.0)
+    now[0] += 2.0
+    clock.waited = 0.5
+    for loss in (1.0, 3.0):
+        clock.count(loss, {"tokens": 10.0, "boxes": 3.0}, world=2)
+    first = clock.record(7, 1, 0.1)
+    assert (first["seconds"], first["loss"], first["tokens_per_second"], first["waiting"]) == (52.0, 2.0, 20.0, 0.25)
+    now[0] += 1.0
+    clock.count(5.0, {}, world=2)
+    second = clock.record(8, 1, 0.1)
+    assert (second["seconds"], second["loss"], second["tokens_per_second"], second["waiting"]) == (53.0, 5.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("platform, unit", [("linux", 1024), ("darwin", 1)])
+def test_memory_is_in_bytes_on_every_system(monkeypatch, platform, unit):
+    class Usage:
+        ru_maxrss = 3000
+
+    monkeypatch.setattr(module.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(module.resource, "getrusage", lambda who: Usage)
+    monkeypatch.setattr(module.sys, "platform", platform)
+    assert memory_used() == 3000 * unit
+    monkeypatch.setattr(module.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(module.torch.cuda, "max_memory_allocated", lambda: 77)
+    assert memory_used() == 77

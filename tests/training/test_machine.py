@@ -1,0 +1,77 @@
+"""What a run asks of its machine is set once, and given back."""
+
+import os
+import signal
+import threading
+
+import pytest
+import torch
+
+from transduct.training import machine
+from transduct.training.machine import pick_device, prepare_machine, seed_generators, stopped_by_signals
+
+
+def test_generators_are_a_function_of_the_numbers():
+    drawn = {}
+    for numbers in [(1, 2, 3, 0), (1, 2, 3, 1), (1, 2, 4, 0), (2, 2, 3, 0), (12, 3, 0), (1, 2, 3, 0)]:
+        seed_generators(*numbers)
+        value = float(torch.rand(()))
+        assert drawn.setdefault(numbers, value) == value
+    assert len(set(drawn.values())) == 5
+
+
+@pytest.mark.parametrize(
+    "name, cuda, rank, expected",
+    [
+        ("auto", False, None, "cpu"),
+        ("auto", True, None, "cuda"),
+        ("auto", True, "3", "cuda:3"),
+        ("cuda", True, "3", "cuda:3"),
+        ("cuda:1", True, "3", "cuda:1"),
+        ("cpu", True, "3", "cpu"),
+    ],
+)
+def test_a_device_is_picked(monkeypatch, name, cuda, rank, expected):
+    monkeypatch.setattr(machine.torch.cuda, "is_available", lambda: cuda)
+    if rank is None:
+        monkeypatch.delenv("LOCAL_RANK", raising=False)
+    else:
+        monkeypatch.setenv("LOCAL_RANK", rank)
+    assert pick_device(name) == torch.device(expected)
+
+
+def test_deterministic_algorithms_are_switched_on(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    torch.use_deterministic_algorithms(False)
+    prepare_machine()
+    assert torch.are_deterministic_algorithms_enabled()
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    prepare_machine()
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8", "who has set it is obeyed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_and_a_second_interrupt_does_so_at_once(number):
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    stopped = []
+    with pytest.raises(KeyboardInterrupt), stopped_by_signals(lambda: stopped.append(number)):  # noqa: PT012
+        signal.raise_signal(number)
+        assert stopped == [number]
+        signal.raise_signal(signal.SIGINT)
+    assert stopped == [number]
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_outside_the_main_thread_signals_are_somebody_elses():
+    before = signal.getsignal(signal.SIGINT)
+    found = []
+
+    def work():
+        with stopped_by_signals(list):
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [before]

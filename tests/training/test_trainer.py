@@ -1,0 +1,365 @@
+"""The training step, the schedule of validations and checkpoints, and what happens when training goes wrong."""
+
+import json
+import math
+import threading
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.training import toy
+from tests.training.toy import CONFIG, SIZES, Batch, Report, examples, network, train, weights
+from transduct.errors import TrainingFailed
+from transduct.training.checkpoint import Checkpoints, read_tensors, weights_of
+from transduct.training.distributed import Ranks
+from transduct.training.log import ignore
+from transduct.training.optim import rate
+from transduct.training.trainer import Trainer, TrainingConfig
+
+
+def records(directory):
+    return [json.loads(line) for line in (directory / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def saved(directory, step, name="model.safetensors"):
+    return read_tensors(directory / "checkpoints" / f"step_{step}" / name)
+
+
+def assert_same(one, other, **tolerance):
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], **tolerance)
+
+
+EXACTLY = {"rtol": 0, "atol": 0}
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_it_learns(tmp_path, precision):
+    model, state = train(tmp_path, steps=200, precision=precision, schedule="linear", validate_every=0)
+    assert toy.validate(network()).scores["loss"] > 0.3
+    assert toy.validate(model).scores["loss"] < 0.01
+    assert state.step == 200
+    assert not model.training
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_each_step_is_taken_on_the_next_batch_at_the_rate_of_the_schedule(tmp_path):
+    seen = []
+
+    def loss(model, batch):
+        seen.append(batch.number)
+        return toy.loss(model, batch)
+
+    train(tmp_path, loss=loss, validate=None)
+    assert seen == [0, 1, 2, 3, 4, 4, 3, 2, 1, 0, 0, 1]
+    rates = [record["learning_rate"] for record in records(tmp_path)]
+    assert rates == pytest.approx([rate("inverse_sqrt", 0.05, 2, 12, step) for step in range(1, 13)])
+    assert [record["epoch"] for record in records(tmp_path)] == [0] * 5 + [1] * 5 + [2] * 2
+
+
+# one step
+
+
+def make_trainer(directory, model, **changes):
+    return Trainer(model, replace(CONFIG, **changes), directory, toy.batches, toy.loss, None, ignore, Ranks())
+
+
+def gradients_of(trainer, batches):
+    value = trainer.optimise(batches)
+    return value, [parameter.grad.clone() for parameter in trainer.model.parameters()]
+
+
+@pytest.mark.parametrize("sizes", [[21, 1], [7, 7, 8], [1] * 22])
+def test_micro_batches_equal_one_batch(tmp_path, sizes):
+    """To rounding, however unequal they are."""
+    inputs, targets = (torch.cat(parts) for parts in zip(*((e.inputs, e.targets) for e in map(examples, range(5)))))
+    parts = [Batch(x, y, 0) for x, y in zip(inputs.split(sizes), targets.split(sizes), strict=True)]
+    value, gradients = gradients_of(make_trainer(tmp_path, network(), clip=0.0), parts)
+    one_value, one_gradients = gradients_of(make_trainer(tmp_path, network(), clip=0.0), [Batch(inputs, targets, 0)])
+    assert value == pytest.approx(one_value, rel=1e-6)
+    torch.testing.assert_close(gradients, one_gradients)
+    mean = (network()(inputs) - targets).square().mean()
+    assert value == pytest.approx(mean.item(), rel=1e-6)
+
+
+def test_terms_are_averaged_each_over_its_own_count_and_weighted(tmp_path):
+    class Two(Batch):
+        counts = {"tokens": 4.0, "boxes": 2.0}
+
+    def loss(model, batch):
+        return {
+            "tokens": (model(batch.inputs).sum(), 4.0, 1.0),
+            "boxes": (batch.targets.sum() * model[0].bias[0], 2.0, 0.5),
+        }
+
+    batch = Two(*vars(examples(1)).values())
+    trainer = make_trainer(tmp_path, network())
+    trainer.loss = loss
+    model = network()
+    expected = model(batch.inputs).sum() * 2 / 8 + 0.5 * batch.targets.sum() * model[0].bias[0] * 2 / 4
+    assert trainer.optimise([batch, batch]) == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+def test_randomness_is_drawn_from_seed_step_and_micro_batch_alone(tmp_path):
+    """Whatever was drawn before."""
+    values = []
+    for draws in (0, 5):
+        trainer = make_trainer(tmp_path, network(dropout=0.5))
+        torch.rand(draws)
+        values.append([trainer.optimise([examples(0), examples(0)]) for _ in range(2)])
+    assert values[0] == values[1]
+    other = make_trainer(tmp_path, network(dropout=0.5), seed=2)
+    assert other.optimise([examples(0), examples(0)]) != values[0][0]
+
+
+def test_gradients_are_clipped(tmp_path):
+    trainer = make_trainer(tmp_path, network(), clip=0.01)
+    _, gradients = gradients_of(trainer, [examples(1)])
+    assert math.hypot(*(float(gradient.norm()) for gradient in gradients)) == pytest.approx(0.01, rel=1e-4)
+
+
+# going back
+
+
+def poison(steps, kind="loss"):
+    """A loss that is not finite, or has such a gradient, in the batch of these calls (counted from 1)."""
+    calls = Counter()
+
+    def loss(model, batch):
+        calls["all"] += 1
+        total, count, weight = toy.loss(model, batch)["tokens"]
+        if calls["all"] in steps:
+            nothing = (model[0].weight * 0.0).sum()
+            total = total + (nothing / 0.0 if kind == "loss" else nothing.sqrt())
+        return {"tokens": (total, count, weight)}
+
+    return loss
+
+
+@pytest.mark.parametrize("kind, said", [("loss", "loss nan"), ("gradient", "gradient norm nan")])
+def test_after_a_divergence_training_goes_on_from_the_last_checkpoint_at_half_the_rate(tmp_path, kind, said):
+    model, state = train(tmp_path, loss=poison({6}, kind), validate=None)
+    log = records(tmp_path)
+    [back] = [record for record in log if "diverged" in record]
+    assert (back["step"], back["rate_scale"], back["try"]) == (3, 0.5, 1)
+    assert back["diverged"].startswith("step 6: loss ")
+    assert said in back["diverged"]
+    steps = [record["step"] for record in log if "loss" in record]
+    assert steps == [1, 2, 3, 4, 5, *range(4, 13)]
+    rates = [record["learning_rate"] for record in log if "loss" in record]
+    expected = [rate("inverse_sqrt", 0.05, 2, 12, step) for step in steps]
+    assert rates == pytest.approx([*expected[:5], *(value / 2 for value in expected[5:])])
+    assert (state.step, state.rate_scale, state.tries) == (12, 0.5, 1)
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_the_half_rate_outlasts_a_kill_right_after_going_back(tmp_path):
+    class Killed(Exception):
+        pass
+
+    def kill(event):
+        if event["step"] == 4 and rates:
+            raise Killed
+        if "diverged" in event:
+            rates.append(event["rate_scale"])
+
+    rates = []
+    with pytest.raises(Killed):
+        train(tmp_path, loss=poison({6}), report=kill)
+    _, state = train(tmp_path)
+    assert (state.rate_scale, state.tries) == (0.5, 1)
+
+
+def test_training_that_diverges_again_and_again_fails(tmp_path):
+    message = (
+        r"training diverged 3 times \(step 1: loss nan, gradient norm nan\); lower training.learning_rate or raise"
+    )
+    with pytest.raises(TrainingFailed, match=message):
+        train(tmp_path, loss=poison(range(2, 99)), divergence_tries=2)
+    log = records(tmp_path)
+    assert [(record["rate_scale"], record["try"]) for record in log if "diverged" in record] == [(0.5, 1), (0.25, 2)]
+
+
+def test_going_back_passes_over_a_checkpoint_that_is_cut_short(tmp_path):
+    def cut(event):
+        if event["step"] == 7 and "loss" in event:
+            path = tmp_path / "checkpoints" / "step_6" / "model.safetensors"
+            path.write_bytes(path.read_bytes()[:-1])
+
+    train(tmp_path, loss=poison({8}), report=cut, validate=None)
+    assert [record["step"] for record in records(tmp_path) if "diverged" in record] == [3]
+
+
+def test_without_a_whole_checkpoint_there_is_no_way_back(tmp_path):
+    def cut(event):
+        for path in tmp_path.glob("checkpoints/*/state.json"):
+            path.write_text("{")
+
+    with pytest.raises(
+        TrainingFailed, match=r"training diverged \(step 2: .*\) and no checkpoint is whole; start again"
+    ):
+        train(tmp_path, loss=poison({2}), report=cut)
+
+
+# checkpoints and what is made of them
+
+
+@pytest.mark.parametrize(
+    "changes, kept", [({}, [6, 9, 12]), ({"keep_checkpoints": 1}, [12]), ({"steps": 11}, [3, 6, 9, 11]),
+                      ({"keep_checkpoints": 9}, [0, 3, 6, 9, 12])],
+)  # fmt: skip
+def test_the_newest_checkpoints_are_kept(tmp_path, changes, kept):
+    train(tmp_path, **changes)
+    assert Checkpoints(tmp_path / "checkpoints").steps() == kept
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_final_weights_are_the_mean_of_the_last_checkpoints(tmp_path, count):
+    model, _ = train(tmp_path, average=count)
+    window = [saved(tmp_path, step) for step in (6, 9, 12)[3 - count :]]
+    mean = {name: torch.stack([each[name].double() for each in window]).mean(0).float() for name in window[0]}
+    assert_same(weights_of(model), mean, **EXACTLY)
+
+
+def scores_from(values, name="loss"):
+    """A validation that gives these scores in turn."""
+    rest = iter(values)
+    return lambda model: Report({name: next(rest)}, {})
+
+
+def test_the_checkpoint_of_the_best_score_is_chosen(tmp_path):
+    model, state = train(tmp_path, validate=scores_from([3.0, 1.0, 2.0]), best="loss", keep_checkpoints=1)
+    assert (state.best_step, state.best_score) == (8, 1.0)
+    assert Checkpoints(tmp_path / "checkpoints").steps() == [8, 12]
+    assert_same(weights_of(model), saved(tmp_path, 8), **EXACTLY)
+
+
+@pytest.mark.parametrize("name, best", [("loss", 4), ("perplexity", 4), ("ter", 4), ("bleu", 8), ("exact_match", 8)])
+def test_of_some_scores_the_lower_is_better(tmp_path, name, best):
+    _, state = train(tmp_path, validate=scores_from([1.0, 3.0, 2.0], name), best=name)
+    assert state.best_step == best
+
+
+def test_the_best_checkpoint_is_averaged_with_those_before_it(tmp_path):
+    model, _ = train(tmp_path, validate=scores_from([3.0, 1.0, 2.0]), best="loss", average=2)
+    mean = {name: (w.double() + saved(tmp_path, 8)[name].double()) / 2 for name, w in saved(tmp_path, 6).items()}
+    assert_same(weights_of(model), {name: value.float() for name, value in mean.items()}, **EXACTLY)
+
+
+def test_training_ends_when_patience_does(tmp_path):
+    values = [5.0, 4.0, 6.0, 4.0, 1.0]
+    model, state = train(tmp_path, validate=scores_from(values), best="loss", patience=2, steps=99)
+    assert (state.step, state.best_step) == (16, 8)
+    assert_same(weights_of(model), saved(tmp_path, 8), **EXACTLY)
+    again, state = train(tmp_path, validate=None, best="loss", patience=2, steps=99)
+    assert state.step == 16, "a finished run goes on"
+    assert_same(weights_of(again), weights_of(model), **EXACTLY)
+
+
+def test_a_score_that_the_validation_does_not_give_is_no_choice(tmp_path):
+    with pytest.raises(TrainingFailed, match=r"training.best is 'beauty', the validation gives: loss"):
+        train(tmp_path, best="beauty")
+
+
+def test_a_moving_average_is_validated_and_handed_out(tmp_path):
+    seen = []
+
+    def validate(model):
+        assert not model.training
+        seen.append({name: weight.clone() for name, weight in weights_of(model).items()})
+        return toy.validate(model)
+
+    model, _ = train(tmp_path, validate=validate, ema=0.8, checkpoint_every=1, keep_checkpoints=20)
+    expected = [saved(tmp_path, 0)]
+    for step in range(1, 13):
+        expected.append({name: 0.8 * expected[-1][name] + 0.2 * w for name, w in saved(tmp_path, step).items()})
+    for weights_seen, step in zip(seen, (4, 8, 12), strict=True):
+        assert_same(weights_seen, expected[step])
+    assert_same(weights_of(model), expected[12])
+    assert not torch.allclose(saved(tmp_path, 12)["0.weight"], expected[12]["0.weight"])
+
+
+def test_validation_leaves_the_model_as_it_was(tmp_path):
+    with_validation, _ = train(tmp_path / "with", network(dropout=0.5), validate_every=1, ema=0.5)
+    without, _ = train(tmp_path / "without", network(dropout=0.5), validate=None, ema=0.5)
+    assert_same(weights_of(with_validation), weights_of(without), **EXACTLY)
+
+
+# resuming
+
+
+@pytest.mark.parametrize("broken", [None, "model.safetensors", "optimizer.safetensors", "state.json"])
+def test_a_run_that_was_broken_off_ends_like_one_that_was_not(tmp_path, broken):
+    """Also where the newest checkpoint is cut short. tests/tasks/test_resume.py does this with kills and all."""
+    whole, _ = train(tmp_path / "whole", network(dropout=0.5), accumulate=2)
+
+    class Stopped(Exception):
+        pass
+
+    def stop(event):
+        if event["step"] == 8:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        train(tmp_path / "run", network(dropout=0.5), accumulate=2, report=stop)
+    if broken:
+        path = tmp_path / "run" / "checkpoints" / "step_6" / broken
+        path.write_bytes(path.read_bytes()[:-3])
+    resumed, _ = train(tmp_path / "run", network(dropout=0.5), accumulate=2)
+    assert_same(weights_of(resumed), weights_of(whole), **EXACTLY)
+    assert [record["step"] for record in records(tmp_path / "run")] == [
+        record["step"] for record in records(tmp_path / "whole")
+    ]
+
+
+def test_outside_the_main_thread_it_trains_without_signals(tmp_path):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(train(tmp_path, steps=2)[1].step))
+    thread.start()
+    thread.join()
+    assert found == [2]
+
+
+def test_an_epoch_without_batches_is_refused(tmp_path):
+    with pytest.raises(TrainingFailed, match="an epoch holds no batch; is the corpus smaller than the weights allow"):
+        train(tmp_path, batches=lambda split, epoch, start, rank, world: iter([]))
+
+
+def test_an_epoch_that_happens_to_be_empty_is_passed_over(tmp_path):
+    def batches(split, epoch, start, rank, world):
+        return iter([]) if epoch % 2 else toy.batches(split, epoch, start, rank, world)
+
+    train(tmp_path, batches=batches)
+    assert {record["epoch"] for record in records(tmp_path) if "epoch" in record} == {0, 2, 4}
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        *(
+            ({name: 0}, f"{name} is 0, must be at least 1")
+            for name in ("steps", "batch_tokens", "accumulate", "log_every", "checkpoint_every", "keep_checkpoints")
+        ),
+        ({"label_smoothing": 1.0}, r"label_smoothing is 1.0, must be in \[0, 1\)"),
+        ({"label_smoothing": -0.1}, r"label_smoothing is -0.1, must be in \[0, 1\)"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0, must be above 0"),
+        ({"betas": [0.9]}, "betas has 1 numbers, must have 2"),
+        ({"average": 6}, r"average is 6, must be from 1 to keep_checkpoints \(5\)"),
+        ({"average": 0}, r"average is 0, must be from 1 to keep_checkpoints \(5\)"),
+        ({"ema": 1.0}, r"ema is 1.0, must be in \[0, 1\)"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        TrainingConfig(**changes)
+
+
+def test_the_toy_task_gives_every_batch_once_an_epoch():
+    """What the tests above and those of several ranks rest on."""
+    for world in (1, 2, 3):
+        numbers = [b.number for rank in range(world) for b in toy.batches("train", 1, 0, rank, world)]
+        assert sorted(numbers) == list(range(len(SIZES)))
+    assert weights(network())[0].equal(weights(network())[0])

@@ -198,7 +198,7 @@ def test_bytes_that_are_not_utf8_are_read_with_a_warning(program, trained_run):
 def test_a_line_that_is_too_long_is_translated_in_pieces_with_a_warning(program, trained_run, caplog):
     done = program("translate", trained_run, given=b"a b c\n" + b"a b " * 200 + b"\n")
     assert (done.code, len(done.lines)) == (0, 2)
-    assert "text 2: 400 tokens, the model takes 39: translated in" in caplog.text
+    assert "a text of 400 tokens is longer than the model takes (39), translated in" in caplog.text
 
 
 def test_scores_and_alternatives_stand_before_the_text(program, trained_run):

@@ -57,9 +57,7 @@ def test_a_notebook_shows_the_svg():
     assert picture._repr_svg_() == picture.svg()
 
 
-@pytest.mark.parametrize(
-    "text", ["\x00\x1b[31m", "\x7f\x85", "\ud800", "\ufffe\uffff", "a\nb\tc", "]]>", "&#0;"]
-)
+@pytest.mark.parametrize("text", ["\x00\x1b[31m", "\x7f\x85", "\ud800", "\ufffe\uffff", "a\nb\tc", "]]>", "&#0;"])
 def test_any_text_makes_well_formed_svg(text):
     svg = Picture(60, 60, (Rectangle(0, 0, 1, 1, "#000000", text), Text(0, 0, text))).svg()
     assert ElementTree.fromstring(svg.encode()).findtext(f"{SVG}text") == drawing.printable(text)
@@ -123,7 +121,5 @@ def test_no_warning_without_hangul_or_with_a_font(no_fonts, capsys, monkeypatch)
 
 def test_png_without_matplotlib_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(
-        TransductError, match=r"matplotlib is not installed; run: pip install 'transduct\[plots\]'"
-    ):
+    with pytest.raises(TransductError, match=r"matplotlib is not installed; run: pip install 'transduct\[plots\]'"):
         Picture(60, 60, ()).png()

@@ -59,9 +59,7 @@ def test_matrices_with_nothing_to_scale(matrix):
 
 def test_lists_arrays_and_tensors_look_the_same():
     half = torch.tensor(MATRIX, dtype=torch.bfloat16, requires_grad=True)
-    assert (
-        pictures.heatmap(half) == pictures.heatmap(half.tolist()) == pictures.heatmap(np.array(half.tolist()))
-    )
+    assert pictures.heatmap(half) == pictures.heatmap(half.tolist()) == pictures.heatmap(np.array(half.tolist()))
 
 
 def test_everything_lies_on_the_page():
@@ -148,9 +146,7 @@ def test_save_refuses_other_names_and_says_what_cannot_be_written(tmp_path):
     picture = Picture(10, 10, ())
     with pytest.raises(TransductError, match=r"a\.pdf' is no name for a picture; end it in \.svg or \.png"):
         pictures.save(picture, tmp_path / "a.pdf")
-    with pytest.raises(
-        TransductError, match=r"cannot write '.*a\.svg' \(No such file or directory\); give a file in"
-    ):
+    with pytest.raises(TransductError, match=r"cannot write '.*a\.svg' \(No such file or directory\); give a file in"):
         pictures.save(picture, tmp_path / "missing" / "a.svg")
     (tmp_path / "folder.svg").mkdir()
     with pytest.raises(TransductError, match="Is a directory"):

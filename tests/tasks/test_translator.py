@@ -163,7 +163,7 @@ def test_options_that_do_not_exist_are_refused(translator, options, message):
 def test_a_long_text_is_translated_as_its_pieces_with_a_warning(translator, caplog):
     words = list("abcdefgh" * 4)
     [whole] = translator.translate([" ".join(words)])
-    assert "text 1: 32 tokens, the model takes 23: translated in 2 pieces" in caplog.text
+    assert "a text of 32 tokens is longer than the model takes (23), translated in 2 pieces" in caplog.text
     parts = translator.translate([" ".join(words[:23]), " ".join(words[23:])])
     assert whole.text == " ".join(part.text for part in parts)
     assert whole.tokens == [token for part in parts for token in part.tokens]

@@ -132,12 +132,12 @@ class Translator:
             raise TransductError(f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}")
         pieces: list[list[int]] = []
         spans = []
-        for number, ids in enumerate(self._encode(texts)):
+        for text, ids in zip(texts, self._encode(texts), strict=True):
             parts = self._split(ids)
             if len(parts) > 1:
                 log.warning(
-                    "text %d: %d tokens, the model takes %d: translated in %d pieces",
-                    number + 1, len(ids), self.longest, len(parts),
+                    "a text of %d tokens is longer than the model takes (%d), translated in %d pieces: %.40s ...",
+                    len(ids), self.longest, len(parts), text,
                 )  # fmt: skip
             spans.append((len(pieces), len(pieces) + len(parts)))
             pieces += parts

@@ -209,7 +209,7 @@ class Trainer:
             if self.state.step % config.log_every == 0 or self.state.step == config.steps:
                 self._write(clock.record(self.state.step, self.state.epoch, self.learning_rate(self.state.step)))
             self._milestones()
-            if self.stopping:
+            if self.ranks.total({"stopping": float(self.stopping)})["stopping"]:  # whichever rank the signal reached
                 self._save()
                 raise TrainingFailed(f"stopped by a signal at step {self.state.step}; go on with --resume")
 
@@ -374,6 +374,7 @@ def fit(
     model.to(device).train()
     trainer = Trainer(model, config, directory, batches, loss, validate, report, Ranks.join(device))
     step = trainer.checkpoints.last_good(trainer.checkpoints.steps())
+    trainer.ranks.wait()  # until every rank has looked, for the next line may write
     if step is None:
         trainer._save()  # so that a run can always go back
     else:

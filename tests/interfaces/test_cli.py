@@ -229,6 +229,7 @@ def test_every_way_to_decode_runs_and_repeats_itself(program, trained_run, words
         (["--top-p", 2], "top_p must be in (0, 1]"),
         (["--precision", "int3"], "unknown precision 'int3'; known are: float32, bfloat16"),
         (["--attention", "heads.gif"], "end it in .svg or .png"),
+        (["--device", "gpu"], "unknown device 'gpu'; known are: auto, cpu, cuda, cuda:N"),
         (["missing.txt"], "missing.txt: no such file"),
     ],
 )
@@ -473,6 +474,7 @@ BAD_CALLS = {
     "a derived size": (["recipe.yaml", "model.source_size=9"], "model.source_size cannot be set; set tokenizer.size"),
     "a derived length": (["recipe.yaml", "model.max_length=9"], "model.max_length cannot be set; set data.max_length"),
     "unknown task": (["recipe.yaml", "task=poetry"], "unknown task 'poetry'; known are: translation"),
+    "unknown device": (["recipe.yaml", "training.device=gpu"], "unknown device 'gpu'; known are: auto, cpu, cuda,"),
     "stages": (["recipe.yaml", "stages=[{}]"], "translation trains in one stage; remove 'stages'"),
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 
+from transduct.errors import TransductError
 from transduct.training import machine
 from transduct.training.machine import pick_device, prepare_machine, seed_generators, stopped_by_signals
 
@@ -33,11 +34,29 @@ def test_generators_are_a_function_of_the_numbers():
 )
 def test_a_device_is_picked(monkeypatch, name, cuda, rank, expected):
     monkeypatch.setattr(machine.torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(machine.torch.cuda, "device_count", lambda: 4)
     if rank is None:
         monkeypatch.delenv("LOCAL_RANK", raising=False)
     else:
         monkeypatch.setenv("LOCAL_RANK", rank)
     assert pick_device(name) == torch.device(expected)
+
+
+@pytest.mark.parametrize(
+    "name, count, said",
+    [
+        ("gpu", 1, "unknown device 'gpu'; known are: auto, cpu, cuda, cuda:N"),
+        ("cuda", 0, "no device 'cuda': found 0 CUDA devices; choose another, or auto"),
+        ("cuda:2", 2, "no device 'cuda:2': found 2 CUDA devices; choose another, or auto"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(monkeypatch, name, count, said):
+    monkeypatch.setattr(machine.torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(machine.torch.cuda, "device_count", lambda: count)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with pytest.raises(TransductError) as caught:
+        pick_device(name)
+    assert str(caught.value) == said
 
 
 def test_deterministic_algorithms_are_switched_on(monkeypatch):

@@ -95,8 +95,10 @@ def train(
         TransductError: the recipe or its data are wrong, or the directory holds another run.
         TrainingFailed: training diverged or was stopped by a signal.
     """
+    ranks = Ranks.join(pick_device(str(recipe.training.get("device", "auto"))))
+    if ranks.rank != 0:  # one of them speaks
+        notify = report = ignore
     task: Task = _task_module(recipe.task).create(recipe, directory, notify)
-    ranks = Ranks.join(pick_device(task.training.device))
     claim = _claimed(directory, recipe, resume, notify) if ranks.rank == 0 else nullcontext()
     with claim:
         ranks.wait()

@@ -16,7 +16,7 @@ from transduct.training.checkpoint import write_file
 Event = dict[str, Any]
 
 
-def ignore(event: Event) -> None:
+def ignore(event: Event | str) -> None:
     """Watch nothing."""
 
 

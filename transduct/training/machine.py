@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from transduct.errors import TransductError
+
 
 def seed_generators(*numbers: int) -> None:
     """Seed torch's default generators from (seed, step, micro-batch, rank)."""
@@ -17,12 +19,23 @@ def seed_generators(*numbers: int) -> None:
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is a CUDA device if there is one."""
+    """`auto` is a CUDA device if there is one.
+
+    Raises:
+        TransductError: there is no such device.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and "LOCAL_RANK" in os.environ:
         name = f"cuda:{os.environ['LOCAL_RANK']}"
-    return torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise TransductError(f"unknown device '{name}'; known are: auto, cpu, cuda, cuda:N") from error
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise TransductError(f"no device '{name}': found {count} CUDA devices; choose another, or auto")
+    return device
 
 
 def prepare_machine() -> None:

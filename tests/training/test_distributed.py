@@ -1,0 +1,143 @@
+"""Two processes train as one: the same weights to rounding, and every example once."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training.toy import network, train, weights
+from transduct.tasks.base import load
+from transduct.training.distributed import Ranks
+
+# What each rank does: trains the toy task, tries the sums by hand, is stopped by a signal that reaches one rank only,
+# and trains a recipe to the end; it leaves what it found.
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+import torch
+from torch import distributed
+from tests.recipes import tiny_recipe
+from tests.training import toy
+from transduct.errors import TrainingFailed
+from transduct.tasks.base import train
+from transduct.training.distributed import Ranks
+
+out = Path(sys.argv[1])
+ranks = Ranks.join(torch.device("cpu"))
+seen = []
+
+def loss(model, batch):
+    seen.append(batch.number)
+    return toy.loss(model, batch)
+
+model, state = toy.train(out / "run", loss=loss, steps=6)
+found = {"weights": toy.weights(model), "seen": seen, "step": state.step}
+found["total"] = ranks.total({"a": 1.0 + ranks.rank} if ranks.rank == 0 else {"a": 5.0, "b": 2.0})
+found["nothing"] = ranks.total({})
+layer = torch.nn.Linear(2, 1)
+if ranks.rank == 0:
+    layer.weight.grad = torch.ones(1, 2)
+    layer.bias.grad = torch.full((1,), 3.0)
+else:
+    layer.weight.grad = torch.full((1, 2), 4.0)
+ranks.sum_gradients(layer)
+found["gradients"] = [layer.weight.grad, layer.bias.grad]
+def stop(event):
+    if event["step"] == 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+try:
+    toy.train(out / "stopped", report=stop)
+except TrainingFailed as error:
+    found["stopped"] = str(error)
+found["said"] = []
+found["model"] = [train(tiny_recipe(training={"steps": 3}), out / "task", resume, found["said"].append)
+                  for resume in (False, True)]
+ranks.wait()
+torch.save(found, out / f"{ranks.rank}.pt")
+distributed.destroy_process_group()
+"""
+
+
+def run_ranks(script, *words, world=2):
+    """The script, as torchrun would start it, once a rank; what each wrote to stderr."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    common = {**os.environ, **place, "PYTHONPATH": str(Path(__file__).parents[2])}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, *map(str, words)],
+            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        said = [process.communicate(timeout=120)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert not any(process.returncode for process in processes), "\n".join(said)
+    return said
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    out = tmp_path_factory.mktemp("ranks")
+    run_ranks(CHILD, out)
+    return [torch.load(out / f"{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+def test_two_ranks_end_with_the_weights_of_one_process(tmp_path, found):
+    """Which takes the same batches as micro-batches; at the end of an epoch one rank has none."""
+    model, state = train(tmp_path / "run", steps=6, accumulate=2)
+    for each in found:
+        assert each["step"] == state.step == 6
+        torch.testing.assert_close(each["weights"], weights(model), rtol=0, atol=1e-6)
+    assert all(map(torch.equal, found[0]["weights"], found[1]["weights"])), "the ranks differ"
+    assert not torch.allclose(weights(model)[0], weights(network())[0], atol=1e-3), "nothing was learnt"
+
+
+def test_every_batch_is_seen_by_one_rank_an_epoch(found):
+    assert [each["seen"] for each in found] == [[0, 2, 4, 4, 2, 0], [1, 3, 3, 1]]
+
+
+def test_counts_and_gradients_are_summed(found):
+    for each in found:
+        assert each["total"] == {"a": 6.0, "b": 2.0}
+        assert each["nothing"] == {}
+        assert [gradient.tolist() for gradient in each["gradients"]] == [[[5.0, 5.0]], [3.0]]
+
+
+def test_a_signal_that_reaches_one_rank_stops_all(found):
+    """Only the first rank watches, and so sends itself the signal."""
+    assert [each["stopped"] for each in found] == ["stopped by a signal at step 3; go on with --resume"] * 2
+
+
+def test_the_first_rank_prepares_and_saves_and_all_train(found):
+    first, other = found
+    assert [line.split(":")[0] for line in first["said"][:3]] == ["tokenizer", "corpus prepared", "model"]
+    assert "this run is finished" in first["said"][3]
+    assert other["said"] == []
+    assert first["model"] == other["model"]
+    assert len(load(first["model"][0]).predict(["a b"])) == 1
+
+
+def test_alone_there_is_nothing_to_sum(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    ranks = Ranks.join(torch.device("cpu"))
+    assert ranks == Ranks(rank=0, world=1)
+    counts = {"a": 1.0}
+    assert ranks.total(counts) == counts
+    model = network()
+    ranks.sum_gradients(model)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    ranks.wait()

@@ -3,8 +3,8 @@
 python benchmarks/against_marian.py --source train.en.gz --target train.de.gz [--size tiny] [--precision bfloat16]
 
 Both see the same token ids, sorted by length into batches of the same sentences, with dropout 0.1 and random weights.
-Training: forward, backward, clipping and fused AdamW, in target tokens a second. Decoding: greedy, every output 1.13 times as long as
-the mean source of its batch. Prints medians over the rounds and ratios, as JSON.
+Training: forward, backward, clipping, fused AdamW; target tokens a second. Decoding: greedy, every output 1.13
+times as long as the mean source of its batch. Prints medians over the rounds and ratios, as JSON.
 """
 
 import argparse

@@ -14,6 +14,9 @@ from torch import Tensor
 from transduct.functional.segments import Segments
 
 
+BLOCK = 64  # numbers looked through at a time for the largest
+
+
 @dataclass(frozen=True)
 class Hypothesis:
     """One finished output.
@@ -210,8 +213,20 @@ class Beam:
 
 
 def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row and where they are: (R, V) -> (R, k), (R, k)."""
-    if count == 1:
-        values, places = logits.max(-1, keepdim=True)
+    """The `count` largest of each row, in order, and where they are: (R, V) -> (R, k), (R, k).
+
+    On a CPU a maximum takes a small part of the time of finding where it is, so blocks are looked through by their
+    maxima first: the k largest numbers lie in the k blocks with the largest maxima.
+    """
+    rows, size = logits.shape
+    blocks = size // BLOCK
+    if blocks <= count or logits.device.type != "cpu":
+        values, places = logits.topk(count, -1)
         return values, places
-    return logits.topk(count, -1)
+    whole = logits[:, : blocks * BLOCK].view(rows, blocks, BLOCK)  # (R, V / BLOCK, BLOCK)
+    chosen = whole.amax(-1).topk(count, -1).indices  # (R, k)
+    places = (chosen[:, :, None] * BLOCK + torch.arange(BLOCK)).flatten(1)  # (R, k * BLOCK)
+    rest = torch.arange(blocks * BLOCK, size).expand(rows, -1)
+    places = torch.cat((places, rest), 1)
+    values, order = logits.gather(1, places).topk(count, -1)
+    return values, places.gather(1, order)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from transduct.functional.segments import Segments
 
-
 BLOCK = 64  # numbers looked through at a time for the largest
 
 

@@ -1,5 +1,6 @@
 """Beam search finds what exhaustive search finds, scores as forced decoding does, and does not depend on the batch."""
 
+import math
 from itertools import product
 
 import pytest
@@ -53,14 +54,15 @@ def plain_beam_search(model, memory, beam, limit, alpha):
         ]
         candidates = sorted(candidates, key=lambda candidate: -candidate[0])[: 2 * beam]
         finished += [
-            (score / length_penalty(length, alpha), tokens)
+            (score / length_penalty(length, alpha), tokens, score)
             for score, tokens, token in candidates[:beam]
             if token == END
         ]
         live = [(score, [*tokens, token]) for score, tokens, token in candidates if token != END][:beam]
-        if len(finished) >= beam:
+        likeliest = max((score for *_, score in finished), default=-math.inf)
+        if not live or (len(finished) >= beam and likeliest >= live[0][0]):
             break
-    return sorted(finished, key=lambda hypothesis: -hypothesis[0])[:beam]
+    return [(rank, tokens) for rank, tokens, _ in sorted(finished, key=lambda hypothesis: -hypothesis[0])[:beam]]
 
 
 @torch.no_grad()
@@ -111,6 +113,33 @@ def test_search_is_beam_search_as_it_is_written_down(seed, beam, alpha):
         expected = plain_beam_search(model, part, beam, limit, alpha)
         assert [h.tokens for h in hypotheses] == [tokens for _, tokens in expected]
         assert [h.rank for h in hypotheses] == pytest.approx([rank for rank, _ in expected], abs=1e-4)
+
+
+class Sure:
+    """A model, and its own state, that is sure of every word; the end of the sentence is its second choice."""
+
+    words = [3, 4, 5, 6, 7, 8]
+
+    def start(self, memory, segments, beam):
+        self.length = 0
+        return self
+
+    def step(self, tokens, state):
+        logits = torch.zeros(len(tokens), 9)
+        logits[:, END] = 4.0
+        logits[:, [*self.words, END, END, END][self.length]] = 9.0
+        self.length += 1
+        return logits, self
+
+    def select(self, rows):
+        pass
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 4])
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_poor_early_ends_do_not_crowd_out_the_right_one(beam, alpha):
+    [found] = find(Sure(), torch.zeros(1, 1), Segments.of([1]), beam, [20], alpha)
+    assert found[0].tokens == Sure.words
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])

@@ -147,6 +147,14 @@ def test_a_run_that_cannot_begin_leaves_nothing_and_one_that_cannot_go_on_loses_
     assert not (tmp_path / "new").exists()
 
 
+def test_whoever_has_had_enough_of_our_words_is_no_disk_error(tmp_path):
+    def closed(line):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    with pytest.raises(BrokenPipeError):
+        base.train(SHORT, tmp_path / "run", notify=closed)
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(TransductError, match=r"file/run: cannot be written \(Not a directory\); choose another place"):

@@ -133,7 +133,9 @@ class Beam:
 
     In each step the best 2 * beam continuations of a source are looked at. Those among the first `beam` that end the
     sentence are finished; the best `beam` that do not end it go on. A source is done when `beam` hypotheses are
-    finished. At its length limit nothing but the end of the sentence is allowed.
+    finished and none that goes on is likelier than the likeliest of them: a model that is sure of every word puts the
+    end of the sentence second again and again, and its poor early ends must not crowd out the one that is right. At
+    its length limit nothing but the end of the sentence is allowed.
     """
 
     def __init__(self, beam: int, limits: Sequence[int], begin: int, end: int, alpha: float, device: Any) -> None:
@@ -203,9 +205,11 @@ class Beam:
             score = float(scores[group, place])
             tokens = self.history[group * self.beam + int(origin[group, place]), 1:].tolist()
             found.append(Hypothesis(tokens, score, score / length_penalty(len(tokens) + 1, self.alpha)))
+        going_on = scores.masked_fill(ends, float("-inf")).amax(1).tolist()
         for group, source in enumerate(self.sources):
             found = self.hypotheses[source]
-            if not self.done[group] and (len(found) >= self.beam or self.history.shape[1] >= self.limits[source]):
+            enough = len(found) >= self.beam and max(h.score for h in found) >= going_on[group]
+            if not self.done[group] and (enough or self.history.shape[1] >= self.limits[source]):
                 self.done[group] = True
                 found.sort(key=lambda hypothesis: -hypothesis.rank)
                 del found[self.beam :]

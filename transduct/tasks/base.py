@@ -229,7 +229,7 @@ def _claimed(directory: Path, recipe: Recipe, resume: bool, notify: Notify) -> I
         except (TransductError, OSError) as error:
             if fresh and not any(directory.glob("checkpoints/step_*")):  # so that the corrected call may start afresh
                 _remove(directory, made)
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
                 raise disk_error(Path(error.filename or directory), error) from error
             raise
     finally:

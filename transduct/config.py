@@ -44,11 +44,16 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?([0-9][0-9_]*)(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
+class _Dumper(yaml.SafeDumper):
+    """Safe YAML that quotes the text `1e-3`, which would else come back as a number."""
+
+
+for _yaml in (_Loader, _Dumper):
+    _yaml.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?([0-9][0-9_]*)(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+        list("-+0123456789"),
+    )
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = (), profile: str | None = None) -> Recipe:
@@ -64,10 +69,13 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), profile: str | None =
     tree = _parse_yaml(text, str(path))
     if not isinstance(tree, dict):
         raise TransductError(f"{path}: found {_kind(tree)}, expected a recipe with the key 'task'")
-    profiles = tree.pop(PROFILES, {})
+    profiles = tree.pop(PROFILES, None) or {}
+    if not isinstance(profiles, dict):
+        raise TransductError(f"{path}: {PROFILES} is {_kind(profiles)}, expected a mapping of names to overrides")
     if profile is not None:
-        if not isinstance(profiles, dict) or profile not in profiles:
-            raise TransductError(f"{path}: no profile '{profile}'{_nearest(profile, profiles or {})}")
+        if profile not in profiles:
+            near = _nearest(profile, profiles) if profiles else "; the recipe has none"
+            raise TransductError(f"{path}: no profile '{profile}'{near}")
         tree = merge(tree, profiles[profile])
     for override in overrides:
         tree = merge(tree, parse_override(override))
@@ -99,7 +107,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def dump(tree: Any) -> str:
     """YAML text of plain mappings, lists and scalars, keys in the order given."""
-    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=110)
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 def record(cls: type[Record], values: Any, where: str, source: str = "recipe") -> Record:
@@ -163,8 +171,9 @@ def _parse_yaml(text: str, source: str) -> Any:
 
 
 def _nearest(name: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean '{close[0]}'?" if close else f"; known are: {', '.join(known)}"
+    names = [str(key) for key in known]
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean '{close[0]}'?" if close else f"; known are: {', '.join(names)}"
 
 
 def _kind(value: Any) -> str:

@@ -1,0 +1,86 @@
+"""Many sequences go in, their hypotheses come out in the same order, whatever the batches between."""
+
+import pytest
+import torch
+
+from tests.helpers import BEGIN, END, SIZE, tiny
+from transduct.decoding.engine import DecodingConfig, encode, flat, generate, in_batches, score
+
+SOURCES = [[5, 6, END], [7, END], [END], [3, 4, 5, 6, 7, END], [8, 9, END]]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny(tie="none")
+
+
+@pytest.mark.parametrize("budget", [1, 5, 7, 100])
+def test_batches_are_sorted_by_length_and_keep_to_the_budget(budget):
+    lengths = [3, 9, 1, 1, 4, 3, 2]
+    batches = list(in_batches(lengths, budget))
+    order = [number for batch in batches for number in batch]
+    assert sorted(order) == list(range(7))
+    assert [lengths[i] for i in order] == sorted(lengths, reverse=True)
+    for batch, following in zip(batches, [*batches[1:], None]):
+        total = sum(lengths[i] for i in batch)
+        assert total <= budget or len(batch) == 1
+        if following:
+            assert total + lengths[following[0]] > budget, "the next would have fitted"
+
+
+def test_no_lengths_make_no_batches():
+    assert list(in_batches([], 5)) == []
+
+
+@pytest.mark.parametrize("config", [DecodingConfig(beam=3), DecodingConfig(beam=2, temperature=1.0, seed=4)])
+def test_the_budget_changes_nothing(model, config):
+    def found(budget):
+        settings = DecodingConfig(**{**vars(config), "batch_tokens": budget})
+        hypotheses = generate(model, SOURCES, [8, 3, 8, 8, 5], settings, BEGIN, END, [0, BEGIN])
+        return [[h.tokens for h in each] for each in hypotheses]
+
+    whole = found(1000)
+    assert found(1) == found(6) == whole
+    assert all(len(each) == config.beam for each in whole)
+    assert all(len(tokens) < 8 and not {0, BEGIN, END} & set(tokens) for each in whole for tokens in each)
+    assert max(len(tokens) for tokens in whole[1]) < 3
+
+
+@pytest.mark.parametrize("budget", [1, 1000])
+def test_a_score_is_the_sum_over_the_target_and_its_end(model, budget):
+    targets = [[3], [], [4, 5, 6], [7, 7], [8]]
+    found = score(model, SOURCES, targets, BEGIN, END, budget)
+    for source, target, value in zip(SOURCES, targets, found, strict=True):
+        memory, segments = encode(model, [source], torch.device("cpu"))
+        inputs, of_target = flat([[BEGIN, *target]], torch.device("cpu"))
+        steps = model.logits(model.decode(inputs, of_target, memory, segments)).log_softmax(-1)
+        expected = sum(float(step[token].detach()) for step, token in zip(steps, [*target, END], strict=True))
+        assert value == pytest.approx(expected, abs=1e-4)
+
+
+def test_nothing_gives_nothing(model):
+    assert generate(model, [], [], DecodingConfig(), BEGIN, END) == []
+    assert score(model, [], [], BEGIN, END, 5) == []
+
+
+def test_sequences_are_laid_end_to_end():
+    tokens, segments = flat([[1, 2], [], [3]], torch.device("cpu"))
+    assert tokens.tolist() == [1, 2, 3]
+    assert segments.lengths.tolist() == [2, 0, 1]
+    assert tokens.dtype == torch.int64
+    assert SIZE > 9
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        *(({name: 0}, f"{name} is 0, must be at least 1") for name in ("beam", "batch_tokens", "validation_beam")),
+        *(
+            (changes, r"temperature and top_k must not be negative, top_p must be in \(0, 1\]")
+            for changes in ({"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.1})
+        ),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        DecodingConfig(**changes)

@@ -1,0 +1,328 @@
+"""Holds the plan of the house (design.md, section 3): imports go down one floor plan, and every room stays small."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "transduct"
+
+# A folder or file -> what of ours it may import. A rule for a file goes before that of its folder.
+MAY_IMPORT: dict[str, set[str]] = {
+    "transduct": {"tasks.base"},  # `load`, when it is asked for
+    "errors": set(),
+    "config": {"errors"},
+    "functional": {"functional"},
+    "blocks": {"blocks", "functional"},
+    "data": {"data", "config", "errors"},
+    "evaluation": {"functional.boxes", "errors"},
+    "models": {"blocks", "functional"},
+    "training": {"training", "config", "errors", "functional"},
+    "decoding": {"decoding", "functional", "blocks.attention"},
+    "tasks.base": {"config", "errors", "training", "tasks"},  # the folder itself, to list the tasks in it
+    "tasks.translator": {
+        *("config", "errors", "functional", "blocks", "data", "evaluation", "models", "training", "decoding"),
+        "tasks.base",
+    },
+    "tasks": {
+        *("transduct", "config", "errors", "functional", "blocks", "data", "evaluation", "models", "training"),
+        *("decoding", "tasks.base", "tasks.translator"),
+    },
+    "interfaces": {"interfaces", "config", "errors", "tasks", "training", "decoding.engine"},
+}
+WITHOUT_TORCH = ("transduct", "errors", "config", "interfaces.cli")  # torch.utils.data is all of it that data may take
+LONGEST_FILE, LONGEST_FUNCTION = 450, 60
+# Functions that may be longer, and why.
+LONG_FUNCTIONS: dict[str, str] = {}
+# Places that may catch every exception, and why.
+BROAD_EXCEPTS = {"data.tokenizer.load": "the tokenizers library raises nothing narrower than Exception"}
+# Modules whose tests have another name, and which.
+TESTED_ELSEWHERE = {"transduct": "tasks/test_base.py"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """What a line of a module imports: the full dotted name, a name taken from a module included."""
+
+    module: str
+    name: str
+    line: int
+    lazy: bool
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} imports {self.name}"
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module by its name without `transduct.`, and its syntax."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+
+    @property
+    def imports(self) -> Iterator[Import]:
+        """All imports but those for type checkers, which never run."""
+        unseen = {node for branch in ast.walk(self.tree) if for_type_checkers(branch) for node in ast.walk(branch)}
+        top = set(self.tree.body)
+        for node in ast.walk(self.tree):
+            if node in unseen:
+                continue
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{self.name}:{node.lineno}: a relative import"
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            yield from (Import(self.name, name, node.lineno, node not in top) for name in names)
+
+    @property
+    def ours(self) -> Iterator[tuple[Import, str]]:
+        """The imports of our own modules, and the name of each."""
+        for found in self.imports:
+            if found.name.split(".")[0] == "transduct":
+                yield found, own_module(found.name)
+
+
+def for_type_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def own_module(name: str) -> str:
+    """`transduct.data.text.TextSource` -> `data.text`: the longest part that is a file or a folder here."""
+    parts = name.split(".")[1:]
+    while (
+        parts
+        and not (PACKAGE / "/".join(parts)).is_dir()
+        and not (PACKAGE / "/".join(parts)).with_suffix(".py").is_file()
+    ):
+        parts.pop()
+    return ".".join(parts) or "transduct"
+
+
+def parse(name: str, text: str, path: Path = PACKAGE) -> Module:
+    return Module(name, path, ast.parse(text))
+
+
+def all_modules() -> list[Module]:
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts) or "transduct"
+        found.append(parse(name, path.read_text(encoding="utf-8"), path))
+    return found
+
+
+MODULES = all_modules()
+FILES = [module for module in MODULES if module.path.name != "__init__.py" or module.name == "transduct"]
+
+
+def rule_of(name: str) -> set[str]:
+    while name not in MAY_IMPORT:
+        name, _, _ = name.rpartition(".")
+    return MAY_IMPORT[name]
+
+
+def trespasses(modules: Iterable[Module]) -> list[str]:
+    """Imports that the floor plan forbids."""
+    found = []
+    for module in modules:
+        allowed = rule_of(module.name)
+        for each, name in module.ours:
+            room = name.split(".")[0]
+            another_task = module.name.startswith("tasks.") and room == "tasks" and name not in allowed
+            another_model = module.name.startswith("models.") and room == "models"
+            if (name not in allowed and room not in allowed) or another_task or another_model:
+                found.append(str(each))
+    return found
+
+
+def circle(modules: Iterable[Module]) -> list[str]:
+    """The modules of one circle of imports, lazy ones included; none if there is none."""
+    graph = {module.name: {name for _, name in module.ours if name != module.name} for module in modules}
+    visited: set[str] = set()
+
+    def follow(name: str, way: list[str]) -> list[str]:
+        if name in way:
+            return way[way.index(name) :]
+        if name in visited:
+            return []
+        visited.add(name)
+        return next(filter(None, (follow(each, [*way, name]) for each in sorted(graph.get(name, ())))), [])
+
+    return next(filter(None, (follow(name, []) for name in graph)), [])
+
+
+def of_torch(modules: Iterable[Module], allowed: str = "") -> list[str]:
+    """Imports of torch, save those of the part that is allowed."""
+    return [
+        str(each)
+        for module in modules
+        for each in module.imports
+        if each.name.split(".")[0] == "torch" and not (allowed and each.name.startswith(allowed))
+    ]
+
+
+def unsafe(modules: Iterable[Module]) -> list[str]:
+    """Ways to run what a file holds: pickle and its kin, torch.load, eval and exec."""
+    found = []
+    for module in modules:
+        found += [
+            str(each) for each in module.imports if each.name.split(".")[0] in ("pickle", "dill", "joblib", "shelve")
+        ]
+        for node in ast.walk(module.tree):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if called in ("eval", "exec", "torch.load", "np.load", "numpy.load", "yaml.unsafe_load"):
+                found.append(f"{module.name}:{node.lineno} calls {called}")
+    return found
+
+
+def broad_excepts(modules: Iterable[Module]) -> set[str]:
+    """Functions that catch every exception and do not raise it again as it is."""
+    found = set()
+    for module in modules:
+        for function in functions_of(module):
+            for node in ast.walk(function):
+                if isinstance(node, ast.ExceptHandler):
+                    caught = ast.unparse(node.type) if node.type else "BaseException"
+                    if {"Exception", "BaseException"} & set(caught.strip("()").split(", ")):
+                        found.add(f"{module.name}.{function.name}")
+    return found
+
+
+def functions_of(module: Module) -> Iterator[ast.FunctionDef]:
+    return (node for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef))
+
+
+def long_functions(modules: Iterable[Module]) -> set[str]:
+    return {
+        f"{module.name}.{function.name}"
+        for module in modules
+        for function in functions_of(module)
+        if function.end_lineno is not None and function.end_lineno - function.lineno + 1 > LONGEST_FUNCTION
+    }
+
+
+# the house as it stands
+
+
+def test_imports_go_down():
+    assert trespasses(FILES) == []
+
+
+def test_nothing_imports_in_circles():
+    assert circle([module for module in MODULES if module.name != "transduct"]) == []
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m not in FILES], ids=lambda module: module.name)
+def test_folders_say_nothing(module):
+    assert module.path.read_text() == ""
+
+
+def test_the_light_rooms_do_not_import_torch():
+    assert of_torch([module for module in FILES if module.name in WITHOUT_TORCH]) == []
+    assert of_torch([module for module in FILES if module.name.startswith("data.")], "torch.utils.data") == []
+
+
+def test_at_the_top_of_the_command_line_stand_only_the_standard_library_and_typer():
+    [cli] = [module for module in FILES if module.name == "interfaces.cli"]
+    top = {each.name.split(".")[0] for each in cli.imports if not each.lazy}
+    assert top <= sys.stdlib_module_names | {"typer"}
+
+
+@pytest.mark.parametrize(
+    "statement", ["import transduct", "from transduct.interfaces import cli", "import transduct.config"]
+)
+def test_what_must_be_quick_to_import_imports_no_torch(statement):
+    script = (
+        f"import sys; {statement}; print(*sorted({{'torch', 'numpy', 'pyarrow', 'tokenizers'}} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("module", FILES, ids=lambda module: module.name)
+def test_every_module_has_its_tests(module):
+    parts = module.name.split(".")
+    mirrored = "/".join([*parts[:-1], f"test_{parts[-1]}.py"])
+    tests = ROOT / "tests" / TESTED_ELSEWHERE.get(module.name, mirrored)
+    assert tests.exists()
+    assert "def test_" in tests.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("module", FILES, ids=lambda module: module.name)
+def test_no_file_is_too_long_to_be_read_in_one_sitting(module):
+    assert len(module.path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
+
+
+def test_no_function_is_longer_than_a_screen():
+    assert long_functions(FILES) == LONG_FUNCTIONS.keys()
+
+
+def test_nothing_that_a_file_holds_is_run():
+    assert unsafe(FILES) == []
+
+
+def test_no_error_is_caught_without_knowing_which():
+    assert broad_excepts(FILES) == BROAD_EXCEPTS.keys()
+
+
+# the checker itself
+
+
+PLANTED = {
+    "a task imports another": ("tasks.speech", "from transduct.tasks.translation import make_batch"),
+    "a lazy import": ("functional.losses", "def loss():\n    from transduct.blocks.attention import KVCache"),
+    "a model imports another": ("models.rnn", "from transduct.models.transformer import Config"),
+    "an upper floor": ("training.trainer", "import transduct.tasks.base"),
+    "search knows a model": ("decoding.search", "from transduct.models import transformer"),
+    "more of blocks than attention": ("decoding.search", "from transduct.blocks.transformer import DecoderLayer"),
+    "the roof skips a floor": ("interfaces.cli", "from transduct.models.transformer import SIZES"),
+    "config knows a task": ("config", "from transduct.tasks import base"),
+    "the whole package": ("data.text", "import transduct"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_trespass_is_found(name):
+    module, text = PLANTED[name]
+    assert len(trespasses([parse(module, text)])) == 1
+
+
+@pytest.mark.parametrize(
+    "module, text",
+    [
+        ("blocks.attention", "from transduct.functional.segments import Segments"),
+        ("decoding.search", "from transduct.blocks.attention import KVCache"),
+        ("tasks.speech", "from transduct import __version__\nfrom transduct.tasks.base import Report"),
+        ("config", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from transduct.tasks import base"),
+    ],
+)
+def test_what_is_allowed_is_not_found(module, text):
+    assert trespasses([parse(module, text)]) == []
+
+
+def test_planted_faults_of_other_kinds_are_found():
+    ring = [
+        parse("data.text", "from transduct.data.corpus import a"),
+        parse("data.corpus", "def b():\n    from transduct.data import tokenizer"),
+        parse("data.tokenizer", "import transduct.data.text"),
+    ]
+    assert sorted(circle(ring)) == ["data.corpus", "data.text", "data.tokenizer"]
+    assert circle(ring[:2]) == []
+    assert of_torch([parse("config", "def f():\n    import torch.nn")]) == ["config:2 imports torch.nn"]
+    assert of_torch([parse("data.x", "from torch.utils.data import Dataset")], "torch.utils.data") == []
+    caught = "def f():\n    try:\n        pass\n    except (OSError, Exception):\n        pass"
+    bad = parse("data.x", f"import pickle\ntorch.load('a')\n{caught}")
+    assert len(unsafe([bad])) == 2
+    assert broad_excepts([bad]) == {"data.x.f"}
+    assert long_functions([parse("x", "def f():\n" + "    1\n" * 60), parse("y", "def f():\n" + "    1\n" * 59)]) == {
+        "x.f"
+    }

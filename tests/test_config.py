@@ -1,0 +1,233 @@
+"""Recipes: read, overridden, checked with names, written and read again."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+import pytest
+import yaml
+
+from transduct.config import Recipe, dump, load_recipe, merge, parse_override, record
+from transduct.errors import TransductError
+
+
+@dataclass(frozen=True)
+class Source:
+    path: str
+    weight: float = 1.0
+
+    def __post_init__(self):
+        if self.weight <= 0:
+            raise ValueError(f"weight is {self.weight}, must be above 0")
+
+
+@dataclass(frozen=True)
+class Section:
+    """One field of every sort that records have."""
+
+    sources: list[Source]
+    valid: Source | None = None
+    steps: int = 10
+    rate: float = 0.1
+    name: str | list[str] = "x"
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.98])
+    kind: Literal["a", "b"] = "a"
+    shared: bool = True
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    def write(text):
+        path = tmp_path / "recipe.yaml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+# files
+
+
+def test_a_recipe_is_read_and_overridden_in_order(recipe):
+    path = recipe(
+        """
+task: translation
+training: {steps: 100, learning_rate: 1e-3, betas: [0.9, 0.98]}
+profiles:
+  quick: {training: {steps: 10}, model: {size: tiny}}
+"""
+    )
+    plain = load_recipe(path)
+    assert plain.training == {"steps": 100, "learning_rate": 0.001, "betas": [0.9, 0.98]}
+    assert (plain.model, plain.stages) == ({}, [])
+    quick = load_recipe(path, ["training.seed=7", "training.betas=[0.8, 0.9]"], "quick")
+    assert quick.training == {"steps": 10, "learning_rate": 0.001, "betas": [0.8, 0.9], "seed": 7}
+    assert quick.model == {"size": "tiny"}
+    assert load_recipe(path, ["training.steps=5", "training.steps=6"], "quick").training["steps"] == 6
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("", "found empty, expected a recipe with the key 'task'"),
+        ("- a", "found a list, expected a recipe"),
+        ("task", "found 'task', expected a recipe"),
+        ("data: {}", "missing key 'task'"),
+        ("task: 3", "task is 3, expected a valid string"),
+        ("task: t\ndata: [1]", "data is a list, expected a valid dictionary"),
+        ("task: t\ntrainin: {}", "unknown key 'trainin'; did you mean 'training'?"),
+        ("task: t\nzzz: {}", "unknown key 'zzz'; known are: task, data, tokenizer, model, training, decoding, stages"),
+        ("task: t\ndata: {a: 1, a: 2}", ", line 2: not valid YAML: the key 'a' appears twice"),
+        ("task: t\ntask: u", ", line 1: not valid YAML: the key 'task' appears twice"),
+        ("task: [", ", line 1: not valid YAML: "),
+        ("task: t\n\tdata: {}", ", line 2: not valid YAML: "),
+        ("task: !!python/object/apply:os.getcwd []", ", line 1: not valid YAML: could not determine a constructor"),
+        ("task: \x01", ": not valid YAML: "),
+        (b"task: \xff", "cannot read the recipe"),
+    ],
+)
+def test_what_is_no_recipe_is_refused_with_its_place(recipe, text, said):
+    path = recipe(text)
+    with pytest.raises(TransductError) as caught:
+        load_recipe(path)
+    assert str(caught.value).startswith(str(path))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_that_is_not_there_is_named(tmp_path):
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(TransductError, match=r"cannot read the recipe .* give the path of a YAML file") as caught:
+            load_recipe(path)
+        assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "profiles, said",
+    [
+        ("{quick: {}}", "no profile 'quik'; did you mean 'quick'?"),
+        ("{gpu: {}, cpu: {}}", "no profile 'quik'; known are: gpu, cpu"),
+        ("", "no profile 'quik'; the recipe has none"),
+        ("[quik]", "profiles is a list, expected a mapping of names to overrides"),
+        ("{1: {}, 2: {}}", "no profile 'quik'; known are: 1, 2"),
+        ("{quik: 3}", "found 3, expected a mapping of keys to lay over the recipe"),
+        ("{quik: {trainin: {}}}", "unknown key 'trainin'; did you mean 'training'?"),
+    ],
+)
+def test_a_profile_that_is_not_there_is_refused(recipe, profiles, said):
+    path = recipe(f"task: t\nprofiles: {profiles}")
+    with pytest.raises(TransductError) as caught:
+        load_recipe(path, profile="quik")
+    assert said in str(caught.value)
+
+
+# overrides
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [
+        ("1e-3", 0.001), ("1E5", 100000.0), ("-2.5e+3", -2500.0), (".5", 0.5), ("3", 3), ("true", True), ("null", None),
+        ("", None), ("[1, 2e-1]", [1, 0.2]), ("{b: {c: 1}}", {"b": {"c": 1}}), ("'1e-3'", "1e-3"), ("x=y", "x=y"),
+        ("1e", "1e"), ("e3", "e3"), ("한국어", "한국어"),
+    ],
+)  # fmt: skip
+def test_an_override_is_read_as_yaml(text, value):
+    found = parse_override(f"a.b={text}")
+    assert found == {"a": {"b": value}}
+    assert type(found["a"]["b"]) is type(value)
+
+
+@pytest.mark.parametrize("text", ["=3", ".=3", "a..b=3", ".a=3", "a.=3"])
+def test_an_override_needs_a_key(text):
+    with pytest.raises(TransductError) as caught:
+        parse_override(text)
+    assert str(caught.value) == f"the override '{text}' has no key; write section.key=value"
+
+
+def test_an_override_that_is_no_yaml_is_named():
+    with pytest.raises(TransductError, match=r"^the override 'a=\[1', line 1: not valid YAML: "):
+        parse_override("a=[1")
+
+
+@pytest.mark.parametrize(
+    "base, over, merged",
+    [
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}, {"a": {"b": 3, "c": 2}}),
+        ({"a": {"b": {"c": 1}}}, {"a": {"b": {"d": 2}}}, {"a": {"b": {"c": 1, "d": 2}}}),
+        ({"a": [1, 2]}, {"a": [3]}, {"a": [3]}),
+        ({"a": {"b": 1}}, {"a": 3}, {"a": 3}),
+        ({"a": 3}, {"a": {"b": 1}}, {"a": {"b": 1}}),
+        ({"a": 3}, {"b": 4}, {"a": 3, "b": 4}),
+        ({"a": {"b": 1}}, {"a": None}, {"a": None}),
+    ],
+)
+def test_mappings_are_merged_and_all_else_replaced(base, over, merged):
+    before = yaml.safe_dump(base)
+    assert merge(base, over) == merged
+    assert yaml.safe_dump(base) == before
+
+
+# records
+
+
+def test_a_record_is_built_with_the_records_in_it():
+    values = {"sources": [{"path": "a"}, {"path": "b", "weight": 2}], "valid": {"path": "c"}, "name": ["x", "y"]}
+    found = record(Section, values, "data")
+    assert found == Section([Source("a"), Source("b", 2)], Source("c"), name=["x", "y"])
+    assert record(Section, {"sources": [], "valid": None, "kind": "b"}, "data") == Section([], kind="b")
+
+
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        ({}, "missing key 'data.sources'"),
+        ([], "data is a list, expected a mapping of keys"),
+        (None, "data is empty, expected a mapping of keys"),
+        ({"sources": [], "step": 3}, "unknown key 'data.step'; did you mean 'steps'?"),
+        ({"sources": [], 3: 3}, "unknown key 'data.3'; known are: sources, valid, "),
+        ({"sources": {}}, "data.sources is a mapping, expected a list"),
+        ({"sources": [{"path": "a"}, {"pat": "b"}]}, "unknown key 'data.sources[1].pat'; did you mean 'path'?"),
+        ({"sources": [{}]}, "missing key 'data.sources[0].path'"),
+        ({"sources": [3]}, "data.sources[0] is 3, expected a mapping of keys"),
+        ({"sources": [{"path": "a", "weight": 0}]}, "data.sources[0]: weight is 0.0, must be above 0"),
+        ({"sources": [], "valid": {"path": 3}}, "data.valid.path is 3, expected a valid string"),
+        ({"sources": [], "valid": "a"}, "data.valid is 'a', expected a mapping of keys"),
+        ({"sources": [], "steps": "many"}, "data.steps is 'many', expected a valid integer"),
+        ({"sources": [], "steps": 1.5}, "data.steps is 1.5, expected a valid integer"),
+        ({"sources": [], "steps": True}, "data.steps is True, expected a valid integer"),
+        ({"sources": [], "rate": "0.1"}, "data.rate is '0.1', expected a valid number"),
+        ({"sources": [], "rate": None}, "data.rate is empty, expected a valid number"),
+        ({"sources": [], "betas": [0.9, "b"]}, "data.betas[1] is 'b', expected a valid number"),
+        ({"sources": [], "kind": "c"}, "data.kind is 'c', expected 'a' or 'b'"),
+        ({"sources": [], "shared": 1}, "data.shared is 1, expected a valid boolean"),
+        ({"sources": [], "name": 3}, "data.name is 3, expected a valid string"),
+        ({"sources": [], "kind": "c" * 99}, f"data.kind is '{'c' * 59}, expected 'a' or 'b'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_full_name(values, said):
+    with pytest.raises(TransductError) as caught:
+        record(Section, values, "data", "my recipe")
+    assert str(caught.value).startswith(f"my recipe: {said}")
+
+
+def test_without_a_section_the_name_is_that_of_the_key():
+    with pytest.raises(TransductError, match=r"^recipe: missing key 'sources'$"):
+        record(Section, {}, "")
+    with pytest.raises(TransductError, match=r"^recipe: the recipe is empty, expected a mapping of keys$"):
+        record(Section, None, "")
+    with pytest.raises(TransductError, match=r"^recipe: recipe: weight is 0\.0, must be above 0$"):
+        record(Source, {"path": "a", "weight": 0}, "")
+
+
+# writing
+
+
+@pytest.mark.parametrize(
+    "value", [1e-3, 1e-9, 1e300, 0.1, 3, True, None, "1e-3", "null", "", "한 국어: x", "a\nb", [1, {"b": 2}]]
+)
+def test_what_is_written_is_read_again(recipe, value):
+    written = Recipe("t", data={"z": value, "a": {"z": value}}, stages=[{"x": value}])
+    text = dump(asdict(written))
+    assert load_recipe(recipe(text)) == written
+    assert text.index("\n  z:") < text.index("\n  a:"), "the order of keys"
+    assert "국어" in text or "국어" not in str(value)

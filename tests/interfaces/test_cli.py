@@ -23,6 +23,7 @@ from transduct.training import checkpoint
 
 COMMANDS = ["demo", "train", "translate", "predict", "evaluate", "score"]
 TINY = ["training.steps=2", "model.d_model=16", "model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1"]
+SOME = b"a b c\nd e f\ng\nh i\nj\n"
 STRANGE = ["", "   ", "\t", "a" * 300, "a\0b", "a\rb", "\u2028", "x\u0085y", "\u1100\u1161", "🙂", "</s>", "a b c"]
 
 
@@ -201,14 +202,15 @@ def test_a_line_that_is_too_long_is_translated_in_pieces_with_a_warning(program,
     assert "a text of 400 tokens is longer than the model takes (39), translated in" in caplog.text
 
 
-def test_scores_and_alternatives_stand_before_the_text(program, trained_run):
-    plain = program("translate", trained_run, given=b"a b c\nd e f\n").lines
-    scored = program("translate", trained_run, "--scores", given=b"a b c\nd e f\n").lines
+def test_scores_and_alternatives_stand_before_the_text(program, trained_run, monkeypatch):
+    monkeypatch.setattr(cli, "LINES_AT_ONCE", 2)
+    plain = program("translate", trained_run, given=SOME).lines
+    scored = program("translate", trained_run, "--scores", given=SOME).lines
     assert [line.split("\t", 1)[1] for line in scored] == plain
     assert all(float(line.split("\t")[0]) < 0 for line in scored)
-    rows = [row.split("\t") for row in program("translate", trained_run, "--n-best", 2, given=b"a b c\nd e f\n").lines]
-    assert {row[0] for row in rows} == {"1", "2"}
-    assert [next(row[1:] for row in rows if row[0] == n) for n in "12"] == [line.split("\t") for line in scored]
+    rows = [row.split("\t") for row in program("translate", trained_run, "--n-best", 2, given=SOME).lines]
+    assert {row[0] for row in rows} == set("12345")
+    assert [next(row[1:] for row in rows if row[0] == n) for n in "12345"] == [line.split("\t") for line in scored]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from transduct.data.text import Replacement
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.engine import DecodingConfig, flat
 from transduct.errors import TransductError
-from transduct.tasks.translator import Attention, Translation, Translator
+from transduct.tasks.translator import Attention, Translation, Translator, _joined
 
 TEXTS = [source for source, _ in generate("reverse", 12)]
 STRANGE = {
@@ -98,6 +98,14 @@ def test_the_n_best_list_is_sorted_without_doubles(translator):
         assert len(set(texts)) == len(texts)
         assert scores == sorted(scores, reverse=True)
         assert (translation.text, translation.score) == (texts[0], scores[0])
+
+
+def test_of_hypotheses_with_the_same_text_the_first_is_kept():
+    first, same, other = Translation("a", -1.0, [5]), Translation("a", -2.0, [6]), Translation("b", -3.0, [7])
+    for n_best, kept in ((3, [first, other]), (1, [first])):
+        found = _joined([[first, same, other]], n_best)
+        assert found.alternatives == kept
+        assert (found.text, found.score, found.tokens) == ("a", -1.0, [5])
 
 
 @pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3, "length_penalty": 2.0}, {"temperature": 1.5}])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-CHUNK = 2**22  # logits that exist at a time: 16 MiB of float32, which the cache of a small machine still holds
+CHUNK = 2**21  # logits that exist at a time: 8 MiB of float32, which a small machine's cache still holds
 
 
 def label_smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
@@ -59,14 +59,16 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 rows = slice(start, start + step)
                 piece, labels = hidden[rows].to(dtype), targets[rows, None]
                 logits = F.linear(piece, cast).float()  # (n, V)
-                log_z = logits.logsumexp(-1, keepdim=True)  # (n, 1)
-                piece_nll = (log_z - logits.gather(1, labels)).sum()
-                nll += piece_nll
-                loss += (1.0 - smoothing) * piece_nll
-                if smoothing:
-                    loss += smoothing * (log_z.sum() - logits.sum() / size)
+                logits -= logits.amax(-1, keepdim=True)
+                chosen = logits.gather(1, labels).sum()
+                total = logits.sum() if smoothing else chosen
+                exponentials = logits.exp_()
+                mass = exponentials.sum(-1, keepdim=True)  # (n, 1)
+                log_mass = mass.log().sum()
+                nll += log_mass - chosen
+                loss += log_mass - (1.0 - smoothing) * chosen - (smoothing / size) * total
                 if wanted:  # d loss / d logits = softmax - (1 - e) one-hot - e / V
-                    grad = logits.sub_(log_z).exp_().sub_(smoothing / size)
+                    grad = exponentials.div_(mass).sub_(smoothing / size)
                     grad.scatter_(1, labels, grad.gather(1, labels) + (smoothing - 1.0))
                     grad = grad.to(dtype)
                     hidden_grad[rows] = grad @ cast

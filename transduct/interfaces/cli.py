@@ -37,6 +37,7 @@ app = typer.Typer(
 Model = Annotated[str, typer.Argument(help="A run or a model directory.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+UsageError: Any = typer.BadParameter.__bases__[0]  # click's, which typer brings along
 LINES_AT_ONCE = 4096
 
 
@@ -58,8 +59,16 @@ def main() -> None:
     from transduct.errors import TrainingFailed, TransductError
 
     sys.excepthook = _unexpected
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
     try:
-        app()
+        raise SystemExit(app(standalone_mode=False))
+    except typer.Abort:
+        print("transduct: interrupted", file=sys.stderr)
+        raise SystemExit(1) from None
+    except UsageError as error:
+        print(f"transduct: {error.format_message()} (see: transduct --help)", file=sys.stderr)
+        raise SystemExit(2) from None
     except (TransductError, TrainingFailed) as error:
         if _Debug.on:
             raise
@@ -145,6 +154,8 @@ def _chosen_recipe(
     if any(files.values()):
         if paths:
             raise TransductError(f"found a recipe ({paths[0]}) and text files; give one of them")
+        if profile:
+            raise TransductError(f"--profile {profile} belongs to a recipe; text files have no profiles: leave it out")
         if resume and (directory / RECIPE).exists():
             return load_recipe(directory / RECIPE, overrides)
         return file_recipe("translation", files, overrides, lambda line: print(line, file=sys.stderr))
@@ -230,7 +241,8 @@ def _interactive(translator: Any, options: dict[str, Any]) -> None:
     print("Write a sentence and press Enter; Ctrl-D ends.", file=sys.stderr)
     while True:
         try:
-            line = input("> ")
+            print("> ", end="", file=sys.stderr, flush=True)
+            line = input()
         except EOFError:
             return
         print(translator.translate([line], **options)[0].text)

@@ -44,6 +44,7 @@ class Task(Protocol):
     """A task wires data, model, loss and scores; the trainer takes its verbs as plain callables."""
 
     training: TrainingConfig
+    recipe: Recipe  # every default filled in
 
     def prepare(self) -> None:
         """Make what training reads: tokenizers, corpora. Nothing is made twice."""
@@ -99,7 +100,7 @@ def train(
     if ranks.rank != 0:  # one of them speaks
         notify = report = ignore
     task: Task = _task_module(recipe.task).create(recipe, directory, notify)
-    claim = _claimed(directory, recipe, resume, notify) if ranks.rank == 0 else nullcontext()
+    claim = _claimed(directory, task.recipe, resume, notify) if ranks.rank == 0 else nullcontext()
     with claim:
         ranks.wait()
         model_directory = directory / "model"
@@ -212,7 +213,8 @@ def _claimed(directory: Path, recipe: Recipe, resume: bool, notify: Notify) -> I
     if held.exists():
         if not resume:
             raise TransductError(f"{directory}: holds another run; continue it with --resume or choose another --out")
-        _compare(load_recipe(held), recipe, directory, notify)
+        before = load_recipe(held)
+        _compare(_task_module(before.task).create(before, directory, notify).recipe, recipe, directory, notify)
     elif directory.exists() and any(p.name != ".lock" for p in directory.iterdir()):
         raise TransductError(f"{directory}: holds files that are no run; choose an empty or a new folder for --out")
     fresh, made = not held.exists(), not directory.exists()
@@ -267,7 +269,7 @@ def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> No
         for name, (before, after) in pairs.items():
             if before == after or name in free:
                 continue
-            if section in ("training", "decoding"):
+            if section in ("training", "decoding") and name != "training.ema":
                 notify(f"{name} was {before}, goes on with {after}")
             else:
                 raise TransductError(

@@ -41,6 +41,7 @@ SHORTCUT_SIZES: list[tuple[int | None, tuple[str, int, float, int]]] = [
     (1_000_000, ("small", 30_000, 0.1, 16_000)),
     (None, ("base", 100_000, 0.1, 32_000)),
 ]
+DERIVED = ("source_size", "target_size", "max_length")  # what other sections say of the model
 VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
 
 
@@ -117,7 +118,15 @@ class TranslationTask:
         self.training = record(TrainingConfig, recipe.training, "training")
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         self.model = recipe.model
-        self._config(1000, 1000)  # impossible sizes fail here, before anything is written
+        config = self._config(1000, 1000)  # impossible sizes fail here, before anything is written
+        self.recipe = replace(
+            recipe,
+            data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
+            tokenizer=asdict(self.tokenizer),
+            model={"family": "transformer", **{k: v for k, v in asdict(config).items() if k not in DERIVED}},
+            training=asdict(self.training),
+            decoding=asdict(self.decoding),
+        )
         self.tokenizers: tuple[Tokenizer, Tokenizer]
         self.corpus: Corpus
         self._validation: tuple[list[str], list[list[str]]] | None = None
@@ -315,7 +324,7 @@ def model_config(
     if size is not None and size not in SIZES:
         raise TransductError(f"recipe: unknown model.size '{size}'; known are: {', '.join(SIZES)}")
     derived = {"source_size": source_size, "target_size": target_size, "max_length": max_length}
-    if given := sorted(derived.keys() & values.keys()):
+    if given := [name for name in DERIVED if name in values]:
         remedy = "data.max_length" if given[0] == "max_length" else "tokenizer.size"
         raise TransductError(f"recipe: model.{given[0]} cannot be set; set {remedy}")
     tied = {} if shared else {"tie": "decoder"}

@@ -233,6 +233,8 @@ class Trainer:
         with self.averaged_weights():
             report = self.validate(self.model.eval())
         self.model.train()
+        if not report.scores:  # nothing to validate on
+            return False
         event: Event = {"step": self.state.step, "scores": dict(report.scores)}
         event["validation_seconds"] = round(time.perf_counter() - started, 2)
         self._write(event, dict(report.details))

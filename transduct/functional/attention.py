@@ -18,7 +18,7 @@ from transduct.functional.segments import Segments, flatten, pad
 Bias = Callable[[Tensor, int], Tensor]
 
 # On a CPU, two matrix products and a softmax beat the fused kernel until the scores of one head outgrow the cache
-# (benchmarks/results/attention_cpu.md).
+# (benchmarks/results/cpu_202611.md).
 LARGEST_EXPLICIT = 256 * 256
 
 

@@ -11,7 +11,7 @@ from transduct.tasks.base import evaluate, load, train
 RECIPE = Path(__file__).with_name("demo.yaml")
 SHOWN = (
     "three hundred twenty-one thousand and five",
-    "nineteen thousand eighty-four",
+    "nineteen thousand and eighty-four",
     "ten thousand",
     "two hundred million and one",
     "nine hundred eighty-seven million six hundred fifty-four thousand three hundred twenty-one",

@@ -237,7 +237,7 @@ class Translator:
         begin, end, forbidden = Tokenizer.BEGIN, Tokenizer.END, (Tokenizer.UNKNOWN, Tokenizer.BEGIN)
         found = engine.generate(self.model, sources, limits, decoding, begin, end, forbidden)
         texts = iter(self.target_tokenizer.decode([h.tokens for hypotheses in found for h in hypotheses]))
-        return [[Translation(next(texts), h.score, h.tokens) for h in hypotheses] for hypotheses in found]
+        return [[Translation(next(texts).strip(), h.score, h.tokens) for h in hypotheses] for hypotheses in found]
 
 
 def _joined(pieces: list[list[Translation]], n_best: int) -> Translation:

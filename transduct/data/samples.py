@@ -122,7 +122,7 @@ def _check(number: int) -> None:
 
 
 def _number_names(random: Random) -> Pair:
-    """Numbers of one to nine digits, each as likely; half of them with many zeros, for round numbers are named oddly."""
+    """Numbers of one to nine digits, each as likely; half with many zeros: round numbers are named oddly."""
     digits = random.randint(1, 9)
     number = random.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
     if random.random() < 0.5:

@@ -197,7 +197,8 @@ def test_without_validation_data_training_still_ends_with_a_model(tmp_path):
     recipe.data.pop("valid")
     events = []
     model = base.train(recipe, tmp_path / "run", notify=str, report=events.append)
-    assert [event["scores"] for event in events if "scores" in event] == [{}, {}]
+    assert events
+    assert not any("scores" in event for event in events)
     assert len(base.load(model).predict(["a b"])) == 1
 
 

@@ -19,7 +19,7 @@ Bias = Callable[[Tensor, int], Tensor]
 
 # On a CPU, two matrix products and a softmax beat the fused kernel until the scores of one head outgrow the cache
 # (benchmarks/results/cpu_202611.md).
-LARGEST_EXPLICIT = 256 * 256
+LARGEST_EXPLICIT = 128 * 128
 
 
 def attention_weights(query: Tensor, key: Tensor, scale: float | None = None, bias: Tensor | None = None) -> Tensor:

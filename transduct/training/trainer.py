@@ -6,7 +6,7 @@ default generators are reseeded before each micro-batch, so that a checkpoint ho
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -393,7 +393,7 @@ def fit(
     return trainer.state
 
 
-def _sum(counts: Iterator[Mapping[str, float]] | Any) -> dict[str, float]:
+def _sum(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     total: dict[str, float] = {}
     for part in counts:
         for name, count in part.items():

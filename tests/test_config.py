@@ -149,6 +149,16 @@ def test_an_override_that_is_no_yaml_is_named():
         parse_override("a=[1")
 
 
+def test_items_of_a_list_are_changed_by_their_numbers():
+    base = {"stages": [{"training": {"steps": 1, "seed": 2}}, {"task": "x"}], "betas": [0.9, 0.98]}
+    over = {"stages": {"0": {"training": {"steps": 5}}, 1: {"data": {"a": 1}}}, "betas": {1: 0.99}}
+    stages = [{"training": {"steps": 5, "seed": 2}}, {"task": "x", "data": {"a": 1}}]
+    assert merge(base, over) == {"stages": stages, "betas": [0.9, 0.99]}
+    assert base["stages"][0]["training"]["steps"] == 1
+    with pytest.raises(TransductError, match="'stages' has no item '2'; it has 2, counted from 0"):
+        merge(base, {"stages": {2: {}}})
+
+
 @pytest.mark.parametrize(
     "base, over, merged",
     [

@@ -95,14 +95,33 @@ def parse_override(text: str) -> dict[str, Any]:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid over `base`, mapping by mapping; anything that is not a mapping is replaced whole."""
+    """`over` laid over `base`, mapping by mapping; a mapping of numbers changes those items of a list
+    (`stages.0.training.steps=100`); anything else is replaced whole."""
     if not isinstance(over, Mapping):
         raise TransductError(f"found {_kind(over)}, expected a mapping of keys to lay over the recipe")
     result = dict(base)
     for key, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = merge(result[key], value) if both else value
+        held = result.get(key)
+        if isinstance(value, Mapping) and isinstance(held, list):
+            result[key] = _merge_items(held, value, key)
+        elif isinstance(value, Mapping) and isinstance(held, Mapping):
+            result[key] = merge(held, value)
+        else:
+            result[key] = value
     return result
+
+
+def _merge_items(items: list[Any], over: Mapping[Any, Any], name: str) -> list[Any]:
+    """`over`, whose keys are places in a list, laid over the list's items."""
+    numbers = {str(number): number for number in range(len(items))}
+    if wrong := [key for key in over if str(key) not in numbers]:
+        raise TransductError(f"'{name}' has no item '{wrong[0]}'; it has {len(items)}, counted from 0")
+    changed = dict(enumerate(items))
+    for key, value in over.items():
+        held = items[numbers[str(key)]]
+        both = isinstance(value, Mapping) and isinstance(held, Mapping)
+        changed[numbers[str(key)]] = merge(held, value) if both else value
+    return list(changed.values())
 
 
 def dump(tree: Any) -> str:

@@ -85,6 +85,36 @@ def test_a_token_at_a_time_equals_all_at_once(scheme):
     torch.testing.assert_close(steps.flatten(0, 1), at_once, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("lengths", [[3, 0, 20], [4, 4], [0, 0]], ids=str)
+@pytest.mark.parametrize("scheme", [None, *SCHEMES])
+@torch.no_grad()
+def test_the_rows_of_a_source_go_on_from_its_prompt(scheme, lengths):
+    beam, count, d_k, d_v = 3, 18, 40, 44  # longer than the first room of a cache
+    positions = AttentionPositions(scheme, 40, HEADS, d_k, d_v) if scheme else None
+    attention = randomise(MultiHeadAttention(D, HEADS, d_k, d_v, 2, positions=positions))
+    prompts, rows = torch.randn(sum(lengths), D).split(lengths), torch.randn(len(lengths) * beam, count, D)
+    prompt = attention.remember_prompt(torch.cat(prompts), Segments.of(lengths))
+    assert prompt.keys.shape == (len(lengths), 2, max(lengths), d_k)
+    cache, places = KVCache(), torch.tensor(lengths).repeat_interleave(beam)
+    steps = [attention.step(token, cache, prompt, places + t) for t, token in enumerate(rows.unbind(1))]
+    for number, row in enumerate(rows):
+        whole = torch.cat((prompts[number // beam], row))
+        at_once = attention(whole, Segments.of([len(whole)]), causal=True)[-count:]
+        found = torch.stack([step[number] for step in steps])
+        torch.testing.assert_close(found, at_once, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_a_prompt_may_be_kept_for_some_sources_alone():
+    attention, lengths = randomise(MultiHeadAttention(D, HEADS)), [3, 0, 2]
+    prompt = attention.remember_prompt(torch.randn(5, D), Segments.of(lengths))
+    x, places = torch.randn(6, D), torch.tensor(lengths).repeat_interleave(2)
+    expected = attention.step(x, KVCache(), prompt, places)
+    kept = torch.tensor([4, 5, 0, 1])
+    found = attention.step(x[kept], KVCache(), prompt.select(torch.tensor([2, 0])), places[kept])
+    torch.testing.assert_close(found, expected[kept])
+
+
 @torch.no_grad()
 def test_the_rows_of_a_source_recall_its_memory():
     attention, beam = randomise(MultiHeadAttention(D, HEADS, d_v=5, num_kv_heads=2)), 2

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from tests.blocks.test_attention import copied
 from tests.helpers import gradients, randomise
-from transduct.blocks.attention import MultiHeadAttention
+from transduct.blocks.attention import KVCache, MultiHeadAttention
 from transduct.blocks.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -61,6 +61,20 @@ def test_an_encoder_layer_is_torchs(norm, activation):
 
 
 @in_both_orders
+@torch.no_grad()
+def test_an_encoder_layer_steps_on_from_prompts_as_if_it_had_read_all_at_once(norm):
+    layer = randomise(EncoderLayer(shape_of(norm), MultiHeadAttention(D, HEADS)))
+    lengths, count = [3, 0, 5], 4
+    prompts, rows = torch.randn(8, D).split(lengths), torch.randn(3, count, D)
+    prompt, cache = layer.remember_prompt(torch.cat(prompts), Segments.of(lengths)), KVCache()
+    steps = [layer.step(x, torch.tensor(lengths) + t, cache, prompt) for t, x in enumerate(rows.unbind(1))]
+    wholes = [torch.cat(pair) for pair in zip(prompts, rows, strict=True)]
+    expected = layer(torch.cat(wholes), Segments.of(list(map(len, wholes))), causal=True).split(list(map(len, wholes)))
+    for found, whole in zip(torch.stack(steps, 1), expected, strict=True):
+        torch.testing.assert_close(found, whole[-count:], atol=1e-5, rtol=1e-5)
+
+
+@in_both_orders
 def test_a_decoder_layer_is_torchs(norm):
     theirs = nn.TransformerDecoderLayer(D, HEADS, D_FF, 0.0, batch_first=True, norm_first=norm == "pre")
     randomise(theirs)
@@ -78,6 +92,13 @@ def test_feed_forward_is_two_layers_with_an_activation_between(activation):
     network, x = randomise(FeedForward(D, D_FF, 0.0, activation)), torch.randn(5, D)
     inner = getattr(F, activation)(x @ network.inner.weight.T + network.inner.bias)
     torch.testing.assert_close(network(x), inner @ network.outer.weight.T + network.outer.bias)
+
+
+def test_gpt_2s_activation_is_gelu_by_tanh():
+    network, x = randomise(FeedForward(D, D_FF, 0.0, "gelu_tanh")), torch.randn(5, D)
+    inner = network.inner(x)
+    curve = 0.5 * (1.0 + ((2.0 / torch.pi) ** 0.5 * (inner + 0.044715 * inner**3)).tanh())
+    torch.testing.assert_close(network(x), network.outer(inner * curve))
 
 
 def test_swiglu_multiplies_by_a_gate():

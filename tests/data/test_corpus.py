@@ -172,7 +172,7 @@ def test_held_out_pairs_are_never_trained_on(made, tokenizers):
 def test_an_unchanged_corpus_is_reused(made, tmp_path):
     before = made()[0].directory.stat().st_mtime_ns
     corpus, said = made(workers=3, valid=TextSource(pairs="v.tsv"))
-    assert said == ["corpus unchanged: reused 100 pairs"]
+    assert said == ["corpus unchanged: reused 100 rows"]
     assert corpus.directory.stat().st_mtime_ns == before
     moved = tmp_path.with_name("moved")
     shutil.copytree(tmp_path, moved)
@@ -196,7 +196,8 @@ def test_whatever_changes_the_corpus_is_noticed_and_named(made, tmp_path, tokeni
     for changed, settings in cases.items():
         _, said = made(**settings)
         assert said[0] == f"corpus prepared again: {changed} changed"
-        assert made(**settings)[1] == [said[-1].replace("prepared: ", "unchanged: reused ").split(" (")[0]]
+        kept = said[-1].replace("prepared: ", "unchanged: reused ").split(" (")[0].replace("pairs", "rows")
+        assert made(**settings)[1] == [kept]
 
 
 def damage(path, change):
@@ -243,7 +244,7 @@ def test_a_prepare_that_fails_leaves_the_old_corpus_and_nothing_else(made, tmp_p
     with pytest.raises(TransductError, match="has 52 lines and"):
         made(pairs)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
-    assert made()[1] == ["corpus unchanged: reused 100 pairs"]
+    assert made()[1] == ["corpus unchanged: reused 100 rows"]
 
 
 def test_what_a_killed_prepare_left_is_removed(made, tmp_path):

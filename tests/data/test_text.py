@@ -138,7 +138,7 @@ def test_missing_and_empty_files_are_named(tmp_path):
     missing = "none: no such file; a relative path in a recipe starts at data.root"
     assert refused(tmp_path, TextSource(source="none", target="none")) == missing
     empty = write(tmp_path, "empty", "")
-    message = "empty, empty: no pairs in it; name files that hold text"
+    message = "empty, empty: nothing in it; name files that hold text"
     assert refused(tmp_path, TextSource(source=empty, target=empty)) == message
     write(tmp_path, "a.parquet", "no table")
     assert "a.parquet: cannot be read" in refused(tmp_path, TextSource(pairs="a.parquet"))
@@ -260,7 +260,7 @@ def test_lines_that_do_not_fit_are_named(tmp_path, name, data, columns, message)
 def test_parquet_columns_that_do_not_fit_are_named(tmp_path):
     pa.parquet.write_table(pa.table({"de": ["a", None], "n": [1, 2]}), tmp_path / "a.parquet")
     cases = {
-        ("de", "en"): "a.parquet: no column 'en'; set columns to two of: de, n",
+        ("de", "en"): "a.parquet: no column 'en'; set columns to some of: de, n",
         ("n", "de"): "a.parquet, row 1: found 1 for 'n', expected text; mend it or set columns",
         ("de", "de"): "a.parquet, row 2: found nothing for 'de', expected text; mend it or set columns",
     }
@@ -287,8 +287,8 @@ def test_replacements_happen_in_order_on_their_side(tmp_path):
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({}, "give source and target, or pairs, or generate: exactly one of the three"),
-        ({"source": "a", "target": "b", "pairs": "c.tsv"}, "exactly one of the three"),
+        ({}, "give source and target, or pairs, text, trees or generate: exactly one of them"),
+        ({"source": "a", "target": "b", "pairs": "c.tsv"}, "exactly one of them"),
         ({"source": ["a", "b"], "target": "c"}, "found 2 source and 1 target files; give as many of each"),
         ({"generate": "x", "count": 1}, "generate: no corpus 'x'; known are: number_names"),
         ({"generate": "copy"}, "count is 0; give how many pairs to generate, only with generate"),
@@ -297,8 +297,10 @@ def test_replacements_happen_in_order_on_their_side(tmp_path):
         ({"pairs": "a.tsv", "weight": float("nan")}, "weight is nan; give a number above 0"),
         ({"pairs": "a.csv"}, "pairs: 'a.csv' has an unknown ending; expected .tsv, .jsonl, .parquet, or one of these"),
         ({"pairs": "a.gz"}, "pairs: 'a.gz' has an unknown ending"),
-        ({"source": "a", "target": "b", "columns": [0, 1]}, "columns is [0, 1]; give that of source and target, only"),
-        ({"pairs": "a.tsv", "columns": [0]}, "columns is [0]; give that of source and target"),
+        ({"source": "a", "target": "b", "columns": [0, 1]}, "columns is [0, 1]; name those to read, only with pairs"),
+        ({"pairs": "a.tsv", "columns": []}, "columns is []; name those to read"),
+        ({"trees": "a.mrg", "columns": ["word"]}, "columns: trees have no 'word'; they have: words, tags, brackets"),
+        ({"pairs": "a.tsv", "columns": [0, 1, 2], "alternatives": True}, "alternatives reads further columns"),
         ({"pairs": "a.jsonl", "columns": [0, 1]}, "columns is [0, 1]; numbers count the columns of .tsv files from 0"),
         ({"pairs": "a.tsv", "columns": [0, -1]}, "columns is [0, -1]; numbers count the columns"),
         ({"pairs": "a.jsonl", "alternatives": True}, "alternatives reads further columns as references, which only"),
@@ -346,5 +348,5 @@ def test_a_recipe_section_becomes_these_records():
     assert data.valid == TextSource(generate="copy", count=5, part="valid")
     assert data.train[0].files() == ["a", "b"]
     assert data.replace == [Replacement("both", "x")]
-    with pytest.raises(TransductError, match=r"recipe: data.train\[0\]: give source and target, or pairs, or generate"):
+    with pytest.raises(TransductError, match=r"recipe: data.train\[0\]: give source and target, or pairs, text"):
         config.record(DataConfig, {"train": [{}]}, "data")

@@ -17,7 +17,7 @@ from transduct.data.samples import generate
 from transduct.data.tokenizer import Side, Tokenizer, TokenizerConfig, sample, train_tokenizers
 from transduct.errors import TransductError
 
-KINDS = ["bpe", "unigram", "word", "character", "byte"]
+KINDS = ["bpe", "unigram", "word", "character", "verbatim", "byte"]
 LINES = [
     "Ein Haus am See, ein Häuschen am Meer.",
     "the houses by the sea are the best houses",
@@ -50,6 +50,18 @@ def test_bytes_give_back_any_line():
         assert tokenizer.encode([line]) == [[byte + 3 for byte in line.encode()]]
 
 
+def test_a_verbatim_token_is_a_character_and_no_character_is_lost():
+    lines = ["", "  two  blanks ", "\ttab\u2028\x85\r", "a▁b </s>", "학교에"]
+    tokenizer = Tokenizer.train(lines, "verbatim", 100)
+    encoded = tokenizer.encode(lines)
+    assert tokenizer.decode(encoded) == lines
+    assert list(map(len, encoded)) == list(map(len, lines))
+    assert tokenizer.size == 3 + len(set("".join(lines)))
+    assert tokenizer.pieces(encoded[1]) == list(lines[1])
+    assert tokenizer.encode(["ßß"]) == [[Tokenizer.UNKNOWN] * 2]
+    assert Tokenizer.train(["aaa bb c"], "verbatim", 6).pieces(range(6))[3:] == ["a", " ", "b"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_forms_of_unicode_are_one(tokenizers, kind):
     composed = "Häuschen 학교에"
@@ -75,7 +87,7 @@ def test_text_never_becomes_a_special_token(tokenizers, kind, tmp_path):
         assert tokenizer.decode(encoded) == SPECIAL
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "verbatim"])
 def test_unknown_characters_are_unknown(tokenizers, kind):
     assert Tokenizer.UNKNOWN in tokenizers[kind].encode(["ß"])[0]
 
@@ -100,7 +112,7 @@ def test_a_saved_tokenizer_is_the_same(tokenizers, kind, tmp_path):
     assert len({each.digest for each in tokenizers.values()}) == len(KINDS)
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "verbatim"])
 @pytest.mark.parametrize("size", [4, 5, 6, 20, 50, 100, 100_000])
 def test_size_bounds_the_vocabulary_and_a_small_text_gives_less(kind, size):
     tokenizer = Tokenizer.train(LINES, kind, size)
@@ -109,7 +121,7 @@ def test_size_bounds_the_vocabulary_and_a_small_text_gives_less(kind, size):
     assert tokenizer.pieces([0, 1, 2]) == ["<unk>", "<s>", "</s>"]
 
 
-@pytest.mark.parametrize("kind", ["bpe", "word", "character"])
+@pytest.mark.parametrize("kind", ["bpe", "word", "character", "verbatim"])
 def test_training_twice_writes_the_same_bytes(kind):
     code = "import sys; from transduct.data.tokenizer import Tokenizer; from transduct.data.samples import generate;"
     code += f"print(Tokenizer.train((t for p in generate('number_names', 300) for t in p), '{kind}', 45).digest)"
@@ -121,7 +133,7 @@ def test_training_twice_writes_the_same_bytes(kind):
 def test_rare_characters_get_no_token(monkeypatch):
     monkeypatch.setattr(module, "RARE", 1000)
     lines = ["the sea " * 100] * 20 + ["rare ß"]
-    for kind in ("bpe", "unigram", "character"):
+    for kind in ("bpe", "unigram", "character", "verbatim"):
         tokenizer = Tokenizer.train(lines, kind, 100)
         assert tokenizer.encode(["ß"])[0][-1] == Tokenizer.UNKNOWN
         assert tokenizer.decode(tokenizer.encode(["the sea"])) == ["the sea"]
@@ -186,20 +198,20 @@ def test_dropout_has_the_distribution_of_the_paper(tokenizers):
         assert abs(a - b) < 5 * (a + b + 1) ** 0.5  # five standard deviations
 
 
-@pytest.mark.parametrize("kind", ["unigram", "word", "character", "byte"])
+@pytest.mark.parametrize("kind", ["unigram", "word", "character", "verbatim", "byte"])
 def test_only_merges_can_be_dropped(tokenizers, kind):
     with pytest.raises(TransductError, match=f"a tokenizer of kind '{kind}' has no merges to drop; set dropout to 0"):
         tokenizers[kind].resegment([3], 0.1, random.Random(1))
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "verbatim"])
 @pytest.mark.parametrize("lines", [[], [""], [" \t"]])
 def test_training_on_no_text_is_refused(kind, lines):
     with pytest.raises(TransductError, match="found no text to train the tokenizer on; give lines that hold words"):
         Tokenizer.train(lines, kind, 100)
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "verbatim"])
 def test_the_smallest_texts_train(kind):
     tokenizer = Tokenizer.train(["a"], kind, 100)
     assert tokenizer.decode(tokenizer.encode(["a"])) == ["a"]

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from tests.helpers import BEGIN, END, SIZE, tiny, tokens_of
-from transduct.decoding.search import Beam, Forbid, length_penalty, search, top
+from transduct.decoding.sampling import Sampling
+from transduct.decoding.search import Beam, FixedLength, Forbid, length_penalty, search, top
 from transduct.functional.segments import Segments
 
 SOURCES = [5, 2, 7, 3]
@@ -224,6 +225,28 @@ def test_what_a_filter_knows_follows_the_rows(model, beam):
     for prefix, hypotheses in zip(prefixes, found):
         assert hypotheses
         assert all(h.tokens[: len(prefix)] == prefix for h in hypotheses)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_output_of_fixed_length_fills_its_limit_and_its_score_is_that_of_its_tokens(model, beam, temperature):
+    memory, segments = encode(model)
+    limits = [2, 9, 5, 3]
+    strategy = Beam(beam, limits, BEGIN, END, 0.0, "cpu")
+    if temperature:
+        strategy = Sampling(beam, limits, BEGIN, END, [[i] for i in range(4)])
+    fixed = FixedLength(END, [limit for limit in limits for _ in range(beam)])
+    found = search(model, memory, segments, strategy, [fixed])
+    for part, hypotheses, limit in zip(memory.split(SOURCES), found, limits):
+        assert len(hypotheses) == beam
+        for h in hypotheses:
+            assert len(h.tokens) == limit - 1
+            assert END not in h.tokens
+            inputs, target = torch.tensor([BEGIN, *h.tokens[:-1]]), torch.tensor(h.tokens)
+            with torch.no_grad():
+                hidden = model.decode(inputs, Segments.of([limit - 1]), part, Segments.of([len(part)]))
+            expected = model.logits(hidden).log_softmax(-1).gather(1, target[:, None]).sum().item()
+            assert h.score == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_wider_beam_than_the_vocabulary_is_no_error(model):

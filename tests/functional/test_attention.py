@@ -160,3 +160,47 @@ def test_dropout_drops_weights_and_scales_the_rest():
     gone = (dropped == 0) & (kept > 0)
     assert 0.2 < float(gone.sum() / (kept > 0).sum()) < 0.3
     torch.testing.assert_close(dropped[~gone], kept[~gone] / 0.75)
+
+
+def make_scored():
+    """A query of three, a key of four, and the parameters of every score function, all learnt."""
+    torch.manual_seed(1)
+    shapes = {"query": (2, 3, 5), "key": (2, 4, 6), "weight": (5, 6), "w": (7, 5), "u": (7, 6), "v": (7,)}
+    return {name: torch.randn(shape, dtype=torch.float64, requires_grad=True) for name, shape in shapes.items()}
+
+
+def one_by_one(score, query, key):
+    """(B, T, S) from a function of one query and one key."""
+    return torch.stack(
+        [torch.stack([torch.stack([score(q, k) for k in ks]) for q in qs]) for qs, ks in zip(query, key)]
+    )
+
+
+def test_scores_are_their_formulas():
+    given = make_scored()
+    query, key, weight, w, u, v = given.values()
+    short = query @ weight  # as wide as the keys
+    joined = torch.cat((w, u), 1)
+    cases = [
+        (ours.dot_scores(short, key), one_by_one(lambda q, k: q.dot(k), short, key)),
+        (ours.general_scores(query, key, weight), one_by_one(lambda q, k: q @ weight @ k, query, key)),
+        (
+            ours.concat_scores(query, key, w, u, v),
+            one_by_one(lambda q, k: v.dot((joined @ torch.cat((q, k))).tanh()), query, key),
+        ),
+        (
+            ours.additive_scores(query @ w.T, key @ u.T, v),
+            one_by_one(lambda q, k: v.dot((w @ q + u @ k).tanh()), query, key),
+        ),
+    ]
+    for found, expected in cases:
+        assert found.shape == (2, 3, 4)
+        torch.testing.assert_close(found, expected)
+        for one, other in zip(
+            torch.autograd.grad(found.square().sum(), list(given.values()), retain_graph=True, allow_unused=True),
+            torch.autograd.grad(expected.square().sum(), list(given.values()), retain_graph=True, allow_unused=True),
+            strict=True,
+        ):
+            assert (one is None) == (other is None)
+            if one is not None:
+                torch.testing.assert_close(one, other)

@@ -8,7 +8,7 @@ from rich.console import Console
 from transduct.interfaces import progress
 from transduct.interfaces.progress import Watcher
 
-STEP = {"step": 5, "loss": 1.25, "tokens_per_second": 12345.6, "seconds": 3.2, "details": {}}
+STEP = {"step": 5, "loss": 1.25, "tokens_per_second": 12345.6, "seconds": 3.2, "details": {"steps": 10}}
 SCORES = {"step": 6, "scores": {"bleu": 1.5, "chrf": 20.0}, "details": {"samples": [("a b", "b", "b a")]}}
 DIVERGED = {"step": 3, "diverged": "step 7: loss nan", "rate_scale": 0.5, "try": 1, "details": {}}
 
@@ -25,7 +25,7 @@ def shown(monkeypatch):
             return Console(file=screen, force_terminal=terminal, width=80, **settings)
 
         monkeypatch.setattr(progress, "Console", console)
-        with Watcher(10) as watcher:
+        with Watcher() as watcher:
             for line in lines:
                 watcher.notify(line)
             for event in events:

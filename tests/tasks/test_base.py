@@ -219,7 +219,7 @@ def test_a_recipe_for_files_takes_overrides(tmp_path):
 
 def test_a_task_that_is_none_is_refused(tmp_path):
     for name in ("base", "translator", "poetry"):
-        with pytest.raises(TransductError, match=f"recipe: unknown task '{name}'; known are: translation"):
+        with pytest.raises(TransductError, match=f"recipe: unknown task '{name}'; known are: language_modeling"):
             base.train(replace(SHORT, task=name), tmp_path / "run", notify=str)
 
 
@@ -227,3 +227,96 @@ def test_a_recipe_survives_being_written(trained_run, tmp_path):
     recipe = load_recipe(trained_run / "recipe.yaml")
     (tmp_path / "recipe.yaml").write_text(dump(asdict(recipe)))
     assert load_recipe(tmp_path / "recipe.yaml") == recipe
+
+
+# stages
+
+
+def staged(tmp_path, **second):
+    """Two trainings of the same model, the second from the first's weights, with data named by a relative path."""
+    (tmp_path / "text").write_text("".join(f"{word}\n" for word in ("a b", "b c", "c d e", "d", "e a", "b a c")))
+    pair = {"source": "text", "target": "text"}
+    recipe = tiny_recipe(training={"steps": 2, "validate_every": 0, "checkpoint_every": 1})
+    data = {"train": [pair], "valid": pair, "max_length": 20, "root": str(tmp_path), "workers": 0}
+    return replace(recipe, data=data, stages=[{}, {"training": {"steps": 3, "seed": 2}, **second}])
+
+
+def weights(directory):
+    return (directory / "model.safetensors").read_bytes()
+
+
+def test_stages_are_trained_in_turn_each_from_the_model_before(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.chdir(tmp_path)
+    recipe = staged(tmp_path)
+    model = base.train(replace(recipe, data={**recipe.data, "root": "."}), tmp_path / "run", notify=said.append)
+    run = tmp_path / "run"
+    assert model == run / "model"
+    assert weights(model) == weights(run / "stage_2" / "model") != weights(run / "stage_1" / "model")
+    assert sum(line.startswith(f"started from {run / 'stage_1' / 'model'}") for line in said) == 1
+    assert [line for line in said if line.startswith("stage")] == [
+        "stage 1 of 2: translation",
+        "stage 2 of 2: translation",
+    ]
+    logs = [(run / f"stage_{number}" / "log.jsonl").read_text() for number in (1, 2)]
+    assert (run / "log.jsonl").read_text() == "".join(logs)
+    assert load_recipe(run / "recipe.yaml").data["root"] == str(tmp_path)
+    assert transduct.load(run).predict(["a b"]) == transduct.load(run / "stage_2").predict(["a b"])
+    said.clear()
+    assert base.train(recipe, run, resume=True, notify=said.append) == model
+    assert said == [f"{run}: this run is finished; its model is {model}"]
+
+
+def test_a_stage_has_the_tokenizer_of_the_one_before(tmp_path):
+    base.train(staged(tmp_path, tokenizer={"size": 20}), tmp_path / "run", notify=str)
+    one, two = ((tmp_path / "run" / f"stage_{number}" / "tokenizer.json").read_bytes() for number in (1, 2))
+    assert one == two
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stop", [1, 4])  # in the first stage and in the second
+def test_stages_go_on_where_they_were(tmp_path, stop):
+    recipe = staged(tmp_path)
+    whole = base.train(recipe, tmp_path / "whole", notify=str)
+    events = []
+
+    def report(event):
+        events.append(event)
+        if sum("loss" in event for event in events) == stop:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        base.train(recipe, tmp_path / "run", notify=str, report=report)
+    assert not (tmp_path / "run" / "model").exists()
+    assert weights(base.train(recipe, tmp_path / "run", resume=True, notify=str)) == weights(whole)
+
+
+def test_a_mistake_in_the_last_stage_is_found_before_the_first_is_trained(tmp_path):
+    with pytest.raises(TransductError, match="unknown key 'training.stepps'; did you mean 'steps'"):
+        base.train(staged(tmp_path, training={"stepps": 3}), tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_keeps_its_number_of_stages(tmp_path):
+    recipe = staged(tmp_path)
+    base.train(recipe, tmp_path / "run", notify=str)
+    shutil.rmtree(tmp_path / "run" / "model")
+    with pytest.raises(TransductError, match="its run has 2 stages, the recipe 3; resume with the run's own recipe"):
+        base.train(replace(recipe, stages=[*recipe.stages, {}]), tmp_path / "run", resume=True, notify=str)
+    with pytest.raises(TransductError, match="holds another run; continue it with --resume"):
+        base.train(recipe, tmp_path / "run", notify=str)
+
+
+def test_the_test_set_of_a_run_with_stages_is_the_last_one_s(tmp_path):
+    test = {"source": "text", "target": "text"}
+    recipe = staged(tmp_path, data={"test": test, "metrics": ["exact_match"]})
+    base.train(recipe, tmp_path / "run", notify=str)
+    assert base.evaluate(tmp_path / "run").scores.keys() == {"exact_match"}
+
+
+def test_a_model_is_asked_only_for_what_it_can_do(trained_run):
+    with pytest.raises(TransductError, match="run: a model of translation cannot sing; see: transduct predict --help"):
+        base.load(trained_run, verb="sing")

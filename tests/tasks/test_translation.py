@@ -17,6 +17,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.tasks import base, translation
 from transduct.tasks.translation import TranslationTask, make_batch
+from transduct.tasks.translator import FAMILIES
 from transduct.training.log import ignore
 from transduct.training.machine import seed_generators
 from transduct.training.trainer import fit
@@ -155,8 +156,8 @@ def test_tokenizers_and_corpus_are_made_once(tmp_path):
     first, second = [], []
     one, _ = make_task(tmp_path, first.append)
     two, _ = make_task(tmp_path, second.append)
-    assert first == ["tokenizer: bpe, trained and saved", "corpus prepared: 120 pairs"]
-    assert second == ["corpus unchanged: reused 120 pairs"]
+    assert first == ["tokenizer.json: 56 tokens, trained and saved", "corpus prepared: 120 pairs"]
+    assert second == ["corpus unchanged: reused 120 rows"]
     assert one.tokenizers[0].digest == two.tokenizers[0].digest
     assert one.tokenizers[0] is one.tokenizers[1]
     assert not list(tmp_path.glob("*.part"))
@@ -269,7 +270,7 @@ def test_the_real_table_is_in_order_and_names_sizes_that_exist():
     most = [limit for limit, _ in translation.SHORTCUT_SIZES]
     assert most[-1] is None
     assert most[:-1] == sorted(most[:-1])
-    assert {choice[0] for _, choice in translation.SHORTCUT_SIZES} <= translation.SIZES.keys()
+    assert {choice[0] for _, choice in translation.SHORTCUT_SIZES} <= FAMILIES["transformer"].sizes.keys()
 
 
 def test_lines_that_are_not_utf8_are_numbered():

@@ -124,7 +124,7 @@ def test_a_signal_that_reaches_one_rank_stops_all(found):
 
 def test_the_first_rank_prepares_and_saves_and_all_train(found):
     first, other = found
-    assert [line.split(":")[0] for line in first["said"][:3]] == ["tokenizer", "corpus prepared", "model"]
+    assert [line.split(":")[0] for line in first["said"][:3]] == ["tokenizer.json", "corpus prepared", "model"]
     assert "this run is finished" in first["said"][3]
     assert other["said"] == []
     assert first["model"] == other["model"]

@@ -24,6 +24,10 @@ class Batch:
     number: int
 
     @property
+    def tokens(self):
+        return len(self.inputs)
+
+    @property
     def counts(self):
         return {"tokens": float(len(self.inputs))}
 

@@ -58,7 +58,11 @@ class KVCache:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a cross-attention reads: keys (B, G, S, K), values (B, G, S, V), once per source whatever the beam."""
+    """What all rows of a source read: keys (B, G, S, K), values (B, G, S, V), kept once whatever the beam.
+
+    It is the source of a cross-attention, or the prompt that a decoder's rows go on from. The bias (B, 1, 1, S) hides
+    the places without a token.
+    """
 
     keys: Tensor
     values: Tensor
@@ -118,6 +122,46 @@ class AttentionPositions(nn.Module):
         return None
 
 
+def prompted_attention(query: Tensor, key: Tensor, value: Tensor, prompt: Memory, bias: Tensor | None = None) -> Tensor:
+    """Attention of each row over the prompt of its source and then over its own past, in one softmax.
+
+    Args:
+        query: (R, H, 1, K), the R / B rows of a source side by side.
+        key, value: (R, G, t, K) and (R, G, t, V).
+        bias: added to the scaled scores; broadcasts to (R, H, 1, S + t).
+
+    Returns:
+        (R, H, 1, V).
+    """
+    query = query * query.shape[-1] ** -0.5
+    of_prompt = _of_source(query, prompt.keys.transpose(-2, -1))  # (R, H, 1, S)
+    if prompt.bias is not None:
+        beam = len(query) // len(prompt.bias)
+        of_prompt = of_prompt + prompt.bias.to(of_prompt.dtype).repeat_interleave(beam, 0)
+    scores = torch.cat((of_prompt, _of_source(query, key.transpose(-2, -1))), -1)  # (R, H, 1, S + t)
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    weights, longest = scores.softmax(-1), of_prompt.shape[-1]
+    return _of_source(weights[..., :longest], prompt.values) + _of_source(weights[..., longest:], value)
+
+
+def _of_source(rows: Tensor, matrices: Tensor) -> Tensor:
+    """Each head of each row times the matrix of its source and group: (R, H, 1, m), (B, G, m, n) -> (R, H, 1, n)."""
+    (sources, groups, m, n), heads = matrices.shape, rows.shape[1]
+    shape = (sources, len(rows) // sources, groups, heads // groups)
+    grouped = rows.view(*shape, m).transpose(1, 2)  # (B, G, beam, H / G, m)
+    product = (grouped.flatten(2, 3) @ matrices).view(*grouped.shape[:4], n)  # (B, G, beam, H / G, n)
+    return product.transpose(1, 2).reshape(len(rows), heads, 1, n)  # (R, H, 1, n)
+
+
+def _pad_before(flat: Tensor, segments: Segments) -> Tensor:
+    """(N, ...) -> (B, L, ...), each sequence at the end of its row and zeros before it."""
+    gaps = segments.longest - segments.lengths
+    slots = segments.slots + gaps.index_select(0, segments.sequence)  # (N,)
+    empty = flat.new_zeros(len(segments) * segments.longest, *flat.shape[1:])
+    return empty.index_copy(0, slots, flat).view(len(segments), segments.longest, *flat.shape[1:])  # (B, L, ...)
+
+
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, ..., head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V); section 3.2.2.
 
@@ -170,15 +214,39 @@ class MultiHeadAttention(nn.Module):
         key, value = self._keys_and_values(memory)
         return self._attend(query, key, value, segments, memory_segments, False, None, weights)
 
-    def step(self, x: Tensor, cache: KVCache) -> Tensor:
-        """Causal self-attention of one new token a row: (R, D) -> (R, D); its key and value join the cache."""
-        positions = torch.full((x.shape[0],), cache.length, device=x.device)
+    def step(self, x: Tensor, cache: KVCache, prompt: Memory | None = None, positions: Tensor | None = None) -> Tensor:
+        """Causal self-attention of one new token a row: (R, D) -> (R, D); its key and value join the cache.
+
+        Args:
+            prompt: what stands before the first token of the cache, for each source, as `remember_prompt` gives it.
+            positions: (R,) where the new tokens stand; after the tokens of the cache, if not given.
+        """
+        if positions is None:
+            positions = torch.full((x.shape[0],), cache.length, device=x.device)
         query, key, value = self._project(x, positions, None)
         keys, values = cache.append(key, value)
         query = query.unsqueeze(2)  # (R, H, 1, K)
+        before = 0 if prompt is None else prompt.keys.shape[2]
         bias = self.positions.bias if self.positions else None
-        term = None if bias is None else bias(query, cache.length)
-        return self.output(padded_attention(query, keys, values, term).flatten(1))  # (R, D)
+        term = None if bias is None else bias(query, before + cache.length)  # (R, H, 1, S + t)
+        if prompt is None:
+            heads = padded_attention(query, keys, values, term)  # (R, H, 1, V)
+        else:
+            heads = prompted_attention(query, keys, values, prompt, term)  # (R, H, 1, V)
+        return self.output(heads.flatten(1))  # (R, D)
+
+    def remember_prompt(self, x: Tensor, segments: Segments) -> Memory:
+        """The keys and values of the start of a sequence, to be gone on from by `step`: (N, D) -> Memory.
+
+        Each prompt stands at the end of its row, so that whatever follows stands at the right distance.
+        """
+        _, key, value = self._project(x, segments.positions, None)
+        keys, values = (_pad_before(part, segments).transpose(1, 2).contiguous() for part in (key, value))
+        bias: Tensor | None = None
+        if not segments.equal:
+            empty = ~segments.mask.flip(1)  # (B, S)
+            bias = torch.zeros(empty.shape, device=x.device).masked_fill(empty, float("-inf"))[:, None, None]
+        return Memory(keys, values, bias)
 
     def remember(self, memory: Tensor, segments: Segments) -> Memory:
         """The keys and values of a source, once for the whole search: (M, D) -> Memory."""

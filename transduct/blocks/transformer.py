@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -12,11 +13,12 @@ from transduct.blocks.attention import KVCache, Memory, MultiHeadAttention
 from transduct.functional.dropout import dropout
 from transduct.functional.segments import Segments
 
-Activation = Literal["relu", "gelu", "silu", "swiglu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
 NormKind = Literal["layer", "rms"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
     "swiglu": F.silu,
 }
@@ -62,10 +64,14 @@ class Residual(nn.Module):
         self.pre, self.rate = shape.norm == "pre", shape.dropout
         self.norm = make_norm(shape)
 
+    def read(self, x: Tensor) -> Tensor:
+        """What the sublayer is given: (N, D) -> (N, D)."""
+        return self.norm(x) if self.pre else x
+
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """(N, D) -> (N, D)."""
         if self.pre:
-            return x + dropout(sublayer(self.norm(x)), self.rate, self.training)
+            return x + dropout(sublayer(self.read(x)), self.rate, self.training)
         return self.norm(x + dropout(sublayer(x), self.rate, self.training))
 
 
@@ -83,6 +89,15 @@ class EncoderLayer(nn.Module):
     ) -> Tensor:
         """(N, D) -> (N, D)."""
         x = self.around_attention(x, lambda y: self.self_attention(y, segments, causal, weights))
+        return self.around_feed_forward(x, self.feed_forward)
+
+    def remember_prompt(self, x: Tensor, segments: Segments) -> Memory:
+        """What `step` goes on from, given what the layer was given of the prompts: (N, D) -> Memory."""
+        return self.self_attention.remember_prompt(self.around_attention.read(x), segments)
+
+    def step(self, x: Tensor, positions: Tensor, cache: KVCache, prompt: Memory) -> Tensor:
+        """One new token a row, at positions (R,) after a prompt, seeing what comes before it: (R, D) -> (R, D)."""
+        x = self.around_attention(x, lambda y: self.self_attention.step(y, cache, prompt, positions))
         return self.around_feed_forward(x, self.feed_forward)
 
 

@@ -7,7 +7,7 @@ columns of texts and their translations, and other tasks may make theirs of labe
 import errno
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import blake2b, file_digest
@@ -134,7 +134,7 @@ def build(directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[s
         reason = _reason_to_rebuild(directory, inputs)
         if reason is None:
             corpus = Corpus(directory)
-            notify(f"corpus unchanged: reused {len(corpus):,} pairs")
+            notify(f"corpus unchanged: reused {len(corpus):,} rows")
             return corpus
         notify(f"corpus prepared again: {reason}")
     with _replacement(directory) as folder:
@@ -210,6 +210,29 @@ def _digest(path: Path) -> dict[str, Any]:
         return {"size": path.stat().st_size, "sha256": file_digest(file, "sha256").hexdigest()}
 
 
+def inputs_of(data: Any, tokenizers: Mapping[str, Tokenizer], apart: Sequence[str] = ()) -> dict[str, Any]:
+    """All that decides what a corpus holds, by the name a message can use.
+
+    Args:
+        data: a `data` section, with `train`, a list of text sources, and `root`.
+        apart: its fields, besides the usual ones, that decide nothing.
+
+    Raises:
+        TransductError: a file of the corpus cannot be read.
+    """
+    nothing = {"valid", "test", "root", "workers", *apart}
+    inputs = {name: value for name, value in asdict(data).items() if name not in nothing}
+    inputs |= {name: tokenizer.digest for name, tokenizer in tokenizers.items()}
+    for name in chain.from_iterable(source.files() for source in data.train):
+        path = Path(data.root) / name
+        try:
+            inputs[f"file {name}"] = _digest(path)
+        except OSError as error:
+            reason = error.strerror
+            raise TransductError(f"{path}: cannot be read ({reason}); correct data.train or data.root") from error
+    return inputs
+
+
 def prepare(
     data: DataConfig, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, directory: Path, notify: Notify
 ) -> Corpus:
@@ -237,22 +260,8 @@ def prepare(
         notify(f"corpus prepared: {manifest['rows']:,} pairs{left_out}")
         return manifest | {"weights": weights, "dropped": filters.dropped}
 
-    return build(directory, _inputs(data, tokenizers), fill, notify)
-
-
-def _inputs(data: DataConfig, tokenizers: Sequence[Tokenizer]) -> dict[str, Any]:
-    """All that decides what the corpus holds, by the name a message can use."""
-    inputs = {key: value for key, value in asdict(data).items() if key not in ("valid", "test", "root", "workers")}
-    for side, tokenizer in zip(("source", "target"), tokenizers):
-        inputs[f"the {side} tokenizer"] = tokenizer.digest
-    for name in chain.from_iterable(source.files() for source in data.train):
-        path = Path(data.root) / name
-        try:
-            inputs[f"file {name}"] = _digest(path)
-        except OSError as error:
-            reason = error.strerror
-            raise TransductError(f"{path}: cannot be read ({reason}); correct data.train or data.root") from error
-    return inputs
+    inputs = inputs_of(data, {f"the {side} tokenizer": each for side, each in zip(("source", "target"), tokenizers)})
+    return build(directory, inputs, fill, notify)
 
 
 def _kept_columns(

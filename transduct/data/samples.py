@@ -13,6 +13,7 @@ from transduct.errors import TransductError
 
 Part = Literal["train", "valid", "test"]
 Pair = tuple[str, str]
+Texts = tuple[str, ...]  # a row; for most corpora a pair
 
 MOST = 1_000_000  # every part of every corpus holds more sources, so drawing distinct ones comes to an end
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -33,8 +34,8 @@ KOREAN_PLACES = ("천", "백", "십", "")
 KOREAN_GROUPS = ("", "만", "억")
 
 
-def generate(name: str, count: int, part: Part = "train") -> Iterator[Pair]:
-    """The first `count` pairs of one part of the corpus called `name`, a key of `CORPORA`.
+def generate(name: str, count: int, part: Part = "train") -> Iterator[Texts]:
+    """The first `count` rows of one part of the corpus called `name`, a key of `CORPORA`.
 
     Raises:
         TransductError: the name is unknown, or `count` is more than a part is sure to hold.
@@ -46,13 +47,14 @@ def generate(name: str, count: int, part: Part = "train") -> Iterator[Pair]:
     return _distinct(CORPORA[name], count, part, Random(f"{name} {part}"))
 
 
-def _distinct(draw: Callable[[Random], Pair], count: int, part: Part, random: Random) -> Iterator[Pair]:
+def _distinct(draw: Callable[[Random], Texts], count: int, part: Part, random: Random) -> Iterator[Texts]:
     seen: set[str] = set()
     while len(seen) < count:
-        source, target = draw(random)
+        row = draw(random)
+        source = "\t".join(row[:-1])
         if source not in seen and part_of(source) == part:
             seen.add(source)
-            yield source, target
+            yield row
 
 
 def part_of(source: str) -> Part:
@@ -149,9 +151,53 @@ def _sort(random: Random) -> Pair:
     return " ".join(letters), " ".join(sorted(letters))
 
 
-CORPORA: dict[str, Callable[[Random], Pair]] = {
+def _brackets(random: Random) -> Pair:
+    """Brackets of three kinds and whether each closes what was opened last; half of them do."""
+    text, opened = [], []
+    for _ in range(random.randint(2, 8) * 2):
+        kind = random.randrange(3)
+        if opened and random.random() < 0.5:
+            text.append(")]}"[opened.pop()])
+        else:
+            opened.append(kind)
+            text.append("([{"[kind])
+    text += [")]}"[kind] for kind in reversed(opened)]
+    if random.random() < 0.5:
+        return " ".join(text), "balanced"
+    place = random.randrange(len(text))
+    text[place] = random.choice([bracket for bracket in "()[]{}" if bracket != text[place]])
+    return " ".join(text), "unbalanced"
+
+
+def _seen_before(random: Random) -> Pair:
+    """Letters, and for each whether it has been seen before in its row: tags for a text."""
+    letters = random.choices(LETTERS[:8], k=random.randint(3, 10))
+    return " ".join(letters), " ".join("again" if letter in letters[:i] else "new" for i, letter in enumerate(letters))
+
+
+def _spans(random: Random) -> Texts:
+    """A question, a text and the part of it that answers: who does what, where."""
+    names, places = random.sample(NAMES, 4), random.sample(PLACES, 4)
+    number = random.randrange(4)
+    text = " ".join(f"{name} is in {place} ." for name, place in zip(names, places))
+    if random.random() < 0.5:
+        return f"where is {names[number]} ?", text, places[number]
+    return f"who is in {places[number]} ?", text, names[number]
+
+
+NAMES = ("anna", "bela", "chul-soo", "dora", "emil", "farid", "gita", "hana", "ines", "jun", "kofi", "lena")
+PLACES = (
+    *("the garden", "the old kitchen", "seoul", "the north tower", "rome", "the blue room", "a boat", "oslo"),
+    *("the library", "a small cafe", "lagos", "the train"),
+)
+
+CORPORA: dict[str, Callable[[Random], Texts]] = {
     "number_names": _number_names,  # English names of numbers below 10^9 -> Korean names
     "copy": _copy,
     "reverse": _reverse,
     "sort": _sort,
+    "brackets": _brackets,
+    "seen_before": _seen_before,
+    "spans": _spans,
 }
+WIDTHS = {"spans": 3}  # texts of a row, where they are not two

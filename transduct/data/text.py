@@ -1,4 +1,4 @@
-"""Parallel text, read as a stream: aligned files, TSV, JSONL and Parquet, plain or compressed.
+"""Text and what belongs to it, read as a stream: aligned files, TSV, JSONL, Parquet and trees, plain or compressed.
 
 A line ends at a line feed and nowhere else: U+2028, U+0085 and a lone carriage return are text. Whatever
 cannot be read is refused with file and line; nothing is skipped in silence.
@@ -21,10 +21,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from transduct.data.samples import CORPORA, Pair, Part, generate
+from transduct.data.samples import CORPORA, WIDTHS, Pair, Part, generate
+from transduct.data.trees import VIEWS, read_trees
 from transduct.errors import TransductError
 
-Row = Sequence[str]  # a source and its translations
+Row = Sequence[str]  # a text and what belongs to it: its translations, its label, its tags
 Errors = Literal["strict", "replace", "surrogateescape"]
 
 CHUNK = 2_000  # pairs handed on at a time: encoded, they take some 10 MB
@@ -36,17 +37,20 @@ MOST_DRIFT = 10  # a difference of more lines than this has many causes, and no 
 
 @dataclass(frozen=True)
 class TextSource:
-    """One parallel corpus: aligned files (`source`, `target`), files that hold both sides, or a generated one.
+    """One corpus, by exactly one of: aligned files (`source`, `target`), files whose lines hold all of a row (`pairs`),
+    lines of `text`, bracketed `trees`, or a generated one.
 
-    `columns` names source and target in `pairs`: numbers or, where the first line is a header, names for TSV;
-    keys for JSONL and Parquet ("translation.de" is the field de of translation). With `alternatives` every
-    column of a TSV line from the target on is a reference of the same source. `weight` is how often an epoch
-    shows each pair.
+    `columns` names what to read from `pairs`: numbers or, where the first line is a header, names for TSV; keys for
+    JSONL and Parquet ("translation.de" is the field de of translation). Of trees it names views: words, tags, brackets.
+    It is source and target unless a task wants more or fewer. With `alternatives` every column of a TSV line from the
+    target on is a reference of the same source. `weight` is how often an epoch shows each row.
     """
 
     source: str | list[str] = field(default_factory=list)
     target: str | list[str] = field(default_factory=list)
     pairs: str | list[str] = field(default_factory=list)
+    text: str | list[str] = field(default_factory=list)
+    trees: str | list[str] = field(default_factory=list)
     columns: list[str] | list[int] | None = None
     alternatives: bool = False
     generate: str | None = None
@@ -56,8 +60,9 @@ class TextSource:
 
     def __post_init__(self) -> None:
         sources, targets, pairs = _listed(self.source), _listed(self.target), _listed(self.pairs)
-        if [bool(sources or targets), bool(pairs), self.generate is not None].count(True) != 1:
-            raise ValueError("give source and target, or pairs, or generate: exactly one of the three")
+        kinds = [sources or targets, pairs, self.text, self.trees, self.generate]
+        if sum(map(bool, kinds)) != 1:
+            raise ValueError("give source and target, or pairs, text, trees or generate: exactly one of them")
         if len(sources) != len(targets):
             raise ValueError(f"found {len(sources)} source and {len(targets)} target files; give as many of each")
         if self.generate is not None and self.generate not in CORPORA:
@@ -68,16 +73,26 @@ class TextSource:
             raise ValueError(f"weight is {self.weight}; give a number above 0, or leave the corpus out")
         tabular = {_ending(name)[0] for name in pairs} == {".tsv"}
         if self.columns is not None:
-            if not pairs or len(self.columns) != 2:
-                raise ValueError(f"columns is {self.columns}; give that of source and target, only with pairs")
-            if any(isinstance(column, int) and (column < 0 or not tabular) for column in self.columns):
+            if not (pairs or self.trees) or not self.columns:
+                raise ValueError(f"columns is {self.columns}; name those to read, only with pairs or trees")
+            if pairs and any(isinstance(column, int) and (column < 0 or not tabular) for column in self.columns):
                 raise ValueError(f"columns is {self.columns}; numbers count the columns of .tsv files from 0")
-        if self.alternatives and not tabular:
+            if self.trees and (unknown := [column for column in self.columns if column not in VIEWS]):
+                raise ValueError(f"columns: trees have no '{unknown[0]}'; they have: {', '.join(VIEWS)}")
+        if self.alternatives and not (tabular and self.width == 2):
             raise ValueError("alternatives reads further columns as references, which only .tsv files have")
+
+    @property
+    def width(self) -> int:
+        """How many texts a row has; with `alternatives` it may have more."""
+        if self.generate is not None:
+            return WIDTHS.get(self.generate, 2)
+        return 1 if self.text else len(self.columns or (0, 1))
 
     def files(self) -> list[str]:
         """The files the corpus is read from, as the recipe names them."""
-        return [*_listed(self.source), *_listed(self.target), *_listed(self.pairs)]
+        named = (self.source, self.target, self.pairs, self.text, self.trees)
+        return [name for names in named for name in _listed(names)]
 
 
 @dataclass(frozen=True)
@@ -120,6 +135,9 @@ class DataConfig:
     def __post_init__(self) -> None:
         if not self.train:
             raise ValueError("train is empty; name at least one corpus")
+        corpora = [*self.train, *filter(None, (self.valid, self.test))]
+        if wrong := [corpus for corpus in corpora if corpus.width != 2]:
+            raise ValueError(f"a corpus gives {wrong[0].width} texts a row; a translation has 2: source and target")
         if self.max_length < 2:
             raise ValueError(f"max_length is {self.max_length}; give at least 2, for a token and the end")
         if self.max_ratio != 0 and not self.max_ratio >= 1:
@@ -137,7 +155,7 @@ def read_pairs(source: TextSource, root: Path, replace: Sequence[Replacement] = 
         TransductError: the corpus is empty, or a file of it is missing, damaged, not UTF-8, not of its format,
             or not aligned with its partner.
     """
-    rows = _rows(source, root)
+    rows = read_rows(source, root)
     change_source, change_target = changes_of("source", replace), changes_of("target", replace)
     while chunk := list(islice(rows, CHUNK)):
         pairs = [(row[0], row[1]) for row in chunk]
@@ -152,7 +170,7 @@ def read_examples(
     """The sources of a corpus and the references of each, at least one; raises as `read_pairs` does."""
     change_source, change_target = changes_of("source", replace), changes_of("target", replace)
     sources, references = [], []
-    for row in _rows(source, root):
+    for row in read_rows(source, root):
         sources.append(change_source(row[0]))
         references.append([change_target(text) for text in row[1:]])
     return sources, references
@@ -220,12 +238,12 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise TransductError(f"{path}: cannot be read ({error}); fetch or write the file again") from error
 
 
-def _rows(source: TextSource, root: Path) -> Iterator[Row]:
-    """Each line of a corpus as its texts, the source first; refuses an empty corpus."""
+def read_rows(source: TextSource, root: Path) -> Iterator[Row]:
+    """Each row of a corpus as its texts, the source first, in constant memory; raises as `read_pairs` does."""
     rows = _rows_of_each(source, root)
     first = next(rows, None)
     if first is None:
-        raise TransductError(f"{', '.join(source.files())}: no pairs in it; name files that hold text")
+        raise TransductError(f"{', '.join(source.files())}: nothing in it; name files that hold text")
     return chain([first], rows)
 
 
@@ -234,7 +252,13 @@ def _rows_of_each(source: TextSource, root: Path) -> Iterator[Row]:
         yield from generate(source.generate, source.count, source.part)
     for left, right in zip(_listed(source.source), _listed(source.target)):
         yield from _aligned_rows(root / left, root / right)
+    for name in _listed(source.text):
+        yield from ((line,) for line in read_lines(root / name))
     keys = [str(column) for column in source.columns or ("source", "target")]
+    for name in _listed(source.trees):
+        yield from read_trees(
+            read_lines(root / name), keys if source.columns else ("words", "brackets"), str(root / name)
+        )
     for name in _listed(source.pairs):
         match _ending(name):
             case ".tsv", _:
@@ -261,18 +285,17 @@ def _tsv_rows(path: Path, columns: list[str] | list[int], alternatives: bool) ->
             if name not in header:
                 raise TransductError(f"{path}:1: no column '{name}' in the header; found: {', '.join(header)}")
         places = [header.index(str(name)) for name in columns]
-    source, target = places
     for number, line in lines:
         cells = line.split("\t")
         if len(cells) <= max(places):
             expected = f"expected at least {max(places) + 1} columns with tabs between; mend it or set columns"
             raise TransductError(f"{path}:{number}: found {len(cells)}, {expected}")
-        further = [cell for cell in cells[target + 1 :] if cell] if alternatives else []
-        yield cells[source], cells[target], *further
+        further = [cell for cell in cells[places[-1] + 1 :] if cell] if alternatives else []
+        yield [*(cells[place] for place in places), *further]
 
 
 def _jsonl_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
-    expected = f"expected an object with '{keys[0]}' and '{keys[1]}' on every line"
+    expected = f"expected an object with {' and '.join(map(repr, keys))} on every line"
     for number, line in enumerate(read_lines(path), 1):
         try:
             value = json.loads(line)
@@ -296,7 +319,7 @@ def _parquet_rows(path: Path, keys: Sequence[str], seekable: bool) -> Iterator[R
         names = file.schema_arrow.empty_table().flatten().column_names
         for key in keys:
             if key not in names:
-                raise TransductError(f"{path}: no column '{key}'; set columns to two of: {', '.join(names)}")
+                raise TransductError(f"{path}: no column '{key}'; set columns to some of: {', '.join(names)}")
         for batch in file.iter_batches(CHUNK, columns=keys):
             table = pa.Table.from_batches([batch]).flatten()
             for row in zip(*(table.column(key).to_pylist() for key in keys)):

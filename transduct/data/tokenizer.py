@@ -1,7 +1,7 @@
 """Text to token ids and back: a thin face on the `tokenizers` library, whose file format is kept as it is.
 
-All text is brought to Unicode's composed form (NFC). Save for bytes, runs of white space become one blank,
-and a blank becomes the ▁ that starts the next word.
+All text is brought to Unicode's composed form (NFC). Save for the kinds `byte` and `verbatim`, which keep every
+character, runs of white space become one blank, and a blank becomes the ▁ that starts the next word.
 """
 
 import json
@@ -23,7 +23,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from transduct.errors import TransductError
 
-Kind = Literal["bpe", "unigram", "word", "character", "byte"]
+Kind = Literal["bpe", "unigram", "word", "character", "verbatim", "byte"]
 Item = TypeVar("Item")
 Pair = tuple[str, str]
 
@@ -107,15 +107,15 @@ class Tokenizer:
         if not any(map(str.strip, lines)):
             raise TransductError("found no text to train the tokenizer on; give lines that hold words")
         # Unigram oversteps its size where the characters alone would fill it.
-        alphabet = _alphabet(lines, size - len(SPECIALS) - (kind == "unigram"))
-        library = _library(_untrained(kind, alphabet))
+        alphabet = _alphabet(lines, size - len(SPECIALS) - (kind == "unigram"), blanks=kind == "verbatim")
+        library = _verbatim_library(alphabet) if kind == "verbatim" else _library(_untrained(kind, alphabet))
         if kind == "unigram":
             # Unigram looks for its tokens anywhere in a word, special ones too; with "<" alone it finds none.
             alone = pre_tokenizers.Split("<", "isolated")
             library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), alone])
         if kind in ("bpe", "unigram"):
             lines = _without_others(lines, set(alphabet))
-        if kind != "character":
+        if kind not in ("character", "verbatim"):
             library.train_from_iterator(lines, _trainer(kind, size), len(lines))
         library.add_special_tokens(SPECIALS)
         return cls(library.to_str())
@@ -151,6 +151,8 @@ class Tokenizer:
                 return "unigram"
         if isinstance(self._library.decoder, decoders.ByteLevel):
             return "byte"
+        if isinstance(self._library.decoder, decoders.Fuse):
+            return "verbatim"
         return "bpe" if self._merges else "character"
 
     @property
@@ -268,13 +270,20 @@ def sample(items: Iterable[Item], count: int) -> list[Item]:
 
 
 def _library(model: models.Model) -> tokenizers.Tokenizer:
-    """The text of all kinds but bytes: composed, blanks made one, words marked by ▁."""
+    """The text of most kinds: composed, blanks made one, words marked by ▁."""
     library = tokenizers.Tokenizer(model)
     library.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(tokenizers.Regex(r"\s+"), " "), normalizers.Strip()]
     )
     library.pre_tokenizer = pre_tokenizers.Metaspace(BLANK)
     library.decoder = decoders.Metaspace(BLANK)
+    return library
+
+
+def _verbatim_library(alphabet: Sequence[str]) -> tokenizers.Tokenizer:
+    """Every character a token, blanks too, in a BPE without merges or words."""
+    library = tokenizers.Tokenizer(_without_merges(alphabet))
+    library.normalizer, library.decoder = normalizers.NFC(), decoders.Fuse()
     return library
 
 
@@ -323,12 +332,14 @@ def _trainer(kind: Kind, size: int) -> trainers.Trainer:
             return trainers.BpeTrainer(min_frequency=2, **settings)
 
 
-def _alphabet(lines: Iterable[str], most: int) -> list[str]:
-    """The blank and the characters worth a token, most frequent first."""
+def _alphabet(lines: Iterable[str], most: int, blanks: bool) -> list[str]:
+    """The characters worth a token, most frequent first; ▁ comes before them where they are without `blanks`."""
     counts = Counter(chain.from_iterable(lines))
     least = 1 + counts.total() // RARE
-    worth = [letter for letter, count in counts.items() if count >= least and not letter.isspace()]
+    worth = [letter for letter, count in counts.items() if count >= least and (blanks or not letter.isspace())]
     worth.sort(key=lambda letter: (-counts[letter], letter))
+    if blanks:
+        return worth[:most]
     return [BLANK, *[letter for letter in worth if letter != BLANK][: max(most - 1, 0)]]
 
 

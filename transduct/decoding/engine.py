@@ -1,14 +1,14 @@
 """From many token sequences to hypotheses: sorted, batched by token budget, and put back in order."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from transduct.decoding.sampling import Sampling
-from transduct.decoding.search import Beam, Forbid, Hypothesis, search
+from transduct.decoding.search import Beam, Filter, Forbid, Hypothesis, search
 from transduct.functional.segments import Segments
 
 
@@ -24,6 +24,7 @@ class DecodingConfig:
         top_k, top_p: what sampling draws from; 0 and 1 for everything.
         seed: of the draws.
         validation_beam: the beam of validations during training.
+        constraint: "tree" allows only well-formed trees over the input's words; tasks that know of it apply it.
     """
 
     beam: int = 5
@@ -34,6 +35,7 @@ class DecodingConfig:
     top_p: float = 1.0
     seed: int = 1
     validation_beam: int = 1
+    constraint: Literal["none", "tree"] = "none"
 
     def __post_init__(self) -> None:
         for name in ("beam", "batch_tokens", "validation_beam"):
@@ -62,9 +64,10 @@ def generate(
     sources: Sequence[Sequence[int]],
     limits: Sequence[int],
     config: DecodingConfig,
-    begin: int,
+    begin: int | Sequence[int],
     end: int,
     forbidden: Sequence[int] = (),
+    constrain: Callable[[Sequence[int]], Filter] | None = None,
 ) -> list[list[Hypothesis]]:
     """Hypotheses of each source, the best first; a source's are the same alone and in any batch.
 
@@ -72,22 +75,25 @@ def generate(
         model: has `encode`, `start` and `step`.
         sources: token ids, as the encoder takes them.
         limits: the most tokens of each output, its end included.
-        begin, end: the tokens that stand before and after every output.
+        begin, end: the tokens that stand before and after every output; begin may be one for each source.
         forbidden: tokens no output may hold.
+        constrain: for the numbers of some sources a filter over their rows, `config.beam` each.
     """
     results: list[list[Hypothesis]] = [[] for _ in sources]
     device = next(model.parameters()).device
     for batch in in_batches([len(source) for source in sources], config.batch_tokens):
         bounds = [limits[i] for i in batch]
+        first = begin if isinstance(begin, int) else [begin[i] for i in batch]
         strategy: Beam | Sampling
         if config.temperature > 0.0:
             draws = (config.seed, config.temperature, config.top_k, config.top_p)
-            strategy = Sampling(config.beam, bounds, begin, end, [sources[i] for i in batch], *draws, device)
+            strategy = Sampling(config.beam, bounds, first, end, [sources[i] for i in batch], *draws, device)
         else:
-            strategy = Beam(config.beam, bounds, begin, end, config.length_penalty, device)
+            strategy = Beam(config.beam, bounds, first, end, config.length_penalty, device)
         with torch.inference_mode():
             memory, segments = encode(model, [sources[i] for i in batch], device)
-            found = search(model, memory, segments, strategy, [Forbid(forbidden)])
+            filters = [Forbid(forbidden), *([constrain(batch)] if constrain else [])]
+            found = search(model, memory, segments, strategy, filters)
         for number, hypotheses in zip(batch, found, strict=True):
             results[number] = hypotheses
     return results

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transduct.decoding.search import Hypothesis
+from transduct.decoding.search import Hypothesis, first_tokens
 
 
 class Sampling:
@@ -22,7 +22,7 @@ class Sampling:
         self,
         samples: int,
         limits: Sequence[int],
-        begin: int,
+        begin: int | Sequence[int],
         end: int,
         sources: Sequence[Sequence[int]],
         seed: int = 1,
@@ -37,7 +37,7 @@ class Sampling:
         self.limits = list(limits)
         self.draws = [random.Random(f"{seed}/{list(s)}/{i}") for s in sources for i in range(samples)]
         self.finished = [False] * len(self.draws)
-        self.history = torch.full((len(self.draws), 1), begin, device=device)  # (R, t + 1)
+        self.history = first_tokens(begin, len(limits), samples, device)  # (R, t + 1)
         self.scores = torch.zeros(len(self.draws), dtype=torch.float64, device=device)
 
     @property

@@ -123,6 +123,26 @@ class Forbid:
         """Nothing is known of a row."""
 
 
+class FixedLength:
+    """Outputs as long as their limits allow: `end` stands for no token; it comes free at the limit and never before.
+
+    Args:
+        limits: of each row, the most tokens it may hold, its end included.
+    """
+
+    def __init__(self, end: int, limits: Sequence[int], device: Any = None) -> None:
+        self.end, self.limits = end, torch.tensor(limits, device=device)
+
+    def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
+        sure = logits.logsumexp(-1)  # (R,), the logit of the probability one
+        logits[:, self.end] = sure.where(history.shape[1] >= self.limits, float("-inf"))
+        return logits
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows' limits, in this order."""
+        self.limits = self.limits.index_select(0, rows)
+
+
 def length_penalty(length: int, alpha: float) -> float:
     """((5 + |Y|) / 6)^alpha, by which a score is divided (Wu et al. 2016, equation 14)."""
     return ((5.0 + length) / 6.0) ** alpha
@@ -138,13 +158,15 @@ class Beam:
     its length limit nothing but the end of the sentence is allowed.
     """
 
-    def __init__(self, beam: int, limits: Sequence[int], begin: int, end: int, alpha: float, device: Any) -> None:
+    def __init__(
+        self, beam: int, limits: Sequence[int], begin: int | Sequence[int], end: int, alpha: float, device: Any
+    ) -> None:
         self.beam, self.end, self.alpha, self.device = beam, end, alpha, device
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
         self.limits = list(limits)
         self.sources = list(range(len(limits)))  # which source each group of rows belongs to
         self.done = [False] * len(limits)
-        self.history = torch.full((len(limits) * beam, 1), begin, device=device)  # (R, t + 1)
+        self.history = first_tokens(begin, len(limits), beam, device)  # (R, t + 1)
         self.scores = torch.full((len(limits), beam), float("-inf"), dtype=torch.float64, device=device)
         self.scores[:, 0] = 0.0  # all rows of a source begin alike: only the first may be continued
 
@@ -213,6 +235,12 @@ class Beam:
                 self.done[group] = True
                 found.sort(key=lambda hypothesis: -hypothesis.rank)
                 del found[self.beam :]
+
+
+def first_tokens(begin: int | Sequence[int], sources: int, beam: int, device: Any) -> Tensor:
+    """(R, 1): what each row begins after, one token for all sources or one for each."""
+    each = [begin] * sources if isinstance(begin, int) else list(begin)
+    return torch.tensor(each, device=device).repeat_interleave(beam)[:, None]
 
 
 def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 
 from transduct.errors import TransductError
+from transduct.evaluation.trees import labelled_f1
 
 RESAMPLES = 1000
 
@@ -130,6 +131,7 @@ PLAIN_METRICS = {
     "exact_match": exact_match,
     "word_error_rate": word_error_rate,
     "token_error_rate": token_error_rate,
+    "f1": labelled_f1,
 }
 
 

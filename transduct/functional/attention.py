@@ -53,6 +53,40 @@ def attention_without_projections(x: Tensor) -> Tensor:
     return attention(x, x, x, scale=1.0)
 
 
+def dot_scores(query: Tensor, key: Tensor) -> Tensor:
+    """q^T k (Luong et al. 2015, equation 8), unscaled: (..., T, K), (..., S, K) -> (..., T, S)."""
+    return query @ key.transpose(-2, -1)  # (..., T, S)
+
+
+def general_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
+    """q^T W k (Luong et al. 2015, equation 8): (..., T, D), (..., S, K), W (D, K) -> (..., T, S)."""
+    return dot_scores(query @ weight, key)
+
+
+def concat_scores(query: Tensor, key: Tensor, weight_query: Tensor, weight_key: Tensor, vector: Tensor) -> Tensor:
+    """v^T tanh(W [q; k]) (Luong et al. 2015, equation 8), W written as its two halves.
+
+    Bahdanau et al. 2015 (appendix A.1.2) have the same form, v^T tanh(W s + U h), with the decoder's state before the
+    token for the query.
+
+    Args:
+        query: (..., T, D).
+        key: (..., S, K).
+        weight_query, weight_key: (A, D) and (A, K).
+        vector: (A,).
+
+    Returns:
+        (..., T, S).
+    """
+    return additive_scores(query @ weight_query.T, key @ weight_key.T, vector)
+
+
+def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
+    """v^T tanh(q + k), `concat_scores` of what is projected already, for keys that are looked at again and again:
+    (..., T, A), (..., S, A), (A,) -> (..., T, S)."""
+    return (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh() @ vector  # (..., T, S)
+
+
 def causal_bias(queries: int, keys: int, device: torch.device | None = None) -> Tensor:
     """(T, S): minus infinity above the diagonal. The last query stands at the last key, as when a cache holds
     the keys before it."""

@@ -120,16 +120,14 @@ def train(
     transduct train recipes/multi30k_en_de.yaml data.root=DATA --profile cpu --out runs/en-de
     transduct train --source train.de --target train.en --out runs/de-en
     """
-    from transduct.config import record
     from transduct.interfaces.progress import Watcher
     from transduct.tasks.base import train as train_recipe
-    from transduct.training.trainer import TrainingConfig
 
     paths = [word for word in recipe or [] if "=" not in word]
     overrides = [word for word in recipe or [] if "=" in word]
     directory = out or Path("runs") / (Path(paths[0]).stem if paths else "translation")
     chosen = _chosen_recipe(paths, overrides, profile, directory, resume, source, target, valid_source, valid_target)
-    with Watcher(record(TrainingConfig, chosen.training, "training").steps) as watcher:
+    with Watcher() as watcher:
         model = train_recipe(chosen, directory, resume, watcher.notify, watcher)
     print(model)
 
@@ -201,7 +199,7 @@ def translate(
         options["beam"] = n_best
     if file is not None and not file.is_file():
         raise TransductError(f"{file}: no such file; give a text file, or none to read from stdin")
-    translator = load(model, device, precision)
+    translator = load(model, device, precision, "translate")
     if file is None and sys.stdin.isatty():
         return _interactive(translator, options)
     output = sys.stdout.buffer
@@ -305,7 +303,8 @@ def evaluate(
         rest = "" if other is None else f"  against {other:.2f}"
         p_value = report.details.get("p_values", {}).get(name)
         rest += "" if p_value is None else f"  p = {p_value:.4f}"
-        print(f"{name:12} {value:6.2f}{interval}{rest}  {about.get('signature', '')}".rstrip())
+        number = f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
+        print(f"{name:18} {number:>7}{interval}{rest}  {about.get('signature', '')}".rstrip())
 
 
 @app.command()

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 class Watcher:
     """Shows the events of a training run; use it as a context manager."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self) -> None:
         self.console = Console(stderr=True, highlight=False)
         columns = (
             TextColumn("{task.description}"),
@@ -22,7 +22,7 @@ class Watcher:
             TimeRemainingColumn(),
         )
         self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
-        self.task = self.bar.add_task("training", total=steps, status="")
+        self.task = self.bar.add_task("training", total=None, status="")
 
     def __enter__(self) -> "Watcher":
         self.bar.start()
@@ -42,7 +42,7 @@ class Watcher:
         step = event["step"]
         if "loss" in event:
             status = f"loss {event['loss']:.3f}  {event['tokens_per_second']:,.0f} tokens/s"
-            self.bar.update(self.task, completed=step, status=status)
+            self.bar.update(self.task, completed=step, total=event["details"]["steps"], status=status)
             if not self.console.is_terminal:
                 self.notify(f"step {step}  {status}  {event['seconds']:.0f} s")
         elif "scores" in event:

@@ -157,6 +157,12 @@ class Transformer(nn.Module):
         self.output_table = embedding_table(config.target_size, config.d_model) if config.tie == "none" else table
         initialise(self)
 
+    @property
+    def attention_names(self) -> list[str]:
+        """The names of the weights that `encode` and then `decode` hand over, in order."""
+        names = [f"encoder.{i}.self" for i in range(self.config.encoder_layers)]
+        return names + [f"decoder.{i}.{kind}" for i in range(self.config.decoder_layers) for kind in ("self", "cross")]
+
     def encode(self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
         """Source tokens (N,) -> memory (N, D)."""
         lengths = segments.lengths[segments.sequence]

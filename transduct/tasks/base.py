@@ -1,6 +1,7 @@
 """What a task is, and the two things every task is used for: train one in a run directory, load what it left.
 
 run directory     recipe.yaml  log.jsonl  checkpoints/step_N/  model/   and what the task prepares (tokenizers, corpus)
+                  with stages: recipe.yaml  log.jsonl  stage_1/  stage_2/ ...  model/   each stage a run directory
 model directory   config.json  model.safetensors  card.md   and what the task adds
 """
 
@@ -10,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -21,13 +22,14 @@ from torch import nn
 import transduct.tasks
 from transduct.config import Recipe, dump, load_recipe, merge, parse_override, record
 from transduct.errors import TransductError
-from transduct.training.checkpoint import CONFIG, disk_error, read_json, write_file
+from transduct.training.checkpoint import CONFIG, disk_error, read_json, write_directory, write_file
 from transduct.training.distributed import Ranks
 from transduct.training.log import Event, ignore
 from transduct.training.machine import pick_device, seed_generators
 from transduct.training.trainer import Terms, TrainingConfig, fit
 
-RECIPE = "recipe.yaml"
+RECIPE, LOG = "recipe.yaml", "log.jsonl"
+HELPERS = ("base", "classifier", "text", "translator")  # files of this folder that are no tasks
 Notify = Callable[[str], None]
 
 
@@ -77,7 +79,7 @@ class Task(Protocol):
 
 def _task_module(name: str, source: str = "recipe") -> Any:
     """The one place where a name picks a task's file."""
-    names = sorted(m.name for m in iter_modules(transduct.tasks.__path__) if m.name not in ("base", "translator"))
+    names = sorted(m.name for m in iter_modules(transduct.tasks.__path__) if m.name not in HELPERS)
     if name not in names:
         raise TransductError(f"{source}: unknown task '{name}'; known are: {', '.join(names)}")
     return import_module(f"transduct.tasks.{name}")
@@ -92,10 +94,71 @@ def train(
 ) -> Path:
     """Train a recipe in `directory` and leave `directory/model`; gives back that path.
 
+    Stages are trained in turn, each from the model of the one before, each in a run directory of its own.
+
     Raises:
         TransductError: the recipe or its data are wrong, or the directory holds another run.
         TrainingFailed: training diverged or was stopped by a signal.
     """
+    return (_train_stages if recipe.stages else _train_one)(recipe, directory, resume, notify, report)
+
+
+def stages_of(recipe: Recipe) -> list[Recipe]:
+    """The recipe of each training in turn: the recipe itself, or each of its stages laid over it."""
+    whole = asdict(recipe) | {"stages": []}
+    return [record(Recipe, merge(whole, stage), f"stages[{i}]") for i, stage in enumerate(recipe.stages)] or [recipe]
+
+
+def _train_stages(
+    recipe: Recipe, directory: Path, resume: bool, notify: Notify, report: Callable[[Event], None]
+) -> Path:
+    recipe = _with_absolute_roots(recipe)
+    stages, model = stages_of(recipe), directory / "model"
+    ranks = Ranks.join(pick_device(str(stages[0].training.get("device", "auto"))))
+    for number, stage in enumerate(stages):  # what is wrong with the last is said before the first is trained
+        _task_module(stage.task).create(_after(stage, directory, number), directory, str)
+    claim = _claimed(directory, recipe, resume, notify, stages=True) if ranks.rank == 0 else nullcontext()
+    with claim:
+        ranks.wait()
+        if (model / CONFIG).exists():
+            notify(f"{directory}: this run is finished; its model is {model}")
+            return model
+        for number, stage in enumerate(stages):
+            notify(f"stage {number + 1} of {len(stages)}: {stage.task}")
+            folder = _stage(directory, number)
+            _train_one(_after(stage, directory, number), folder, (folder / RECIPE).exists(), notify, report)
+            if ranks.rank == 0:
+                logs = [(_stage(directory, n) / LOG).read_bytes() for n in range(number + 1)]
+                write_file(directory / LOG, b"".join(logs))
+        if ranks.rank == 0:
+            last = _stage(directory, len(stages) - 1) / "model"
+            write_directory(model, {path.name: path.read_bytes() for path in last.iterdir()})
+        ranks.wait()
+    return model
+
+
+def _with_absolute_roots(recipe: Recipe) -> Recipe:
+    """The recipe as it can be read again from anywhere."""
+
+    def rooted(data: Mapping[str, Any]) -> dict[str, Any]:
+        return {**data, "root": str(Path(data.get("root", ".")).resolve())}
+
+    stages = [{**s, "data": rooted(s["data"])} if "root" in (s.get("data") or {}) else s for s in recipe.stages]
+    return replace(recipe, data=rooted(recipe.data), stages=stages)
+
+
+def _stage(directory: Path, number: int) -> Path:
+    return directory / f"stage_{number + 1}"
+
+
+def _after(stage: Recipe, directory: Path, number: int) -> Recipe:
+    """A stage that starts from the model of the one before, unless it names another."""
+    if number == 0 or "start_from" in stage.model:
+        return stage
+    return replace(stage, model={**stage.model, "start_from": str(_stage(directory, number - 1) / "model")})
+
+
+def _train_one(recipe: Recipe, directory: Path, resume: bool, notify: Notify, report: Callable[[Event], None]) -> Path:
     ranks = Ranks.join(pick_device(str(recipe.training.get("device", "auto"))))
     if ranks.rank != 0:  # one of them speaks
         notify = report = ignore
@@ -121,17 +184,24 @@ def train(
     return model_directory
 
 
-def load(path: str | Path, device: str = "auto", precision: str = "float32") -> Any:
+def load(path: str | Path, device: str = "auto", precision: str = "float32", verb: str = "predict") -> Any:
     """Load a run or a model directory: for a translation task, a `Translator`.
 
+    Args:
+        verb: what it must be able to do.
+
     Raises:
-        TransductError: nothing is there, or it is truncated, of another version, or no model at all.
+        TransductError: nothing is there, or it is truncated, of another version, or no model at all; or what is there
+            cannot do that.
     """
     directory = _model_directory(path)
     config = _configuration(directory)
     if precision not in ("float32", "bfloat16"):
         raise TransductError(f"unknown precision '{precision}'; known are: float32, bfloat16")
-    return _task_module(config["task"], str(directory)).load(directory, config, pick_device(device), precision)
+    model = _task_module(config["task"], str(directory)).load(directory, config, pick_device(device), precision)
+    if not hasattr(model, verb):
+        raise TransductError(f"{path}: a model of {config['task']} cannot {verb}; see: transduct predict --help")
+    return model
 
 
 def evaluate(
@@ -154,8 +224,9 @@ def evaluate(
 
 def score(path: str | Path, files: Mapping[str, str], device: str = "auto") -> list[float]:
     """Forced decoding: the log-probability of each first reference in the files given."""
+    model = load(path, device, verb="score")
     sources, references = _module_of(path).test_set(files, None)
-    return load(path, device).score(sources, [texts[0] for texts in references])
+    return model.score(sources, [texts[0] for texts in references])
 
 
 def file_recipe(task: str, files: Mapping[str, Any], overrides: Sequence[str], notify: Notify) -> Recipe:
@@ -200,13 +271,16 @@ def _recipe_of(model: str | Path) -> Recipe | None:
     """The recipe of the run that a run or model directory belongs to, if it is still there."""
     for directory in (Path(model), Path(model).parent):
         if (directory / RECIPE).exists():
-            return load_recipe(directory / RECIPE)
+            return stages_of(load_recipe(directory / RECIPE))[-1]
     return None
 
 
 @contextmanager
-def _claimed(directory: Path, recipe: Recipe, resume: bool, notify: Notify) -> Iterator[None]:
-    """`directory` as this run's own, its recipe written, while no other process trains in it."""
+def _claimed(directory: Path, recipe: Recipe, resume: bool, notify: Notify, stages: bool = False) -> Iterator[None]:
+    """`directory` as this run's own, its recipe written, while no other process trains in it.
+
+    Of a run with stages each stage is compared on its own, with the defaults of its own task.
+    """
     held = directory / RECIPE
     if directory.exists() and not directory.is_dir():
         raise TransductError(f"{directory}: this is a file; --out names a folder")
@@ -214,7 +288,14 @@ def _claimed(directory: Path, recipe: Recipe, resume: bool, notify: Notify) -> I
         if not resume:
             raise TransductError(f"{directory}: holds another run; continue it with --resume or choose another --out")
         before = load_recipe(held)
-        _compare(_task_module(before.task).create(before, directory, notify).recipe, recipe, directory, notify)
+        if len(before.stages) != len(recipe.stages):
+            raise TransductError(
+                f"{directory}: its run has {len(before.stages)} stages, the recipe {len(recipe.stages)}; "
+                "resume with the run's own recipe or choose another --out"
+            )
+        if not stages:
+            before = _task_module(before.task).create(before, directory, notify).recipe
+            _compare(before, recipe, directory, notify)
     elif directory.exists() and any(p.name != ".lock" for p in directory.iterdir()):
         raise TransductError(f"{directory}: holds files that are no run; choose an empty or a new folder for --out")
     fresh, made = not held.exists(), not directory.exists()
@@ -229,7 +310,9 @@ def _claimed(directory: Path, recipe: Recipe, resume: bool, notify: Notify) -> I
             write_file(held, dump(asdict(recipe)).encode())
             yield
         except (TransductError, OSError) as error:
-            if fresh and not any(directory.glob("checkpoints/step_*")):  # so that the corrected call may start afresh
+            if fresh and not any(
+                directory.glob("**/checkpoints/step_*")
+            ):  # so that the corrected call may start afresh
                 _remove(directory, made)
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
                 raise disk_error(Path(error.filename or directory), error) from error
@@ -260,7 +343,7 @@ def _remove(directory: Path, made: bool) -> None:
 
 def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> None:
     """Refuse to go on with another model or other data; say what else has changed."""
-    free = {"data.root", "data.workers"}
+    free = {"data.root", "data.workers", "model.start_from"}
     for section in ("task", "data", "tokenizer", "model", "training", "decoding"):
         old, new = getattr(held, section), getattr(given, section)
         pairs = {section: (old, new)}

@@ -1,12 +1,12 @@
-"""Translation: pairs of texts to a Transformer that turns one into the other.
+"""Translation: pairs of texts to a model that turns one into the other.
 
 Let N and M be the source and target tokens of a batch, B its pairs.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any, BinaryIO
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct import __version__
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
@@ -28,10 +27,9 @@ from transduct.errors import TransductError
 from transduct.evaluation.text import corpus_scores
 from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
-from transduct.models.transformer import SIZES, Config, Transformer
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.translator import TOKENIZERS, Translator
-from transduct.training import checkpoint as files
+from transduct.tasks.text import TOKENIZER, card, files_said, run_tokenizer, start_from, write_model
+from transduct.tasks.translator import FAMILIES, TOKENIZERS, Family, Translator
 from transduct.training.trainer import Terms, TrainingConfig
 
 # For files without a recipe: up to so many pairs, (size, steps, dropout, subwords).
@@ -46,6 +44,13 @@ VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
 
 
 @dataclass(frozen=True)
+class StartConfig:
+    """The part of the `model` section that is no part of the model: the model directory to start from."""
+
+    start_from: str | None = None
+
+
+@dataclass(frozen=True)
 class Batch:
     """Source tokens (N,) with their end; target tokens (M,) after the begin token, and the same before the end."""
 
@@ -54,6 +59,11 @@ class Batch:
     inputs: Tensor
     outputs: Tensor
     target_segments: Segments
+
+    @property
+    def tokens(self) -> int:
+        """Target tokens, their ends included."""
+        return self.target_segments.total
 
     @property
     def counts(self) -> dict[str, float]:
@@ -110,20 +120,24 @@ class TranslationTask:
     """The five verbs of translation, for one recipe in one run directory."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
-        if recipe.stages:
-            raise TransductError("recipe: translation trains in one stage; remove 'stages'")
         self.directory, self.notify = directory, notify
         self.data = record(DataConfig, recipe.data, "data")
         self.tokenizer = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
         self.training = record(TrainingConfig, recipe.training, "training")
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
-        self.model = recipe.model
+        self.family, self.model = family_of(recipe.model)
+        start = record(StartConfig, {k: v for k, v in recipe.model.items() if k == "start_from"}, "model").start_from
+        self.start = None if start is None else Path(start)
         config = self._config(1000, 1000)  # impossible sizes fail here, before anything is written
         self.recipe = replace(
             recipe,
             data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
             tokenizer=asdict(self.tokenizer),
-            model={"family": "transformer", **{k: v for k, v in asdict(config).items() if k not in DERIVED}},
+            model={
+                "family": recipe.model.get("family", "transformer"),
+                **({} if start is None else {"start_from": start}),
+                **{k: v for k, v in asdict(config).items() if k not in DERIVED},
+            },
             training=asdict(self.training),
             decoding=asdict(self.decoding),
         )
@@ -138,18 +152,22 @@ class TranslationTask:
         """
         if self.data.valid is not None:
             self._validation = read_examples(self.data.valid, Path(self.data.root), self.data.replace)
-        self.tokenizers = prepare_tokenizers(self.data, self.tokenizer, self.directory, self.notify)
+        self.tokenizers = prepare_tokenizers(self.data, self.tokenizer, self.directory, self.start, self.notify)
         self.corpus = prepare(self.data, *self.tokenizers, self.directory / "corpus", self.notify)
         if self.corpus.held_out is not None:
             self._validation = read_examples(self.corpus.held_out, Path())
 
-    def build_model(self) -> Transformer:
-        """The Transformer of the recipe for the tokenizers' vocabularies."""
+    def build_model(self) -> Any:
+        """The model of the recipe for the tokenizers' vocabularies, begun from another's weights if it says so."""
         source, target = self.tokenizers
-        return Transformer(self._config(source.size, target.size))
+        model = self.family.build(self._config(source.size, target.size))
+        if self.start is not None:
+            start_from(model, self.start, self.notify, as_source_side)
+        return model
 
-    def _config(self, source_size: int, target_size: int) -> Config:
-        return model_config(self.model, source_size, target_size, self.data.max_length, self.tokenizer.shared)
+    def _config(self, source_size: int, target_size: int) -> Any:
+        sizes = {"source_size": source_size, "target_size": target_size, "max_length": self.data.max_length}
+        return model_config(self.family, self.model, sizes, self.tokenizer.shared)
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
         """This rank's batches of an epoch of the training corpus, from number `start` on."""
@@ -161,17 +179,17 @@ class TranslationTask:
         make = MakeBatch(corpus, self.tokenizers, self.data.max_length, dropout, config.seed, epoch)
         return load_batches(order, make, start, rank, world, self.data.workers)
 
-    def loss(self, model: Transformer, batch: Batch) -> Terms:
+    def loss(self, model: Any, batch: Batch) -> Terms:
         """Label-smoothed cross-entropy, summed over target tokens."""
         loss, _ = self._losses(model, batch, self.training.label_smoothing)
         return {"tokens": (loss, batch.counts["tokens"], 1.0)}
 
-    def _losses(self, model: Transformer, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
+    def _losses(self, model: Any, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
         memory = model.encode(batch.source, batch.source_segments)
         hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
         return projected_cross_entropy(hidden, model.output_table, batch.outputs, smoothing)
 
-    def evaluate(self, model: Transformer, data: tuple[list[str], list[list[str]]] | None = None) -> Report:
+    def evaluate(self, model: Any, data: tuple[list[str], list[list[str]]] | None = None) -> Report:
         """Loss, BLEU and chrF on `data` (texts and their references) or the validation set, and a few samples."""
         data = data or self._validation
         if data is None:
@@ -182,13 +200,14 @@ class TranslationTask:
         outputs = [t.text for t in translator.translate(sources)]
         scores = {"loss": self._validation_loss(model, sources, [r[0] for r in references])}
         scores["perplexity"] = math.exp(min(scores["loss"], 100.0))
-        scores |= corpus_scores(outputs, references, VALIDATION_METRICS, intervals=False).scores
+        metrics = [*VALIDATION_METRICS, *(m for m in self.data.metrics if m not in (*VALIDATION_METRICS, "ter"))]
+        scores |= corpus_scores(outputs, references, metrics, intervals=False).scores
         shown = range(0, len(sources), max(1, len(sources) // 3))
         samples = [(sources[i], outputs[i], references[i][0]) for i in list(shown)[:3]]
         return Report(scores, {"samples": samples}, outputs)
 
     @torch.inference_mode()
-    def _validation_loss(self, model: Transformer, sources: list[str], targets: list[str]) -> float:
+    def _validation_loss(self, model: Any, sources: list[str], targets: list[str]) -> float:
         """Negative log-likelihood a target token; texts longer than the model are cut."""
         longest = self.data.max_length - 1
         rows = [
@@ -203,31 +222,28 @@ class TranslationTask:
             count += batch.counts["tokens"]
         return total / count
 
-    def predict(self, model: Transformer, inputs: Sequence[str]) -> list[str]:
+    def predict(self, model: Any, inputs: Sequence[str]) -> list[str]:
         """The best translation of each text."""
         return [t.text for t in Translator(model, *self.tokenizers, self.decoding).translate(inputs)]
 
-    def save(self, model: Transformer, directory: Path, log: Mapping[str, Any]) -> None:
+    def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with the scores of the final weights on its card."""
         scores = self.evaluate(model).scores
-        config = {
-            "format": files.FORMAT,
-            "task": "translation",
-            "transduct": __version__,
-            "model": asdict(model.config),
+        settings = {
+            "family": self.recipe.model["family"],
             "decoding": asdict(self.decoding),
             "replace": [asdict(change) for change in self.data.replace],
             "metrics": self.data.metrics,
             "bleu_tokenize": self.data.bleu_tokenize,
         }
-        content = {
-            files.CONFIG: json.dumps(config, indent=1).encode(),
-            files.WEIGHTS: files.pack(files.weights_of(model)),
-            "card.md": card(self.data, self.training, self.corpus, scores, log).encode(),
-        }
-        for name in TOKENIZERS[self.tokenizer.shared]:
-            content[name] = (self.directory / name).read_bytes()
-        files.write_directory(directory, content)
+        made_of = f"{len(self.corpus):,} pairs {files_said(self._files(), self.corpus.dropped)}"
+        how = ", greedy (sacrebleu, default settings)"
+        about = card("Translation model", made_of, self.training, scores, log, how)
+        tokenizers = [self.directory / name for name in TOKENIZERS[self.tokenizer.shared]]
+        write_model(directory, "translation", model, settings, tokenizers, about)
+
+    def _files(self) -> list[str]:
+        return [name for part in self.data.train for name in part.files()]
 
 
 def create(recipe: Recipe, directory: Path, notify: Notify) -> TranslationTask:
@@ -293,70 +309,60 @@ def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> tuple[lis
 
 
 def prepare_tokenizers(
-    data: DataConfig, config: TokenizerConfig, directory: Path, notify: Notify
+    data: DataConfig, config: TokenizerConfig, directory: Path, start: Path | None, notify: Notify
 ) -> tuple[Tokenizer, Tokenizer]:
-    """The run's tokenizers: trained once and saved before step 0, ever after loaded."""
-    paths = [directory / name for name in TOKENIZERS[config.shared]]
-    if not all(path.exists() for path in paths):
-        pairs = (
-            pair
-            for corpus in data.train
-            for chunk in read_pairs(corpus, Path(data.root), data.replace)
-            for pair in chunk
-        )
-        for path, tokenizer in zip(paths, train_tokenizers(pairs, config)):
-            beside = path.with_suffix(".part")
-            tokenizer.save(beside)
-            beside.replace(path)
-        notify(f"tokenizer: {config.kind}, trained and saved")
-    source, target = Tokenizer.load(paths[0]), Tokenizer.load(paths[-1])
-    return source, source if config.shared else target
+    """The run's tokenizers: those of the model it starts from, or trained; an encoder alone brings the source's."""
+
+    @cache
+    def trained() -> tuple[Tokenizer, Tokenizer]:
+        parts = (read_pairs(corpus, Path(data.root), data.replace) for corpus in data.train)
+        return train_tokenizers((pair for chunks in parts for chunk in chunks for pair in chunk), config)
+
+    made = []
+    for side, name in enumerate(TOKENIZERS[config.shared]):
+        choices = [] if start is None else [start / name, *([start / TOKENIZER] if side == 0 else [])]
+        held = next((path for path in choices if path.exists()), None)
+        made.append(run_tokenizer(directory / name, held, lambda side=side: trained()[side], notify))  # type: ignore[misc]
+    return made[0], made[-1]
 
 
-def model_config(
-    section: Mapping[str, Any], source_size: int, target_size: int, max_length: int, shared: bool
-) -> Config:
+def family_of(section: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
+    """The family that a recipe's `model` section names, and the rest of the section."""
+    values = {name: value for name, value in section.items() if name not in ("family", "start_from")}
+    family = section.get("family", "transformer")
+    if family not in FAMILIES:
+        known = ", ".join(FAMILIES)
+        raise TransductError(f"recipe: unknown model.family '{family}'; translation knows: {known}")
+    return FAMILIES[family], values
+
+
+def model_config(family: Family, section: Mapping[str, Any], derived: Mapping[str, int], shared: bool) -> Any:
     """The `model` section of a recipe, its size's defaults filled in, for vocabularies of the given sizes."""
     values = dict(section)
-    family, size = values.pop("family", "transformer"), values.pop("size", None)
-    if family != "transformer":
-        raise TransductError(f"recipe: unknown model.family '{family}'; translation knows: transformer")
-    if size is not None and size not in SIZES:
-        raise TransductError(f"recipe: unknown model.size '{size}'; known are: {', '.join(SIZES)}")
-    derived = {"source_size": source_size, "target_size": target_size, "max_length": max_length}
-    if given := [name for name in DERIVED if name in values]:
+    size = values.pop("size", None)
+    if size is not None and size not in family.sizes:
+        raise TransductError(f"recipe: unknown model.size '{size}'; known are: {', '.join(family.sizes)}")
+    if given := [name for name in derived if name in values]:
         remedy = "data.max_length" if given[0] == "max_length" else "tokenizer.size"
         raise TransductError(f"recipe: model.{given[0]} cannot be set; set {remedy}")
     tied = {} if shared else {"tie": "decoder"}
-    config = record(Config, {**SIZES.get(size or "", {}), **tied, **values, **derived}, "model")
+    config = record(family.config, {**family.sizes.get(size or "", {}), **tied, **values, **derived}, "model")
     try:
         with torch.device("meta"):
-            Transformer(config)
+            family.build(config)
     except ValueError as error:  # widths that do not fit together
         raise TransductError(f"recipe: model: {error}") from error
     return config
 
 
-def card(
-    data: DataConfig,
-    training: TrainingConfig,
-    corpus: Corpus,
-    scores: Mapping[str, float],
-    log: Mapping[str, Any],
-) -> str:
-    """What a model was trained on and how well it does, for whoever is handed its directory."""
-    names = [name for part in data.train for name in part.files()] or ["a generated corpus"]
-    dropped = ", ".join(f"{count:,} {reason}" for reason, count in corpus.dropped.items()) or "none"
-    rows = "\n".join(f"| {name} | {value:.2f} |" for name, value in scores.items())
-    return f"""# Translation model
+def as_source_side(weights: dict[str, Tensor]) -> None:
+    """Rename the weights of an encoder alone (`models/bert.py`) to those of a translation model's source side.
 
-Trained with transduct {__version__} on {len(corpus):,} pairs from {", ".join(names)} (left out: {dropped}),
-{log["step"]:,} steps of at most {training.batch_tokens * training.accumulate:,} tokens, {log["seconds"]:.0f} s,
-seed {training.seed}, {training.precision}.
-
-Scores of the final weights on the validation set, greedy (sacrebleu, default settings):
-
-| score | value |
-| --- | --- |
-{rows}
-"""
+    The vector of the first token type, which every token gets, joins the tokens; the mask's row has no place here.
+    """
+    if "types" not in weights:
+        return
+    table, types = weights.pop("embedding.table"), weights.pop("types")
+    weights["source_embedding.table"] = (table + types[0] / math.sqrt(table.shape[1]))[:-1]
+    for name in [name for name in weights if name.startswith("embedding.")]:
+        weights[f"source_{name}"] = weights.pop(name)

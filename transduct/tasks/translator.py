@@ -1,7 +1,7 @@
 """A trained translation model in use: text in, text out, with scores and attention."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,33 @@ from torch import Tensor
 from transduct.config import record
 from transduct.data.text import Replacement, changes_of
 from transduct.data.tokenizer import Tokenizer
+from transduct.data.trees import bracketed
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
+from transduct.decoding.trees import WellFormedTrees
 from transduct.errors import TransductError
 from transduct.evaluation.text import corpus_scores, paired_test
-from transduct.models.transformer import Config, Transformer
+from transduct.models import rnn, transformer
 from transduct.tasks.base import Report
+from transduct.tasks.text import TOKENIZER, check_sizes, read_weights
 from transduct.training import checkpoint as files
 
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models that translate: its configuration, its named sizes, and what builds it."""
+
+    config: type
+    sizes: Mapping[str, Mapping[str, Any]]
+    build: Callable[[Any], Any]
+
+
+FAMILIES = {
+    "transformer": Family(transformer.Config, transformer.SIZES, transformer.Transformer),
+    "rnn": Family(rnn.Config, rnn.SIZES, rnn.RNN),
+}
 log = logging.getLogger("transduct")
-TOKENIZERS = {True: ("tokenizer.json",), False: ("tokenizer.source.json", "tokenizer.target.json")}
+TOKENIZERS = {True: (TOKENIZER,), False: ("tokenizer.source.json", "tokenizer.target.json")}
 METRICS = ("bleu", "chrf", "ter", "exact_match")
 SENTENCE_ENDS = (".", "!", "?", "。", "！", "？", ";", ":")
 
@@ -81,7 +98,7 @@ class Translator:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Any,
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
         decoding: DecodingConfig,
@@ -98,21 +115,17 @@ class Translator:
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Translator":
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / files.CONFIG)
-        model = Transformer(record(Config, config.get("model"), "model", source))
+        name = config.get("family", "transformer")
+        if name not in FAMILIES:
+            raise TransductError(f"{source}: unknown family '{name}'; known are: {', '.join(FAMILIES)}")
+        family = FAMILIES[name]
+        model = family.build(record(family.config, config.get("model"), "model", source))
         decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)
         changes = [record(Replacement, change, "replace", source) for change in config.get("replace", [])]
-        weights = directory / files.WEIGHTS
-        with torch.no_grad():
-            files.load_weights(model, files.read_tensors(weights), weights)
-        names = TOKENIZERS[(directory / "tokenizer.json").exists()]
-        tokenizers = [Tokenizer.load(directory / name) for name in names]
+        tokenizers = [Tokenizer.load(directory / name) for name in TOKENIZERS[(directory / TOKENIZER).exists()]]
         sizes = (model.config.source_size, model.config.target_size)
-        if (tokenizers[0].size, tokenizers[-1].size) != sizes:
-            raise TransductError(
-                f"{directory}: the tokenizers hold {tokenizers[0].size} and {tokenizers[-1].size} tokens, "
-                f"the model {sizes[0]} and {sizes[1]}; they do not belong together: copy the model again"
-            )
-        model.to(device, torch.bfloat16 if precision == "bfloat16" else torch.float32)
+        check_sizes(directory, (tokenizers[0].size, tokenizers[-1].size), sizes)
+        read_weights(model, directory, device, precision)
         metrics, tokenize = config.get("metrics", METRICS), config.get("bleu_tokenize", "13a")
         return cls(model, tokenizers[0], tokenizers[-1], decoding, changes, metrics, tokenize)
 
@@ -142,6 +155,9 @@ class Translator:
             spans.append((len(pieces), len(pieces) + len(parts)))
             pieces += parts
         found = self._generate(pieces, decoding)
+        if decoding.constraint == "tree":
+            words = [text.split() for text in texts]
+            return [_with_words(_joined(found[a:b], n_best), w) for (a, b), w in zip(spans, words, strict=True)]
         return [_joined(found[start:stop], n_best) for start, stop in spans]
 
     def score(self, texts: Sequence[str], targets: Sequence[str | Sequence[int]]) -> list[float]:
@@ -171,7 +187,12 @@ class Translator:
 
         Args:
             target: what the decoder is given; the model's own translation if not said.
+
+        Raises:
+            TransductError: the model has no attention, or the text is longer than the model.
         """
+        if not self.model.attention_names:
+            raise TransductError("this model has no attention to show; its context is one vector")
         source = [*self._encode([text])[0], Tokenizer.END]
         if target is None:
             ids = self.translate([text])[0].tokens
@@ -185,10 +206,7 @@ class Translator:
         memory = self.model.encode(memory_tokens, memory_segments, weights)
         inputs, segments = engine.flat([[Tokenizer.BEGIN, *ids]], device)
         self.model.decode(inputs, segments, memory, memory_segments, weights)
-        config = self.model.config
-        names = [f"encoder.{i}.self" for i in range(config.encoder_layers)]
-        names += [f"decoder.{i}.{kind}" for i in range(config.decoder_layers) for kind in ("self", "cross")]
-        named = {name: w[0].float().cpu() for name, w in zip(names, weights, strict=True)}
+        named = {name: w[0].float().cpu() for name, w in zip(self.model.attention_names, weights, strict=True)}
         source_pieces = self.source_tokenizer.pieces(source)
         return Attention(source_pieces, self.target_tokenizer.pieces([Tokenizer.BEGIN, *ids]), named)
 
@@ -230,14 +248,34 @@ class Translator:
             ids = ids[cut:]
         return [*parts, ids] if ids else parts
 
+    def _words(self, ids: list[int]) -> int:
+        """How many words some tokens hold."""
+        return max(1, sum(piece.startswith("▁") for piece in self.source_tokenizer.pieces(ids)))
+
     def _generate(self, pieces: list[list[int]], decoding: DecodingConfig) -> list[list[Translation]]:
         """The n-best list of each piece."""
         sources = [[*ids, Tokenizer.END] for ids in pieces]
         limits = [min(self.longest + 1, 2 * len(source) + 20) for source in sources]
         begin, end, forbidden = Tokenizer.BEGIN, Tokenizer.END, (Tokenizer.UNKNOWN, Tokenizer.BEGIN)
-        found = engine.generate(self.model, sources, limits, decoding, begin, end, forbidden)
+        constrain = None
+        if decoding.constraint == "tree":
+            words = [self._words(ids) for ids in pieces]
+            limits = [min(self.longest + 1, 4 * count + 20) for count in words]
+            vocabulary = self.target_tokenizer.pieces(range(self.target_tokenizer.size))
+
+            def constrain(numbers: Sequence[int]) -> WellFormedTrees:
+                bounds = [(words[i], limits[i]) for i in numbers for _ in range(decoding.beam)]
+                return WellFormedTrees(vocabulary, end, bounds)
+
+        found = engine.generate(self.model, sources, limits, decoding, begin, end, forbidden, constrain)
         texts = iter(self.target_tokenizer.decode([h.tokens for hypotheses in found for h in hypotheses]))
         return [[Translation(next(texts).strip(), h.score, h.tokens) for h in hypotheses] for hypotheses in found]
+
+
+def _with_words(found: Translation, words: list[str]) -> Translation:
+    """A linearised tree, and its alternatives, as brackets around the words of the text."""
+    others = [replace(other, text=bracketed(other.text, words)) for other in found.alternatives]
+    return replace(found, text=bracketed(found.text, words), alternatives=others)
 
 
 def _joined(pieces: list[list[Translation]], n_best: int) -> Translation:

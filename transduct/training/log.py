@@ -71,9 +71,9 @@ class Clock:
     def seconds(self) -> float:
         return time.perf_counter() - self.began
 
-    def count(self, loss: float, counts: Mapping[str, float], world: int) -> None:
+    def count(self, loss: float, tokens: int) -> None:
         self.losses.append(loss)
-        self.tokens += counts.get("tokens", 0.0) * world
+        self.tokens += tokens
 
     def record(self, step: int, epoch: int, learning_rate: float) -> Event:
         passed = max(self.seconds - self.since, 1e-9)
@@ -91,7 +91,7 @@ class Clock:
         return event
 
     def _reset(self) -> None:
-        self.since, self.tokens, self.waited = self.seconds, 0.0, 0.0
+        self.since, self.tokens, self.waited = self.seconds, 0, 0.0
         self.losses: list[float] = []
 
 

@@ -24,11 +24,20 @@ from transduct.training.log import Clock, Event, RunLog, ignore
 from transduct.training.machine import pick_device, prepare_machine, seed_generators, stopped_by_signals
 from transduct.training.optim import MovingAverage, Schedule, clip_gradients, make_optimiser, rate
 
+LOWER_IS_BETTER = (
+    *("loss", "perplexity", "nats_per_token", "nats_per_character"),
+    *("ter", "word_error_rate", "token_error_rate"),
+)
 Terms = Mapping[str, tuple[Tensor, float, float]]
 
 
 class Batch(Protocol):
-    """What the trainer asks of a batch: how many of each thing its loss will average over."""
+    """What the trainer asks of a batch: how much it holds, and how many of each thing its loss will average over."""
+
+    @property
+    def tokens(self) -> int:
+        """What its speed is told in."""
+        ...
 
     @property
     def counts(self) -> Mapping[str, float]:
@@ -205,9 +214,10 @@ class Trainer:
                 continue
             batch = self.state.batch + config.accumulate * self.ranks.world
             self.state = replace(self.state, step=self.state.step + 1, batch=batch, seconds=clock.seconds)
-            clock.count(value, _sum(b.counts for b in micro_batches), self.ranks.world)
+            clock.count(value, sum(b.tokens for b in micro_batches) * self.ranks.world)
             if self.state.step % config.log_every == 0 or self.state.step == config.steps:
-                self._write(clock.record(self.state.step, self.state.epoch, self.learning_rate(self.state.step)))
+                record = clock.record(self.state.step, self.state.epoch, self.learning_rate(self.state.step))
+                self._write(record, {"steps": config.steps})
             self._milestones()
             if self.ranks.total({"stopping": float(self.stopping)})["stopping"]:  # whichever rank the signal reached
                 self._save()
@@ -244,7 +254,7 @@ class Trainer:
             known = ", ".join(report.scores)
             raise TrainingFailed(f"training.best is '{config.best}', the validation gives: {known}")
         score, best = report.scores[config.best], self.state.best_score
-        lower_is_better = config.best in ("loss", "perplexity", "ter", "word_error_rate")
+        lower_is_better = config.best in LOWER_IS_BETTER
         if best is None or (score < best if lower_is_better else score > best):
             self.state = replace(self.state, best_score=score, best_step=self.state.step, without_progress=0)
             return True

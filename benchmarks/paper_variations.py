@@ -1,0 +1,159 @@
+"""Table 3 of "Attention Is All You Need" on a corpus of your own: a base model, and one thing changed at a time.
+
+Every (row, value, seed) is a training of its own in OUT/runs, and a line in OUT/results.jsonl once it is finished. What
+is finished is not trained again, and what was interrupted goes on from its last checkpoint.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from transduct.config import Recipe, dump, load_recipe, merge, record
+from transduct.errors import TrainingFailed, TransductError
+from transduct.tasks import base
+from transduct.tasks.translation import create
+from transduct.training.checkpoint import write_file
+from transduct.training.log import ignore
+
+RECIPE, RESULTS, RUNS = "recipe.yaml", "results.jsonl", "runs"
+BASE = "base"
+Rows = Mapping[str, Mapping[str, dict[str, Any]]]  # row -> value -> what is laid over the recipe
+
+
+def each(section: str, *keys: str, values: Sequence[Any], also: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What sets all `keys` of a section to each of the values, and the keys in `also` to what it says."""
+    return {str(value): {section: {**dict.fromkeys(keys, value), **(also or {})}} for value in values}
+
+
+def position(scheme: str, mode: str = "add") -> dict[str, Any]:
+    """What sets the position scheme and its mode."""
+    return {"model": {"positions": scheme, "position_mode": mode}}
+
+
+# The base has 4 heads of width 32, 4 + 4 layers, width 128, feed-forward 256, dropout 0.15, label smoothing 0.1, and
+# sinusoidal positions. As in the paper's rows (A) and (B), more heads are narrower, and narrower keys leave the values.
+VARIATIONS: Rows = {
+    "heads": each("model", "num_heads", values=(1, 2, 8)),
+    "key_width": each("model", "d_k", values=(8, 16), also={"d_v": 32}),
+    "layers": each("model", "encoder_layers", "decoder_layers", values=(2, 6)),
+    "width": each("model", "d_model", values=(64, 256)),
+    "feed_forward": each("model", "d_ff", values=(128, 512, 1024)),
+    "dropout": each("model", "dropout", values=(0.0, 0.3)),
+    "label_smoothing": each("training", "label_smoothing", values=(0.0, 0.2)),
+    "positions": {
+        **{
+            scheme: position(scheme)
+            for scheme in (
+                *("none", "index", "normalised_index", "binary", "one_hot", "learned", "sinusoidal_concatenated"),
+                *("rotary", "alibi", "relative"),
+            )
+        },
+        "sinusoidal, concatenated to the embedding": position("sinusoidal", "concatenate"),
+        "sinusoidal, in attention": position("sinusoidal", "attention"),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a training came to on the validation set, its final weights decoding greedily.
+
+    Perplexity is that of a subword. A training that diverged has no scores.
+    """
+
+    row: str
+    value: str
+    seed: int
+    parameters: int = 0
+    seconds: float = 0.0
+    perplexity: float | None = None
+    bleu: float | None = None
+
+
+def chosen_rows(names: Sequence[str] | None) -> Rows:
+    """The rows called so; all of them if not given."""
+    for name in names or ():
+        if name not in VARIATIONS:
+            raise TransductError(f"no row is called '{name}'; known are: {', '.join(VARIATIONS)}")
+    return {name: VARIATIONS[name] for name in names or VARIATIONS}
+
+
+def base_recipe(path: Path, root: str | None, steps: int | None) -> Recipe:
+    """The recipe's profile for a CPU; with fewer or more steps, its schedule shrinks or grows with them."""
+    recipe = load_recipe(path, [] if root is None else [f"data.root={root}"], "cpu")
+    if recipe.task != "translation":
+        raise TransductError(f"{path}: its task is {recipe.task}; give a recipe for translation")
+    if steps is None:
+        return recipe
+    training = dict(create(recipe, Path(), ignore).recipe.training)
+    for key in ("warmup", "validate_every", "checkpoint_every"):
+        training[key] = training[key] and max(1, round(training[key] * steps / training["steps"]))
+    return record(Recipe, merge(asdict(recipe), {"training": {**training, "steps": steps}}), "")
+
+
+def run_variations(recipe: Recipe, rows: Rows, seeds: Sequence[int], out: Path, resume: bool) -> Iterator[list[Result]]:
+    """Train what is not finished yet; gives all results so far, at first and after each training.
+
+    All rows of the first seed come first, so that a table is soon whole.
+
+    Raises:
+        TransductError: a row does not fit the recipe, or `out` holds results that are not to be resumed.
+        TrainingFailed: a signal stopped a training.
+    """
+    wanted = [(BASE, "", {}), *((row, value, over) for row in rows for value, over in rows[row].items())]
+    tasks = {}
+    for seed in seeds:
+        for row, value, over in wanted:
+            changed = merge(merge(asdict(recipe), over), {"training": {"seed": seed}})
+            tasks[row, value, seed] = create(record(Recipe, changed, ""), out, ignore)  # wrong ones fail here
+    finished = _open(recipe, out, resume)
+    yield finished
+    held = {(result.row, result.value, result.seed) for result in finished}
+    for (row, value, seed), task in tasks.items():
+        if (row, value, seed) in held:
+            continue
+        finished.append(_train(task.recipe, row, value, seed, out))
+        write_file(out / RESULTS, "".join(f"{json.dumps(asdict(result))}\n" for result in finished).encode())
+        yield finished
+
+
+def _open(recipe: Recipe, out: Path, resume: bool) -> list[Result]:
+    """The results that `out` holds of the same recipe; none yet in a new folder."""
+    path = out / RECIPE
+    if path.exists() and not resume:
+        raise TransductError(f"{out}: holds variations already; go on with --resume or choose another --out")
+    if path.exists() and _without_root(load_recipe(path)) != _without_root(recipe):
+        raise TransductError(f"{out}: its variations are of another recipe or other steps; choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    write_file(path, dump(asdict(recipe)).encode())
+    lines = (out / RESULTS).read_text(encoding="utf-8").splitlines() if (out / RESULTS).exists() else []
+    return [Result(**json.loads(line)) for line in lines]
+
+
+def _without_root(recipe: Recipe) -> Recipe:
+    """The recipe, wherever its files lie."""
+    return replace(recipe, data={key: value for key, value in recipe.data.items() if key != "root"})
+
+
+def _train(recipe: Recipe, row: str, value: str, seed: int, out: Path) -> Result:
+    """Train one variation, score its final weights and drop its checkpoints."""
+    directory = out / RUNS / "_".join(f"{row} {value} {seed}".replace(",", "").split())
+    try:
+        model_directory = base.train(recipe, directory, resume=True, notify=ignore)
+    except TrainingFailed as error:
+        if "diverged" not in str(error):
+            raise
+        shutil.rmtree(directory / "checkpoints")
+        return Result(row, value, seed)
+    task = create(recipe, directory, ignore)
+    task.prepare()
+    model = base.load(model_directory).model
+    scores = task.evaluate(model).scores
+    events = [json.loads(line) for line in (directory / base.LOG).read_text().splitlines()]
+    seconds = max(event.get("seconds", 0.0) for event in events)
+    shutil.rmtree(directory / "checkpoints", ignore_errors=True)  # a call that was cut short may have done it
+    parameters = sum(p.numel() for p in model.parameters())
+    return Result(row, value, seed, parameters, seconds, scores["perplexity"], scores["bleu"])

@@ -1,0 +1,98 @@
+"""What holds for every task: a run that was broken off ends with the same bytes, and an input's answer is its own."""
+
+import json
+
+import pytest
+
+import transduct
+from tests.families import RECIPES, in_folder
+from transduct.tasks import base
+
+INPUTS = {
+    "text_classification": {
+        "sequence": ["( [ ] )", "( ]", "[ ] { }", "{ }"],
+        "tokens": ["a b a", "c", "d d e f", "b b"],
+        "span": [f"where is anna ?\tanna is in {place} . bela is in rome ." for place in ("oslo", "a boat", "lagos")],
+    },
+    "masked_language_modeling": ["to be or [MASK] to", "[MASK]", "that is the [MASK] the mind", "and"],
+}
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.fixture(scope="module", params=RECIPES)
+def finished(request, tmp_path_factory):
+    """A recipe and the run it has left."""
+    folder = tmp_path_factory.mktemp("family")
+    recipe = in_folder(RECIPES[request.param], folder)
+    base.train(recipe, folder / "run", notify=str)
+    return recipe, folder / "run"
+
+
+def weights(run):
+    return (run / "model" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("step", [2, 5])
+def test_a_run_that_was_broken_off_ends_with_the_same_bytes(finished, tmp_path, step):
+    recipe, whole = finished
+
+    def report(event):
+        if event["step"] == step and "loss" in event:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        base.train(recipe, tmp_path / "run", notify=str, report=report)
+    base.train(recipe, tmp_path / "run", resume=True, notify=str)
+    assert weights(tmp_path / "run") == weights(whole)
+
+
+def test_the_control_another_seed_ends_otherwise(finished, tmp_path):
+    recipe, whole = finished
+    training = {**recipe.training, "seed": 2}
+    base.train(base.replace(recipe, training=training), tmp_path / "run", notify=str)
+    assert weights(tmp_path / "run") != weights(whole)
+
+
+def test_the_log_tells_speed_and_loss(finished):
+    _, run = finished
+    events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    steps = [event for event in events if "loss" in event]
+    assert [event["step"] for event in steps] == list(range(1, 9))
+    assert all(event["tokens_per_second"] > 0 for event in steps)
+
+
+def test_an_answer_is_the_same_alone_and_in_any_batch(finished):
+    recipe, run = finished
+    model = transduct.load(run)
+    inputs = INPUTS.get(recipe.task, ["a b c", "c", "d e f g a", "b a"])
+    inputs = inputs[recipe.data["kind"]] if isinstance(inputs, dict) else inputs
+    together = model.predict(inputs)
+    assert len(together) == len(inputs)
+    assert [model.predict([text])[0] for text in inputs] == together
+    assert model.predict(inputs[::-1])[::-1] == together
+
+
+def test_it_is_measured_on_its_test_set(finished):
+    recipe, run = finished
+    if recipe.data.get("test") is None:
+        with pytest.raises(base.TransductError, match="names no test set"):
+            base.evaluate(run)
+        return
+    report = base.evaluate(run)
+    assert report.scores
+    assert all(isinstance(score, float) for score in report.scores.values())
+    assert report.scores == base.evaluate(run).scores
+
+
+def test_a_moved_model_answers_alike(finished, tmp_path):
+    _, run = finished
+    (run / "model").rename(tmp_path / "moved")
+    try:
+        moved = transduct.load(tmp_path / "moved")
+    finally:
+        (tmp_path / "moved").rename(run / "model")
+    inputs = ["a b", "the [MASK]\tb a"]
+    assert moved.predict(inputs[1:]) == transduct.load(run).predict(inputs[1:])

@@ -1,0 +1,503 @@
+"""The language modelling task: every token is predicted once, nats are exact, and prompts are gone on from."""
+
+import math
+import shutil
+from collections import Counter
+from itertools import pairwise, product
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from transduct.config import Recipe, load_recipe, merge
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError
+from transduct.tasks import base, language_modeling
+from transduct.tasks.language_modeling import (
+    LanguageModel,
+    LanguageModelingTask,
+    WritingConfig,
+    in_rows,
+    make_batch,
+    windows,
+)
+from transduct.training.machine import seed_generators
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "tinyshakespeare_gpt.yaml"
+LINES = ["To be, or not to be,", "that is  the question:", "", "\tWhether 'tis nobler in the mind"] * 8
+CONTEXT = 16
+
+
+def text_recipe(root, **sections):
+    """A recipe over the files train.txt and valid.txt in `root`; `sections` are laid over it."""
+    tree = {
+        "task": "language_modeling",
+        "data": {
+            "train": [{"text": "train.txt"}], "valid": {"text": "valid.txt"}, "root": str(root), "context": CONTEXT,
+            "workers": 0,
+        },
+        "tokenizer": {"kind": "verbatim", "size": 64},
+        "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 2, "dropout": 0.0},
+        "training": {
+            "steps": 6, "batch_tokens": 64, "warmup": 2, "learning_rate": 0.01, "label_smoothing": 0.0,
+            "validate_every": 3, "checkpoint_every": 3,
+        },
+        "decoding": {"beam": 1, "temperature": 0.8, "length": 30},
+    }  # fmt: skip
+    return Recipe(**merge(tree, sections))
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """A folder with a text to train on and another to validate on."""
+    folder = tmp_path_factory.mktemp("texts")
+    (folder / "train.txt").write_text("".join(f"{line}\n" for line in LINES))
+    (folder / "valid.txt").write_text("nobler to be\n\nin the  mind\n")
+    return folder
+
+
+def make_task(texts, directory, said=str, **sections):
+    """A task that is ready to train, with a model."""
+    directory.mkdir(exist_ok=True)
+    task = LanguageModelingTask(text_recipe(texts, **sections), directory, said)
+    task.prepare()
+    seed_generators(1)
+    return task, task.build_model().eval()
+
+
+@pytest.fixture(scope="module")
+def made(texts, tmp_path_factory):
+    return make_task(texts, tmp_path_factory.mktemp("task") / "run")
+
+
+@pytest.fixture(scope="module")
+def saved(made, tmp_path_factory):
+    task, model = made
+    directory = tmp_path_factory.mktemp("saved") / "model"
+    task.save(model, directory, {"step": 3, "seconds": 1.4})
+    return directory
+
+
+def whole_run(tokenizer, lines=LINES):
+    """The tokens of a text as it is read: an end, then every line and its end."""
+    return [2, *(token for ids in tokenizer.encode(lines) for token in (*ids, 2))]
+
+
+def runs_of(batches):
+    """The windows of some batches, each as its first token and those it predicts."""
+    found = []
+    for batch in batches:
+        lengths = batch.segments.lengths.tolist()
+        for inputs, outputs in zip(batch.inputs.split(lengths), batch.outputs.split(lengths), strict=True):
+            assert inputs[1:].tolist() == outputs[:-1].tolist()
+            found.append((int(inputs[0]), *outputs.tolist()))
+    return found
+
+
+# batches
+
+
+def test_a_batch_is_flat_and_predicts_what_comes_next():
+    batch = make_batch([[5, 6, 7], np.array([8, 9])])
+    assert batch.inputs.tolist() == [5, 6, 8]
+    assert batch.outputs.tolist() == [6, 7, 9]
+    assert batch.segments.lengths.tolist() == [2, 1]
+    assert batch.counts == {"tokens": 3.0}
+    assert batch.tokens == 3
+    assert batch.to(torch.device("cpu")) is batch
+    assert {x.device.type for x in vars(batch.to(torch.device("meta"))).values() if torch.is_tensor(x)} == {"meta"}
+
+
+@pytest.mark.parametrize("total", [2, 3, 9, 10, 11, 12, 23])
+@pytest.mark.parametrize("first", [1, 4, 10])
+def test_windows_predict_every_token_but_the_first_once(total, first):
+    cuts = windows(total, 10, first)
+    assert (cuts[0], cuts[-1]) == (0, total - 1)
+    lengths = np.diff(cuts)
+    assert lengths.min() >= 1
+    assert lengths.max() <= 10
+    assert lengths[0] == min(first, total - 1)
+    assert (lengths[1:-1] == 10).all()
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 100])
+def test_rows_hold_the_run_whatever_its_parts(size):
+    parts = [np.arange(2), np.arange(2, 2), np.arange(2, 9), np.arange(9, 11)]
+    chunks = [column for [column] in in_rows(parts, size)]
+    assert np.concatenate([flat for flat, _ in chunks]).tolist() == list(range(11))
+    lengths = [length for _, lengths in chunks for length in lengths.tolist()]
+    assert sum(lengths) == 11
+    assert set(lengths[:-1]) <= {size}
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_every_token_is_predicted_once_an_epoch_whatever_the_ranks(made, world):
+    task, _ = made
+    run = whole_run(task.tokenizer)
+    for epoch in (0, 1, 2):
+        first = Random(f"1/{epoch}").randint(1, CONTEXT)
+        cuts = windows(len(run), CONTEXT, first).tolist()
+        expected = Counter(tuple(run[start : stop + 1]) for start, stop in pairwise(cuts))
+        found = Counter()
+        for rank in range(world):
+            batches = list(task.batches("train", epoch, 0, rank, world))
+            assert max(batch.tokens for batch in batches) <= 64
+            found.update(runs_of(batches))
+        assert found == expected
+
+
+def test_an_epoch_can_be_entered_anywhere_and_the_next_is_cut_elsewhere(made):
+    task, _ = made
+    whole = runs_of(task.batches("train", 0, 0, 0, 1))
+    batches = list(task.batches("train", 0, 0, 0, 1))
+    assert runs_of(task.batches("train", 0, 3, 0, 1)) == runs_of(batches[3:])
+    other = runs_of(task.batches("train", 1, 0, 0, 1))
+    assert set(other) != set(whole)
+    assert Counter(token for run in other for token in run[1:]) == Counter(token for run in whole for token in run[1:])
+    with pytest.raises(TransductError, match="unknown split 'test'; language modelling has batches of 'train'"):
+        task.batches("test", 0, 0, 0, 1)
+
+
+def test_several_texts_are_read_one_after_the_other(texts, tmp_path):
+    shutil.copy(texts / "train.txt", tmp_path / "a.txt")
+    (tmp_path / "b.tsv").write_text("x\tlast line")
+    sources = [{"text": str(tmp_path / "a.txt")}, {"pairs": str(tmp_path / "b.tsv"), "columns": [1]}]
+    task, _ = make_task(texts, tmp_path / "run", data={"train": sources})
+    rows, _ = task.corpus.columns(np.arange(len(task.corpus)))[0]
+    assert rows.tolist() == whole_run(task.tokenizer, [*LINES, "last line"])
+
+
+def test_tokenizer_and_corpus_are_made_once_and_again_for_another_context(texts, tmp_path):
+    said = []
+    one, _ = make_task(texts, tmp_path, said.append)
+    assert [line.split(":")[0] for line in said] == ["tokenizer.json"]
+    two, _ = make_task(texts, tmp_path, said.append)
+    assert said[1].startswith("corpus unchanged")
+    assert one.tokenizer.digest == two.tokenizer.digest
+    make_task(texts, tmp_path, said.append, data={"context": 20})
+    assert said[2:] == ["corpus prepared again: context changed"]
+
+
+# loss and scores
+
+
+def test_the_loss_is_cross_entropy_over_tokens(made):
+    task, model = made
+    batch = next(task.batches("train", 0, 0, 0, 1))
+    total, count, weight = task.loss(model, batch)["tokens"]
+    logits = model.logits(model.hidden(batch.inputs, batch.segments))
+    torch.testing.assert_close(total, torch.nn.functional.cross_entropy(logits, batch.outputs, reduction="sum"))
+    assert (count, weight) == (len(batch.outputs), 1.0)
+
+
+@torch.no_grad()
+def nats(model, run):
+    """The nats of a run of tokens, window after window."""
+    total = 0.0
+    for start in range(0, len(run) - 1, CONTEXT):
+        batch = make_batch([run[start : start + CONTEXT + 1]])
+        logits = model.logits(model.hidden(batch.inputs, batch.segments)).double()
+        total += torch.nn.functional.cross_entropy(logits, batch.outputs, reduction="sum").item()
+    return total
+
+
+def test_verbatim_nats_are_nats_of_each_character_line_feeds_included(made, texts):
+    task, model = made
+    text = (texts / "valid.txt").read_text()
+    expected = nats(model, whole_run(task.tokenizer, text.splitlines())) / len(text)
+    report = task.evaluate(model)
+    assert report.scores.keys() == {"nats_per_token", "nats_per_character", "perplexity"}
+    assert report.scores["nats_per_token"] == pytest.approx(expected, rel=1e-5)
+    assert report.scores["nats_per_character"] == pytest.approx(expected, rel=1e-5)
+    assert report.scores["perplexity"] == pytest.approx(math.exp(expected), rel=1e-5)
+    assert (report.details["tokens"], report.details["context"]) == (len(text), CONTEXT)
+
+
+def test_with_other_tokens_nats_are_still_told_by_the_character(texts, tmp_path):
+    task, model = make_task(texts, tmp_path, tokenizer={"kind": "bpe", "size": 80})
+    scores = task.evaluate(model, ["to be  or", ""]).scores
+    run = whole_run(task.tokenizer, ["to be  or", ""])
+    assert len(run) < 10
+    assert scores["nats_per_character"] == pytest.approx(nats(model, run) / 11, rel=1e-5)
+    assert scores["nats_per_token"] == pytest.approx(nats(model, run) / (len(run) - 1), rel=1e-5)
+
+
+def test_a_validation_shows_how_the_model_goes_on_and_how_the_text_does(made, texts):
+    task, model = made
+    report = task.evaluate(model)
+    [(prompt, written, reference)] = report.details["samples"]
+    assert (prompt + reference).startswith("nobler to be\n\nin the  mind"[: len(prompt + reference)])
+    assert len(prompt) == CONTEXT // 2 - 1
+    assert report.outputs == [written]
+    assert len(written) == 30
+
+
+def test_without_validation_text_training_still_ends_with_a_model(texts, tmp_path):
+    recipe = text_recipe(texts, data={"valid": None}, training={"steps": 2})
+    model = base.load(base.train(recipe, tmp_path / "run", notify=str))
+    assert len(model.predict(["x"])[0]) == 30
+
+
+# going on from prompts
+
+PROMPTS = ["", "To be", "\n", "whether 'tis nobler\nin the mind", "ßß?"]
+
+
+def greedy(model, tokenizer, prompt, length):
+    """Continuation by whole windows, nothing cached: the likeliest token again and again."""
+    run = whole_run(tokenizer, prompt.split("\n"))[:-1]
+    start, seen = len(run), run if len(run) < CONTEXT else run[-(CONTEXT // 2) :]
+    while len(run) < start + length:
+        batch = make_batch([[*seen, 0]])
+        with torch.no_grad():
+            logits = model.logits(model.hidden(batch.inputs, batch.segments))[-1]
+        logits[[Tokenizer.UNKNOWN, Tokenizer.BEGIN]] = float("-inf")
+        run.append(int(logits.argmax()))
+        seen = [*seen, run[-1]] if len(seen) < CONTEXT - 1 else run[-(CONTEXT // 2) :]
+    return "".join("\n" if token == 2 else tokenizer.pieces([token])[0] for token in run[start:])
+
+
+def test_the_likeliest_text_is_that_of_whole_windows_however_long(saved):
+    model = base.load(saved)
+    for length in (1, 7, 40):
+        found = model.predict(PROMPTS, temperature=0.0, length=length)
+        assert found == [greedy(model.model, model.tokenizer, prompt, length) for prompt in PROMPTS]
+
+
+def test_samples_are_as_long_as_asked_for_and_belong_to_their_prompt(saved):
+    model = base.load(saved)
+    found = model.predict(PROMPTS, length=50)
+    assert [len(text) for text in found] == [50] * len(PROMPTS)
+    assert len(set(found)) == len(PROMPTS)
+    assert model.predict(PROMPTS, length=50, batch_tokens=1) == found
+    assert [model.predict([prompt], length=50)[0] for prompt in PROMPTS] == found
+    assert model.predict(PROMPTS, length=50, seed=2) != found
+    assert model.predict([]) == []
+    known = set("".join(LINES)) | {"\n"}
+    assert set("".join(found)) <= known
+
+
+def test_a_beam_as_wide_as_the_vocabulary_finds_the_likeliest_text(saved):
+    model = base.load(saved)
+    size = model.tokenizer.size
+    pairs = list(product(range(2, size), repeat=2))
+    for prompt in PROMPTS[:3]:
+        run = whole_run(model.tokenizer, prompt.split("\n"))[:-1]
+        batch = make_batch([[*run, *pair] for pair in pairs])
+        with torch.no_grad():
+            steps = model.model.logits(model.model.hidden(batch.inputs, batch.segments)).log_softmax(-1)
+        likelihoods = steps.gather(1, batch.outputs[:, None]).view(len(pairs), -1)[:, -2:].sum(1)
+        best = pairs[int(likelihoods.argmax())]
+        assert model.predict([prompt], temperature=0.0, beam=size, length=2) == [model._text(run, best)]
+
+
+def test_of_several_samples_the_likeliest_is_kept(saved):
+    model = base.load(saved)
+    for prompt in PROMPTS[:3]:  # whose continuations fit into one window
+        one, best = (model.predict([prompt], length=9, temperature=1.0, beam=beam)[0] for beam in (1, 20))
+        runs = [whole_run(model.tokenizer, f"{prompt}{text}".split("\n"))[:-1] for text in (one, best)]
+        assert len(one) == len(best) == 9
+        assert nats(model.model, runs[1]) < nats(model.model, runs[0])
+
+
+def test_what_is_written_continues_the_last_line_of_its_prompt(texts, tmp_path):
+    task, model = make_task(texts, tmp_path, tokenizer={"kind": "bpe", "size": 80})
+    words = LanguageModel(model, task.tokenizer, task.decoding)
+    encode = task.tokenizer.encode
+    [be, question] = encode(["be", "question"])
+    prompt = [2, *encode(["To"])[0]]
+    assert words._text(prompt, be) == " be"
+    assert words._text([*prompt, 2], be) == "be"
+    assert words._text(prompt, [2, *be, 2, 2, *question]) == "\nbe\n\nquestion"
+    assert words._text([2], [2]) == "\n"
+    assert words._text(prompt, []) == ""
+    assert all(text.count("▁") == 0 for text in words.predict(PROMPTS))
+
+
+def test_options_that_cannot_be_are_refused(saved):
+    model = base.load(saved)
+    with pytest.raises(TransductError, match=r"predict: unknown key 'decoding.lenght'; did you mean 'length'\?"):
+        model.predict(["a"], lenght=3)
+    with pytest.raises(TransductError, match="evaluate: decoding: temperature and top_k must not be negative"):
+        model.evaluate(["a"], temperature=-1.0)
+    with pytest.raises(ValueError, match="length is 0, must be at least 1"):
+        WritingConfig(length=0)
+    with pytest.raises(ValueError, match="beam is 0, must be at least 1"):
+        WritingConfig(beam=0)
+
+
+# saving
+
+
+def test_what_is_saved_answers_like_what_was_trained(made, saved, texts):
+    task, model = made
+    loaded = base.load(saved)
+    assert loaded.predict(PROMPTS) == task.predict(model, PROMPTS)
+    lines = (texts / "valid.txt").read_text().splitlines()
+    assert loaded.evaluate(lines).scores == task.evaluate(model).scores
+    rough = base.load(saved, precision="bfloat16")
+    assert rough.measure(lines)["nats_per_token"] == pytest.approx(loaded.measure(lines)["nats_per_token"], rel=0.05)
+    assert [len(text) for text in rough.predict(PROMPTS)] == [30] * len(PROMPTS)
+    written = (saved / "card.md").read_text(encoding="utf-8")
+    made_of = f"{len(''.join(LINES)) + len(LINES)} tokens from train.txt (left out: none)"
+    for part in ("Language model", made_of, "| nats_per_character |", "windows of 16 tokens"):
+        assert part in written, part
+
+
+def test_a_model_with_another_tokenizer_is_refused(saved, tmp_path):
+    shutil.copytree(saved, tmp_path / "model")
+    Tokenizer.train(["abc"], "verbatim", 9).save(tmp_path / "model" / "tokenizer.json")
+    with pytest.raises(TransductError, match=r"the tokenizers hold 6 tokens, the model \d+; they do not belong"):
+        base.load(tmp_path / "model")
+
+
+def test_evaluating_reads_a_file_or_the_test_set_and_compares(texts, tmp_path):
+    recipe = text_recipe(texts, data={"test": {"text": "valid.txt"}})
+    model = base.train(recipe, tmp_path / "run", notify=str)
+    report = base.evaluate(model, length=5)
+    assert len(report.outputs[0]) == 5
+    other = base.evaluate(model, {"source": str(texts / "valid.txt")}, against=model)
+    assert other.scores == report.scores == other.details["against"]
+    assert base.evaluate(model, {"source": str(texts / "train.txt")}).scores != report.scores
+
+
+def test_a_test_set_is_one_text(texts):
+    with pytest.raises(TransductError, match="measured on one text; give --source and no --reference"):
+        language_modeling.test_set({"source": "a", "reference": "b"}, None)
+    for recipe in (None, text_recipe(texts)):
+        with pytest.raises(TransductError, match="the model's recipe names no test set; give --source"):
+            language_modeling.test_set({}, recipe)
+
+
+def test_training_may_start_from_another_model(made, saved, texts, tmp_path):
+    said = []
+    task, model = make_task(texts, tmp_path, said.append, model={"start_from": str(saved)}, tokenizer={"kind": "bpe"})
+    assert task.tokenizer.kind == "verbatim", "the tokenizer comes along"
+    assert task.recipe.model["start_from"] == str(saved)
+    held = made[1].state_dict()
+    assert all(torch.equal(tensor, held[name]) for name, tensor in model.state_dict().items())
+    assert said[-1].startswith(f"started from {saved}: {len(list(model.parameters()))} of")
+
+
+# recipes
+
+
+def test_a_recipe_is_resolved_with_every_default(texts, tmp_path):
+    task = LanguageModelingTask(text_recipe(texts, model={"size": "tiny", "d_model": 32}), tmp_path, str)
+    assert {key: task.recipe.model[key] for key in ("layers", "d_model", "positions", "tie")} == {
+        "layers": 2, "d_model": 32, "positions": "learned", "tie": True,
+    }  # fmt: skip
+    assert not {"size", "max_length", "vocabulary_size"} & task.recipe.model.keys()
+    assert task.recipe.decoding["length"] == 30
+    again = LanguageModelingTask(task.recipe, tmp_path, str)
+    assert again.recipe == task.recipe
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"model": {"size": "huge"}}, "recipe: model.size is 'huge', expected 'tiny', 'small' or 'base'"),
+        ({"model": {"max_length": 9}}, "recipe: model.max_length cannot be set; set data.context"),
+        ({"model": {"vocabulary_size": 9}}, "recipe: model.vocabulary_size cannot be set; set tokenizer.size"),
+        ({"model": {"d_model": 6, "positions": "rotary"}}, "recipe: model: rotary positions turn pairs of numbers"),
+        ({"model": {"start_from": 3}}, "recipe: model.start_from is 3, expected a valid string"),
+        ({"tokenizer": {"shared": True}}, "recipe: unknown key 'tokenizer.shared'"),
+        ({"data": {"train": []}}, "recipe: data: train is empty; name at least one text"),
+        ({"data": {"train": [{"source": "a", "target": "b"}]}}, "a corpus gives 2 texts a row, must be 1: give text"),
+        ({"data": {"valid": {"pairs": "a.tsv"}}}, "a corpus gives 2 texts a row, must be 1: give text, or name one"),
+        ({"data": {"train": [{"text": "a", "weight": 2.0}]}}, "weight is 2.0, must be 1: an epoch shows every token"),
+        ({"data": {"context": 1}}, "context is 1, must be at least 2"),
+        ({"data": {"workers": -1}}, "workers is -1, must be at least 0"),
+        ({"decoding": {"length": 0}}, "recipe: decoding: length is 0, must be at least 1"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_recipes_that_cannot_be_are_refused(texts, tmp_path, sections, message):
+    recipe = text_recipe(texts, **sections)
+    recipe.data.update(sections.get("data", {}))
+    with pytest.raises(TransductError, match=message):
+        LanguageModelingTask(recipe, tmp_path, str)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "train.txt: no such file; a relative path in a recipe starts at data.root"),
+        ("", "train.txt: nothing in it; name files that hold text"),
+        ("\n \n", "found no text to train the tokenizer on"),
+        (
+            "short\n\ntext\n",
+            "train.txt: 12 tokens of text, expected at least a window of 16; give more text, or set",
+        ),
+    ],
+    ids=["missing", "empty", "blank", "short"],
+)
+def test_a_text_that_cannot_be_trained_on_is_refused_and_leaves_nothing(texts, tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "train.txt").write_text(content)
+    shutil.copy(texts / "valid.txt", tmp_path)
+    with pytest.raises(TransductError, match=message):
+        base.train(text_recipe(tmp_path), tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_mistake_in_the_validation_text_is_found_before_any_work(texts, tmp_path):
+    said = []
+    with pytest.raises(TransductError, match="none: no such file"):
+        make_task(texts, tmp_path, said.append, data={"valid": {"text": "none"}})
+    assert not said
+
+
+def test_a_text_that_is_gone_when_a_run_goes_on_is_missed(texts, tmp_path):
+    shutil.copytree(texts, tmp_path / "texts")
+    make_task(tmp_path / "texts", tmp_path / "run")
+    (tmp_path / "texts" / "train.txt").unlink()
+    with pytest.raises(TransductError, match=r"train.txt: cannot be read \(No such file.*\); correct data.train or"):
+        make_task(tmp_path / "texts", tmp_path / "run")
+
+
+def test_each_profile_of_the_recipe_is_whole_and_its_quick_one_runs(texts, tmp_path):
+    import lzma
+
+    profiles = yaml.safe_load(RECIPE.read_text())["profiles"]
+    for profile in [None, *profiles]:
+        LanguageModelingTask(load_recipe(RECIPE, profile=profile), tmp_path, str)
+    assert not list(tmp_path.iterdir())
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.txt.xz").write_bytes(lzma.compress((texts / f"{name}.txt").read_bytes()))
+    overrides = [f"data.root={tmp_path}", "training.steps=2", "training.batch_tokens=128", "model.d_model=16"]
+    model = base.train(load_recipe(RECIPE, overrides, "quick"), tmp_path / "run", notify=str)
+    assert base.evaluate(model, length=9).scores["nats_per_token"] > 0
+
+
+# learning
+
+
+def repeated(count, seed):
+    """Lines of a drawn word of three letters again and again."""
+    random = Random(seed)
+    return ["".join(random.choices("abcdefgh", k=3)) * 5 for _ in range(count)]
+
+
+def test_a_tiny_model_learns_to_go_on_with_what_repeats(tmp_path):
+    (tmp_path / "train.txt").write_text("".join(f"{line}\n" for line in repeated(1500, 1)))
+    (tmp_path / "valid.txt").write_text("".join(f"{line}\n" for line in repeated(30, 2)))
+    recipe = text_recipe(
+        tmp_path,
+        data={"context": 32},
+        model={"d_model": 32, "d_ff": 64, "positions": "rotary"},
+        training={
+            "steps": 300, "batch_tokens": 512, "learning_rate": 0.005, "warmup": 30, "schedule": "linear",
+            "validate_every": 0, "checkpoint_every": 300,
+        },
+    )  # fmt: skip
+    model = base.load(base.train(recipe, tmp_path / "run", notify=str))
+    lines = repeated(40, 3)
+    found = model.predict([line[:7] for line in lines], temperature=0.0, length=6)
+    assert sum(text == line[7:13] for text, line in zip(found, lines)) >= 38
+    # The letters of a word cannot be known: 3 x ln 8 nats of the 16 characters of a line. Everything else can.
+    best = 3 * math.log(8) / 16
+    assert model.measure(repeated(30, 2))["nats_per_token"] < best + 0.25

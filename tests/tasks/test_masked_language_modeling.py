@@ -1,0 +1,445 @@
+"""Masked language modelling: its batches, its loss, its scores, what it fills in, and what it saves."""
+
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from transduct.config import Recipe, merge
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError
+from transduct.functional.segments import Segments
+from transduct.tasks import base
+from transduct.tasks import masked_language_modeling as task_file
+from transduct.tasks.masked_language_modeling import MaskedLanguageModel, MaskedLanguageModelingTask, make_batch
+from transduct.training.machine import seed_generators
+
+BEGIN, END = Tokenizer.BEGIN, Tokenizer.END
+
+
+def stanzas(count, seed):
+    """Lines of four words in their order, begun anywhere; eight lines of the same words, then eight of others."""
+    random, lines, letter = Random(seed), [], ""
+    for _ in range(count):
+        letter = random.choice([other for other in "abcdefgh" if other != letter])
+        words = [f"{letter}{digit}" for digit in "1234"] * 2
+        starts = [random.randrange(4) for _ in range(8)]
+        lines += [" ".join(words[start : start + 4]) for start in starts]
+    return lines
+
+
+def make_recipe(folder, **sections):
+    """A recipe over stanzas that trains in seconds; `sections` are laid over it."""
+    for name, count, seed in (("train", 20, 1), ("valid", 4, 2)):
+        if not (folder / name).exists():
+            (folder / name).write_text("".join(f"{line}\n" for line in stanzas(count, seed)))
+    tree = {
+        "data": {
+            "train": [{"text": "train"}], "valid": {"text": "valid"}, "root": str(folder),
+            "max_length": 16, "next_sentence": True, "workers": 0,
+        },
+        "tokenizer": {"kind": "word", "size": 60},
+        "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 1, "dropout": 0.0},
+        "training": {
+            "steps": 6, "batch_tokens": 200, "warmup": 2, "learning_rate": 0.01, "label_smoothing": 0.0,
+            "log_every": 2, "validate_every": 0, "checkpoint_every": 3,
+        },
+    }  # fmt: skip
+    return Recipe("masked_language_modeling", **merge(tree, sections))
+
+
+def make_task(folder, said=str, **sections):
+    """A task that is ready to train, with a model."""
+    directory = folder / "run"
+    directory.mkdir(exist_ok=True)
+    task = MaskedLanguageModelingTask(make_recipe(folder, **sections), directory, said)
+    task.prepare()
+    seed_generators(1)
+    return task, task.build_model()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return make_task(tmp_path_factory.mktemp("task"))
+
+
+def whole(batch):
+    """Each sequence of a batch as it was before anything was hidden."""
+    ids = batch.ids.clone()
+    ids[batch.places] = batch.targets
+    return [row.tolist() for row in ids.split(batch.segments.lengths.tolist())]
+
+
+def lines_in(task, sequence):
+    """The lines in a sequence of ids."""
+    inner = sequence[1:-1]
+    parts = [inner[: inner.index(END)], inner[inner.index(END) + 1 :]] if END in inner else [inner]
+    return tuple(task.tokenizer.decode(parts))
+
+
+# batches
+
+
+def test_a_batch_says_what_was_hidden_and_what_follows(made):
+    task, _ = made
+    batch = next(task.batches("train", 0, 0, 0, 1))
+    text = stanzas(20, 1)
+    following = set(pairwise(text))
+    for sequence, types, apart in zip(
+        whole(batch), batch.types.split(batch.segments.lengths.tolist()), batch.apart.tolist()
+    ):
+        assert (sequence[0], sequence[-1], sequence.count(END)) == (BEGIN, END, 2)
+        first = sequence.index(END) + 1
+        assert types.tolist() == [0] * first + [1] * (len(sequence) - first)
+        assert apart or lines_in(task, sequence) in following
+    assert (batch.ids == task.tokenizer.size).sum() > 0.6 * len(batch.places)
+    assert batch.counts == {"tokens": len(batch.places), "pairs": len(batch.apart)}
+    assert batch.tokens == len(batch.ids)
+
+
+def test_a_batch_moves_as_a_whole(made):
+    task, _ = made
+    batch = next(task.batches("train", 0, 0, 0, 1))
+    assert batch.to(torch.device("cpu")) is batch
+    moved = batch.to(torch.device("meta"))
+    tensors = (moved.ids, moved.types, moved.places, moved.targets, moved.apart, moved.segments.lengths)
+    assert {x.device.type for x in tensors} == {"meta"}
+    assert replace(batch, apart=None).to(torch.device("meta")).apart is None
+    assert replace(batch, apart=None).counts == {"tokens": len(batch.places)}
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_every_line_is_a_first_line_once_an_epoch_whatever_the_ranks(made, world):
+    task, _ = made
+    seen, apart = Counter(), 0.0
+    for rank in range(world):
+        for batch in task.batches("train", 0, 0, rank, world):
+            assert batch.tokens <= 200
+            seen.update(lines_in(task, sequence)[0] for sequence in whole(batch))
+            apart += float(batch.apart.sum())
+    assert seen == Counter(stanzas(20, 1)[:-1])
+    assert apart == seen.total() // 2
+
+
+def test_an_epoch_can_be_entered_anywhere_and_the_next_differs(made):
+    task, _ = made
+    epoch = [(b.ids.tolist(), b.places.tolist(), b.apart.tolist()) for b in task.batches("train", 0, 0, 0, 1)]
+    assert [(b.ids.tolist(), b.places.tolist(), b.apart.tolist()) for b in task.batches("train", 0, 3, 0, 1)] == epoch[
+        3:
+    ]
+    assert [b.ids.tolist() for b in task.batches("train", 1, 0, 0, 1)] != [ids for ids, _, _ in epoch]
+    with pytest.raises(TransductError, match="unknown split 'test'; masked language modeling has batches of 'train'"):
+        task.batches("test", 0, 0, 0, 1)
+
+
+def test_without_next_sentence_lines_stand_alone(tmp_path):
+    task, model = make_task(tmp_path, data={"next_sentence": False})
+    batches = list(task.batches("train", 0, 0, 0, 1))
+    assert Counter(lines_in(task, s) for b in batches for s in whole(b)) == Counter((line,) for line in stanzas(20, 1))
+    assert all(batch.apart is None and not batch.types.any() for batch in batches)
+    assert task.loss(model, batches[0]).keys() == {"tokens"}
+    assert task.evaluate(model).scores.keys() == {"nats_per_token", "masked_accuracy"}
+    assert all(task.loss(model, b)["tokens"][0] is not None for b in batches)
+    assert not [name for name, _ in model.named_parameters() if name.startswith(("pooler", "next_sentence"))]
+
+
+def test_a_long_pair_is_cut_and_still_fits_the_batch(tmp_path):
+    (tmp_path / "train").write_text("".join(f"{'a b c d ' * n}\n" for n in (1, 9, 2, 9, 1)))
+    task, _ = make_task(tmp_path)
+    for batch in task.batches("train", 0, 0, 0, 1):
+        assert batch.segments.longest <= 16
+        assert batch.tokens <= 200
+    assert task.corpus.dropped == {"blank_lines": 0, "ends_of_long_pairs": 4}
+
+
+def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
+    task, _ = make_task(tmp_path, tokenizer={"kind": "bpe", "size": 60, "dropout": 0.5}, data={"max_length": 64})
+
+    def drawn(epoch, batch_tokens):
+        object.__setattr__(task.training, "batch_tokens", batch_tokens)
+        found = [s for batch in task.batches("train", epoch, 0, 0, 1) for s in whole(batch)]
+        assert {line for s in found for line in lines_in(task, s)} <= set(stanzas(20, 1)), "the text does not change"
+        return Counter(map(tuple, found))
+
+    assert drawn(0, 200) == drawn(0, 99), "other batches, the same draws"
+    assert drawn(0, 200) != drawn(2, 200)
+
+
+# loss and scores
+
+
+def test_the_loss_is_cross_entropy_over_hidden_tokens_and_over_pairs(tmp_path):
+    task, model = make_task(tmp_path, training={"label_smoothing": 0.1})
+    batch = next(task.batches("train", 0, 0, 0, 1))
+    terms = task.loss(model, batch)
+    x = model.encode(batch.ids, batch.types, batch.segments)
+    logits = F.linear(model.transform_norm(F.gelu(model.transform(x))), model.embedding.table, model.bias)
+    labels = torch.full((len(x),), -100).scatter(0, batch.places, batch.targets)
+    tokens = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=0.1)
+    first = x[batch.segments.offsets[:-1]]
+    pairs = F.cross_entropy(
+        model.next_sentence(model.pooler(first).tanh()), batch.apart, reduction="sum", label_smoothing=0.1
+    )
+    for name, expected in (("tokens", tokens), ("pairs", pairs)):
+        found, count, weight = terms[name]
+        torch.testing.assert_close(found, expected)
+        assert (count, weight) == (batch.counts[name], 1.0)
+    assert (labels >= 0).sum() == batch.counts["tokens"]
+
+
+def test_scores_are_those_of_every_example_whatever_the_batches(made, monkeypatch):
+    task, model = made
+    report = task.evaluate(model.eval())
+    model_in_use = MaskedLanguageModel(model, task.tokenizer, 0.15)
+    monkeypatch.setattr(task_file, "BATCH_TOKENS", 30)
+    again = model_in_use.evaluate(stanzas(4, 2))
+    assert again.scores == pytest.approx(report.scores)
+    assert report.scores.keys() == {"nats_per_token", "masked_accuracy", "accuracy"}
+    assert again.details["masked"] == 31  # one of eight tokens, for 31 pairs of 32 lines
+    low, high = report.details["accuracy"]["interval"]
+    assert low < report.scores["accuracy"] < high
+    blank = model_in_use.evaluate([line for text in stanzas(4, 2) for line in (text, "", " ")])
+    assert blank.scores == pytest.approx(report.scores)
+    assert task.evaluate(model, ["a1 a2", "b1", "c1", "d1"]).scores != report.scores
+
+
+def test_untrained_scores_are_those_of_chance(made):
+    task, model = made
+    scores = task.evaluate(model.eval()).scores
+    assert 25 < scores["accuracy"] < 75
+    assert scores["nats_per_token"] == pytest.approx(math.log(task.tokenizer.size + 1), rel=0.3)
+
+
+def test_samples_are_lines_with_a_word_hidden_that_the_model_can_hold(made):
+    task, model = made
+    samples = task.evaluate(model.eval()).details["samples"]
+    assert len(samples) == 3
+    for hidden, filled, text in samples:
+        words = text.split()
+        assert hidden == " ".join([*words[:2], "[MASK]", words[3]])
+        assert filled.split()[:2] == words[:2]
+    long = task.evaluate(model, ["a1 " * 50] * 4).details["samples"]
+    assert long == []
+
+
+def test_a_model_is_compared_with_another_on_the_same_masks(made, tmp_path):
+    task, model = made
+    ours = MaskedLanguageModel(model, task.tokenizer, 0.15)
+    other = MaskedLanguageModel(task.build_model(), task.tokenizer, 0.15)
+    report = ours.evaluate(stanzas(4, 2), other)
+    assert report.details["against"] == other.evaluate(stanzas(4, 2)).scores
+    assert report.details["p_values"].keys() == {"masked_accuracy", "accuracy"}
+    assert ours.evaluate(stanzas(4, 2), ours).details["p_values"] == {"masked_accuracy": 1.0, "accuracy": 1.0}
+    for stranger in (MaskedLanguageModel(model, task.tokenizer, 0.2), object()):
+        with pytest.raises(TransductError, match="the other model would be asked for other tokens; compare models of"):
+            ours.evaluate(stanzas(4, 2), stranger)
+    with pytest.raises(TransductError, match="evaluate: unknown option 'beam'; leave it out"):
+        ours.evaluate(stanzas(4, 2), beam=3)
+    with pytest.raises(TransductError, match="found 2 pairs of lines that are not blank, expected at least 3"):
+        ours.evaluate(["a", "", "b", "c"])
+
+
+# filling in
+
+TEXT = "ab cd, ef gh. ab cd. ef, ab gh."
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "byte"])
+def test_a_mask_takes_the_place_of_one_token(made, kind):
+    _, model = made
+    tokenizer = Tokenizer.train([TEXT, "ab ef", "cd gh", ", . ,, .."] * 9, kind, 300 if kind == "byte" else 30)
+    parts = ["b"] if kind in ("character", "byte") else ["ab", "cd", "ef", "gh"]
+    [token, hidden] = next([ids[-1], part] for part, ids in zip(parts, tokenizer.encode(parts)) if len(ids) < 3)
+    [expected] = tokenizer.encode([TEXT])
+    ids, places = MaskedLanguageModel(model, tokenizer, 0.15)._masked(TEXT.replace(hidden, "[MASK]"))
+    assert len(places) == TEXT.count(hidden) >= 2
+    assert ids == [tokenizer.size if i in places else t for i, t in enumerate(expected)]
+    assert {expected[place] for place in places} == {token}
+
+
+class Parrot(torch.nn.Module):
+    """Stands for a model: at each mask it wants a special token most, then the mask, then the number of the mask."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config, self.bias = config, torch.nn.Parameter(torch.zeros(1))
+
+    def encode(self, ids, types, segments):
+        assert segments.longest <= self.config.max_length
+        assert types.sum() == 0
+        return torch.stack((ids == self.config.mask, segments.positions), 1).float()
+
+    def masked_logits(self, x):
+        assert (x[:, 0] == 1).all(), "asked for what is not hidden"
+        logits = torch.zeros(len(x), self.config.mask + 1)
+        logits[:, [0, 1, 2, -1]] = 3.0
+        return logits.scatter(1, x[:, 1:].long() + 2, 2.0)  # the first token of the text gets the first that is a word
+
+
+def test_what_is_filled_in_is_a_token_of_the_text_in_its_place(made, monkeypatch):
+    task, model = made
+    parrot = MaskedLanguageModel(Parrot(model.config), task.tokenizer, 0.15)
+    words = task.tokenizer.pieces(range(3, 20))
+    expected = [word.removeprefix("▁") for word in words]
+    texts = ["[MASK] b1", "a1", "", "a1 [MASK] b1 [MASK]", "[MASK]", "  a1  b1 ", "h1 h2 h3 [MASK] h4"]
+    filled = [
+        f"{expected[0]} b1", "a1", "", f"a1 {expected[1]} b1 {expected[3]}", expected[0], "  a1  b1 ",
+        f"h1 h2 h3 {expected[3]} h4",
+    ]  # fmt: skip
+    assert parrot.predict(texts) == filled
+    monkeypatch.setattr(task_file, "BATCH_TOKENS", 6)
+    assert parrot.predict(texts) == filled
+    assert parrot.predict([]) == []
+
+
+def test_a_text_longer_than_the_model_is_not_filled_in(made):
+    task, model = made
+    model_in_use = MaskedLanguageModel(model, task.tokenizer, 0.15)
+    assert model_in_use.predict(["a1 " * 50]) == ["a1 " * 50]
+    assert len(model_in_use.predict(["a1 " * 13 + "[MASK]"])) == 1
+    with pytest.raises(TransductError, match="text 2: 15 tokens, the model takes 14; shorten it"):
+        model_in_use.predict(["", "a1 " * 14 + "[MASK]"])
+
+
+@pytest.mark.slow
+def test_it_learns_what_fits_and_what_follows(tmp_path):
+    (tmp_path / "train").write_text("".join(f"{line}\n" for line in stanzas(60, 1)))
+    (tmp_path / "valid").write_text("".join(f"{line}\n" for line in stanzas(16, 2)))
+    recipe = make_recipe(
+        tmp_path,
+        model={"d_model": 32, "num_heads": 4, "d_ff": 64, "layers": 2},
+        training={"steps": 300, "batch_tokens": 600, "warmup": 30, "schedule": "linear", "checkpoint_every": 300},
+    )
+    model = base.load(base.train(recipe, tmp_path / "run", notify=str))
+    scores = model.evaluate(stanzas(16, 2)).scores
+    assert scores["masked_accuracy"] > 99
+    assert scores["accuracy"] > 85  # more than 90 % cannot be told: a stanza ends, or the other line has the same words
+    assert scores["nats_per_token"] < 0.1
+    hidden = ["a1 [MASK] a3 a4", "[MASK] d3 d4 d1", "g4 g1 g2 [MASK]"]
+    assert model.predict(hidden) == ["a1 a2 a3 a4", "d2 d3 d4 d1", "g4 g1 g2 g3"]
+
+
+# the run and the model directory
+
+
+def test_what_is_saved_answers_like_what_was_trained(tmp_path):
+    said = []
+    model = base.train(make_recipe(tmp_path), tmp_path / "run", notify=said.append)
+    assert "corpus prepared: 159 pairs" in said
+    config = json.loads((model / "config.json").read_text())
+    assert (config["task"], config["mask"], config["model"]["head"]) == (
+        "masked_language_modeling",
+        0.15,
+        "pretraining",
+    )
+    card = (model / "card.md").read_text()
+    for part in ("# Masked language model", "on 159 pairs from train (left out: none)", "| masked_accuracy | "):
+        assert part in card
+    loaded = base.load(model)
+    task, fresh = make_task(tmp_path)
+    fresh.load_state_dict(loaded.model.state_dict())
+    texts = ["a1 [MASK] a3 a4", "b1"]
+    assert loaded.predict(texts) == task.predict(fresh.eval(), texts)
+    assert loaded.evaluate(stanzas(4, 2)).scores == pytest.approx(task.evaluate(fresh).scores)
+    assert base.evaluate(model, {"source": str(tmp_path / "valid")}).scores == pytest.approx(
+        task.evaluate(fresh).scores
+    )
+    assert len(base.load(model, precision="bfloat16").predict(["a1 [MASK]"])) == 1
+
+
+def test_without_validation_there_are_no_scores(tmp_path):
+    recipe = make_recipe(tmp_path)
+    recipe.data.pop("valid")
+    task = MaskedLanguageModelingTask(recipe, tmp_path, str)
+    assert task.evaluate(None).scores == {}
+
+
+def test_the_resolved_recipe_is_the_same_recipe(made):
+    task, _ = made
+    again = MaskedLanguageModelingTask(task.recipe, task.directory, str)
+    assert again.recipe == task.recipe
+    assert task.recipe.data["mask"] == 0.15
+    assert not {"vocabulary_size", "max_length", "head", "labels"} & task.recipe.model.keys()
+
+
+def test_a_size_is_written_out_and_overridden(tmp_path):
+    recipe = make_recipe(tmp_path)
+    recipe = replace(recipe, model={"size": "small", "layers": 2})
+    model = MaskedLanguageModelingTask(recipe, tmp_path, str).recipe.model
+    assert (model["d_model"], model["layers"]) == (256, 2)
+
+
+def test_training_may_start_from_another_model(tmp_path):
+    held = base.train(make_recipe(tmp_path, tokenizer={"size": 30}), tmp_path / "held", notify=str)
+    said = []
+    task, model = make_task(tmp_path, said.append, model={"start_from": str(held)})
+    assert f"tokenizer.json: 30 tokens, taken from {held} and saved" in said
+    own, other = model.state_dict(), base.load(held).model.state_dict()
+    assert all(torch.equal(own[name], other[name]) for name in own)
+    assert task.recipe.model["start_from"] == str(held)
+
+
+def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):
+    (tmp_path / "valid").write_text("a1\n\nb1\n")
+    with pytest.raises(TransductError, match="found 1 pairs of lines that are not blank, expected at least 3"):
+        make_task(tmp_path)
+    with pytest.raises(TransductError, match="none: no such file"):
+        make_task(tmp_path, data={"valid": {"text": "none"}})
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"tokenizer": {"shared": False}}, "tokenizer.shared is false, but plain text has one side; set it to true"),
+        ({"model": {"size": "huge"}}, "unknown model.size 'huge'; known are: tiny, small, base"),
+        ({"model": {"vocabulary_size": 9}}, "model.vocabulary_size cannot be set; set tokenizer.size"),
+        ({"model": {"max_length": 9}}, "model.max_length cannot be set; set data.max_length"),
+        ({"model": {"head": "none"}}, "model.head cannot be set; set data.next_sentence"),
+        ({"model": {"labels": 2}}, "model.labels cannot be set; leave it out"),
+        ({"model": {"d_model": 15}}, "model: d_model 15 is not a multiple of num_heads 2"),
+        ({"model": {"positions": "one_hot", "d_model": 8}}, "model: positions 'one_hot' up to 16 need a width of 16"),
+        ({"model": {"start_from": 3}}, "model.start_from is 3, expected a valid string"),
+        ({"data": {"mask": 2.0}}, "data: mask is 2.0, must be above 0 and below 1"),
+    ],
+    ids=str,
+)
+def test_a_recipe_that_makes_no_sense_is_refused(tmp_path, sections, message):
+    with pytest.raises(TransductError, match=message):
+        MaskedLanguageModelingTask(make_recipe(tmp_path, **sections), tmp_path, str)
+
+
+def test_a_test_set_is_one_text(tmp_path):
+    recipe = make_recipe(tmp_path, data={"test": {"text": "valid"}})
+    assert task_file.test_set({}, recipe) == stanzas(4, 2)
+    assert task_file.test_set({"source": str(tmp_path / "train")}, None) == stanzas(20, 1)
+    with pytest.raises(TransductError, match="plain text has no reference; give --source alone"):
+        task_file.test_set({"source": "a", "reference": "b"}, None)
+    for without in (None, make_recipe(tmp_path)):
+        with pytest.raises(TransductError, match="the model's recipe names no test set; give --source"):
+            task_file.test_set({}, without)
+
+
+def test_tokenizers_of_another_model_are_refused(tmp_path):
+    model = base.train(make_recipe(tmp_path), tmp_path / "run", notify=str)
+    Tokenizer.train(["x"], "character", 20).save(model / "tokenizer.json")
+    with pytest.raises(
+        TransductError, match=r"the tokenizers hold .* tokens, the model .*; they do not belong together"
+    ):
+        base.load(model)
+
+
+def test_lists_of_ids_become_a_batch():
+    from transduct.data.masking import Masking
+
+    batch = make_batch([0, 1], [[5, 6, 7], [8]], None, None, Masking(0.3, 9, 1, 0), 5)
+    assert whole(batch) == [[BEGIN, 5, 6, 7, END], [BEGIN, 8, END]]
+    assert isinstance(batch.segments, Segments)
+    assert np.isin(batch.places.tolist(), [1, 2, 3, 6]).all()
+    assert len(batch.places) == 2

@@ -1,0 +1,455 @@
+"""The classification task: its corpus, its batches, its loss, its mistakes, and what it saves; and that it learns."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from transduct.config import Recipe, record
+from transduct.data.samples import generate
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError
+from transduct.functional.segments import Segments
+from transduct.models.bert import Bert, Config
+from transduct.tasks import base, text_classification
+from transduct.tasks.classifier import Batch
+from transduct.tasks.text import write_model
+from transduct.tasks.text_classification import DataConfig, find_run, span_loss, test_set
+from transduct.training.machine import seed_generators
+
+test_set.__test__ = False  # it is no test
+GENERATED = {"sequence": "brackets", "tokens": "seen_before", "span": "spans"}
+KINDS = ["sequence", "pair", "tokens", "span"]
+
+
+def recipe_of(kind, **sections):
+    """A recipe that trains in a second; `sections` replace keys of its own."""
+    name = GENERATED.get(kind)
+    data = {
+        part: {"generate": name, "part": part, "count": count}
+        if name
+        else {"pairs": f"{part}.tsv", "columns": [0, 1, 2]}
+        for part, count in (("train", 60), ("valid", 6), ("test", 6))
+    }
+    tree = {
+        "task": "text_classification",
+        "data": {"kind": kind, **data, "train": [data["train"]], "max_length": 64, "workers": 0},
+        "tokenizer": {"kind": "word", "size": 60},
+        "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 1, "dropout": 0.0},
+        "training": {"steps": 4, "batch_tokens": 200, "warmup": 2, "validate_every": 2, "checkpoint_every": 2},
+    }
+    return Recipe(**{key: {**tree[key], **sections.get(key, {})} if key != "task" else tree[key] for key in tree})
+
+
+def make_task(directory, kind="sequence", said=str, **sections):
+    """A task in `directory`, where files of pairs are written first."""
+    directory.mkdir(exist_ok=True)
+    if kind == "pair":
+        write_pairs(directory)
+        sections = {**sections, "data": {"root": str(directory), **sections.get("data", {})}}
+    return text_classification.create(recipe_of(kind, **sections), directory, said)
+
+
+def prepared(directory, kind="sequence", said=str, **sections):
+    task = make_task(directory, kind, said, **sections)
+    task.prepare()
+    seed_generators(1)
+    return task, task.build_model()
+
+
+def write_pairs(directory, train=60):
+    """Two rows of letters, and which of them has more of the letter a."""
+    for part, count in (("train", train), ("valid", 6), ("test", 100)):
+        rows = [row for row, _ in generate("seen_before", 6 * count, part)]
+        pairs = [pair for pair in zip(rows[::2], rows[1::2]) if pair[0].count("a") != pair[1].count("a")][:count]
+        lines = ["\t".join((a, b, "first" if a.count("a") > b.count("a") else "second")) for a, b in pairs]
+        (directory / f"{part}.tsv").write_text("".join(f"{line}\n" for line in lines))
+
+
+def from_file(directory, lines, kind="sequence", **data):
+    """The `data` section for rows in a file."""
+    (directory / "train.tsv").write_text("".join(f"{line}\n" for line in lines))
+    columns = [0, 1, 2] if kind in ("pair", "span") else [0, 1]
+    corpus = {"pairs": "train.tsv", "columns": columns}
+    return {"train": [corpus], "valid": None, "test": None, "root": str(directory), **data}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tasks")
+    return {kind: prepared(folder / kind, kind) for kind in KINDS}
+
+
+def examples_in(batch):
+    """Each sequence of a batch and its answers, as what does not depend on the batch."""
+    ids = batch.ids.split(batch.segments.lengths.tolist())
+    owner = batch.segments.sequence[batch.places]
+    offsets = batch.segments.offsets
+    labels = batch.labels if len(batch.labels) else torch.zeros_like(batch.places)
+    answers = [[] for _ in ids]
+    for place, label, number in zip(batch.places.tolist(), labels.tolist(), owner.tolist()):
+        answers[number].append((place - int(offsets[number]), label))
+    return [(tuple(each.tolist()), tuple(answer)) for each, answer in zip(ids, answers)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("world", [1, 2])
+def test_every_example_comes_once_an_epoch_whatever_the_ranks(made, kind, world):
+    task, _ = made[kind]
+    batches = [batch for rank in range(world) for batch in task.batches("train", 0, 0, rank, world)]
+    assert all(batch.tokens <= 200 for batch in batches)
+    seen = Counter(example for batch in batches for example in examples_in(batch))
+    assert seen.total() == 60
+    if kind in GENERATED:
+        decoded = Counter(" ".join(task.tokenizer.pieces(ids)) for ids, _ in seen.elements())
+        texts = ["<s> " + " </s> ".join(texts) + " </s>" for *texts, _ in generate(GENERATED[kind], 60)]
+        assert decoded == Counter(
+            " ".join(t if t in ("<s>", "</s>") else f"▁{t}" for t in text.split()) for text in texts
+        )
+    other = [example for batch in task.batches("train", 1, 0, 0, 1) for example in examples_in(batch)]
+    assert Counter(other) == seen
+    assert other != [example for batch in batches for example in examples_in(batch)]
+
+
+def test_answers_stand_at_their_tokens(made):
+    task, _ = made["tokens"]
+    tags = dict(generate("seen_before", 60))
+    for batch in task.batches("train", 0, 0, 0, 1):
+        for ids, answers in examples_in(batch):
+            text = " ".join(task.tokenizer.decode([ids]))
+            assert [place for place, _ in answers] == list(range(1, len(ids) - 1))
+            assert " ".join(task.answers.labels[label] for _, label in answers) == tags[text]
+    task, _ = made["span"]
+    rows = {f"{question} {text}": answer for question, text, answer in generate("spans", 60)}
+    for batch in task.batches("train", 0, 0, 0, 1):
+        for ids, ((first, _), (last, _)) in examples_in(batch):
+            [text, answer] = task.tokenizer.decode([ids, ids[first : last + 1]])
+            assert answer == rows[text]
+
+
+def test_a_split_that_is_not_there_is_refused(made):
+    with pytest.raises(TransductError, match="unknown split 'test'; text classification has batches of 'train'"):
+        made["pair"][0].batches("test", 0, 0, 0, 1)
+
+
+def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
+    texts = [text for text, _ in generate("reverse", 40)]
+    data = from_file(tmp_path, [f"{text.replace(' ', '')}\t{i % 2}" for i, text in enumerate(texts)])
+    task, _ = prepared(tmp_path / "run", data=data, tokenizer={"kind": "bpe", "size": 90, "dropout": 0.5})
+
+    def drawn(epoch, batch_tokens):
+        object.__setattr__(task.training, "batch_tokens", batch_tokens)
+        examples = [each for batch in task.batches("train", epoch, 0, 0, 1) for each in examples_in(batch)]
+        return {tuple(task.tokenizer.decode([ids])): (ids, answers) for ids, answers in examples}
+
+    first = drawn(0, 200)
+    assert len(first) == 40, "the text itself does not change"
+    assert drawn(0, 70) == first, "other batches, the same draws"
+    assert drawn(1, 200) != first
+    assert all(answers == ((0, label),) for _, answers in first.values() for label in [answers[0][1]])
+    object.__setattr__(task.data, "max_length", 4)
+    assert all(len(ids) <= 12 and ids in plain(task) for ids, _ in drawn(0, 200).values())
+
+
+def plain(task):
+    """The sequences of a task without dropout."""
+    every = replace(task.tokenizer_config, dropout=0.0)
+    task.tokenizer_config = every
+    return {ids for batch in task.batches("train", 0, 0, 0, 1) for ids, _ in examples_in(batch)}
+
+
+@pytest.mark.parametrize("kind", ["tokens", "span"])
+def test_subword_dropout_is_refused_where_answers_stand_at_tokens(tmp_path, kind):
+    with pytest.raises(TransductError, match=f"tokenizer.dropout is 0.1, must be 0 where data.kind is '{kind}'"):
+        make_task(tmp_path, kind, tokenizer={"kind": "bpe", "dropout": 0.1})
+
+
+def test_two_tokenizers_are_refused(tmp_path):
+    with pytest.raises(TransductError, match=r"tokenizer.shared is false, but a classifier has one; set it to true"):
+        make_task(tmp_path, tokenizer={"shared": False})
+
+
+@pytest.mark.parametrize("kind", ["sequence", "pair", "tokens"])
+def test_the_loss_of_labels_is_label_smoothed_cross_entropy(made, kind):
+    task, model = made[kind]
+    batch = next(task.batches("train", 0, 0, 0, 1))
+    (total, count, weight) = task.loss(model, batch)["labels"]
+    x = model.encode(batch.ids, batch.types, batch.segments)
+    logits = model.tag(x)[batch.places] if kind == "tokens" else model.classify(x, batch.segments)
+    expected = F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=0.1)
+    torch.testing.assert_close(total, expected)
+    assert (count, weight) == (len(batch.places), 1.0)
+
+
+def test_the_loss_of_spans_is_cross_entropy_over_the_tokens_of_each_text(made):
+    task, model = made["span"]
+    batch = next(task.batches("train", 0, 0, 0, 1))
+    (total, count, _) = task.loss(model, batch)["labels"]
+    scores = model.span(model.encode(batch.ids, batch.types, batch.segments))
+    expected, offsets = 0.0, batch.segments.offsets.tolist()
+    for number, (start, stop) in enumerate(pairwise(offsets)):
+        begin = start + int((batch.types[start:stop] == 0).sum())
+        for side in (0, 1):
+            right = batch.places[2 * number + side] - begin
+            logits = scores[begin : stop - 1, side]
+            expected += F.cross_entropy(logits, right, reduction="sum", label_smoothing=0.1)
+    torch.testing.assert_close(total, expected)
+    assert count == 2 * len(batch.segments)
+
+
+def test_no_other_token_gets_a_gradient_of_a_span():
+    ids, types = torch.tensor([1, 5, 2, 6, 7, 2]), torch.tensor([0, 0, 0, 1, 1, 1])
+    scores = torch.randn(6, 2, requires_grad=True)
+    batch = Batch(ids, types, Segments.of([6]), torch.tensor([3, 4]), torch.tensor([]))
+    span_loss(scores, batch, 0.1).backward()
+    assert scores.grad.abs().sum(1).ne(0).tolist() == [False, False, False, True, True, False]
+
+
+def test_what_is_left_out_and_what_is_cut_is_counted(tmp_path):
+    said = []
+    lines = ["a b\tx", " \tx", "c d\ty", "a b\tx", "a b c d e f g\ty"]
+    data = from_file(tmp_path, lines, max_length=6, drop_duplicates=True)
+    task, _ = prepared(tmp_path / "run", said=said.append, data=data)
+    assert task.corpus.dropped == {"empty": 1, "duplicate": 1, "answer_not_found": 0}
+    left_out = "(left out: 1 empty, 1 duplicate); 1 longer than 6 tokens"
+    assert f"corpus prepared: 3 examples from train.tsv {left_out}" in said
+    task.prepare()
+    assert "corpus unchanged: reused 3 rows" in said
+    (tmp_path / "train.tsv").write_text("a\tx\nb\tz\n")
+    task.prepare()
+    assert "corpus prepared again: file train.tsv changed" in said
+    assert task.answers.labels == ["x", "z"]
+
+
+def test_answers_that_are_not_in_the_text_are_left_out_of_training_alone(tmp_path):
+    lines = ["who\ta b c\tb c", "who\ta b c\tc b", "who\ta b c\t", "who\ta b c d e f g h\th"]
+    data = from_file(tmp_path, lines, "span", max_length=10)
+    task, model = prepared(tmp_path / "run", "span", data=data)
+    assert (len(task.corpus), task.corpus.dropped["answer_not_found"]) == (1, 3)
+    assert task.answers.labels == []
+    found = task.evaluate(model, (["who\ta b c"], ["nobody"]))
+    assert found.scores["exact_match"] == 0.0
+
+
+def test_a_corpus_shows_its_rows_as_often_as_its_weight_says(tmp_path):
+    data = from_file(tmp_path, ["a\tx", "b\ty"])
+    again = {"generate": "brackets", "count": 5, "weight": 2.0}
+    task, _ = prepared(tmp_path / "run", data={**data, "train": [*data["train"], again]})
+    assert task.corpus.weights == [(0, 2, 1.0), (2, 7, 2.0)]
+    assert sum(len(batch.segments) for batch in task.batches("train", 0, 0, 0, 1)) == 12
+
+
+def test_the_first_run_of_words_is_found():
+    assert find_run(["a", "b", "a", "b", "c"], ["a", "b"]) == (0, 1)
+    assert find_run(["a", "b", "a", "b", "c"], ["b", "c"]) == (3, 4)
+    assert find_run(["a"], ["a", "b"]) is None
+    assert find_run(["a"], []) is None
+
+
+MISTAKES = {
+    "one label": (
+        "sequence",
+        ["a\tx", "b\tx"],
+        r"found one label to train on \('x'\), expected at least 2; check data",
+    ),
+    "no label": ("sequence", ["a\tx", "b\t"], "train.tsv, row 2: found no label, expected one; mend the row or set"),
+    "tags": ("tokens", ["a b\tx y", "c d\tx"], "train.tsv, row 2: found 2 words and 1 tags, expected one a word; mend"),
+    "nothing": ("sequence", [" \tx", "\ty"], r"no example is left to train on from train.tsv \(left out: 2 empty\)"),
+    "no answer": ("span", ["who\ta\tb"], r"no example is left .* \(left out: 1 answer not found\); check data.train"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_in_training_files_are_said(tmp_path, name):
+    kind, lines, message = MISTAKES[name]
+    data = from_file(tmp_path, lines, kind)
+    Tokenizer.train(["a b c d"], "character", 20).save(tmp_path / "tokenizer.json")
+    task = make_task(tmp_path / "run", kind, data=data, model={"start_from": str(tmp_path)})
+    with pytest.raises(TransductError, match=message):
+        task.prepare()
+
+
+@pytest.mark.parametrize("part", ["valid", "test"])
+def test_a_label_that_training_never_has_is_found_before_training(tmp_path, part):
+    data = from_file(tmp_path, ["a\tx", "b\ty"])
+    (tmp_path / "other.tsv").write_text("a\ty\nb\tz\n")
+    data[part] = {"pairs": "other.tsv", "columns": [0, 1]}
+    with pytest.raises(TransductError, match=r"other.tsv, row 2: unknown label 'z'; training has: x, y; mend the row"):
+        prepared(tmp_path / "run", data=data)
+
+
+def test_a_file_that_is_gone_is_said(tmp_path):
+    data = from_file(tmp_path, ["a\tx", "b\ty"])
+    task, _ = prepared(tmp_path / "run", data=data)
+    (tmp_path / "train.tsv").unlink()
+    with pytest.raises(TransductError, match=r"train.tsv: cannot be read \(No such file.*\); correct data.train or"):
+        task.prepare()
+
+
+WRONG_DATA = {
+    "train is empty; name at least one corpus": {"kind": "span", "train": []},
+    "a corpus gives 2 texts a row; a row of kind 'pair' has 3, the answer last; set columns": {
+        "kind": "pair",
+        "train": [{"pairs": "a.tsv"}],
+    },
+    "a corpus gives 3 texts a row; a row of kind 'tokens' has 2": {
+        "kind": "tokens",
+        "train": [{"pairs": "a.tsv"}],
+        "valid": {"pairs": "a.tsv", "columns": [0, 1, 2]},
+    },
+    "alternatives are references of a translation; here a row has one answer": {
+        "kind": "sequence",
+        "train": [{"pairs": "a.tsv", "alternatives": True}],
+    },
+    "max_length is 4, must be at least 5 for 'span'": {
+        "kind": "span",
+        "train": [{"generate": "spans", "count": 3}],
+        "max_length": 4,
+    },
+    "workers is -1, must be at least 0": {"kind": "sequence", "train": [{"pairs": "a.tsv"}], "workers": -1},
+    "data.kind is 'picture', expected 'sequence', 'pair', 'tokens' or 'span'": {"kind": "picture", "train": []},
+}
+
+
+@pytest.mark.parametrize("message", WRONG_DATA)
+def test_data_that_cannot_be_is_refused(message):
+    with pytest.raises(TransductError, match=message):
+        record(DataConfig, WRONG_DATA[message], "data")
+
+
+WRONG_MODELS = {
+    "model.labels cannot be set; set data.train": {"labels": 3},
+    "model.head cannot be set; set data.kind": {"head": "span"},
+    "model.max_length cannot be set; set data.max_length": {"max_length": 3},
+    "model.size is 'huge', expected 'tiny', 'small' or 'base'": {"size": "huge"},
+    "model: d_model 16 is not a multiple of num_heads 3": {"num_heads": 3},
+    "recipe: model: .*": {"positions": "rotary", "d_model": 6},
+}
+
+
+@pytest.mark.parametrize("message", WRONG_MODELS)
+def test_a_model_that_cannot_be_is_refused_before_anything_is_written(tmp_path, message):
+    with pytest.raises(TransductError, match=message):
+        make_task(tmp_path, model=WRONG_MODELS[message])
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_recipe_is_resolved(tmp_path):
+    task = make_task(tmp_path, model={"size": "tiny", "d_model": 64, "start_from": "somewhere"})
+    assert task.recipe.model["layers"] == 1
+    assert task.recipe.model["d_ff"] == 32
+    assert task.recipe.decoding == {"batch_tokens": 4096}
+    assert task.recipe.data["drop_duplicates"] is False
+    assert text_classification.create(task.recipe, tmp_path, str).recipe == task.recipe
+
+
+def test_training_starts_from_a_model_of_masked_tokens(tmp_path):
+    tokenizer = Tokenizer.train([text for text, _ in generate("brackets", 60)], "character", 30)
+    torch.manual_seed(3)
+    shape = {"d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 1, "max_length": 64}
+    held = Bert(Config(vocabulary_size=tokenizer.size, head="masked", **shape))
+    tokenizer.save(tmp_path / "tokenizer.json")
+    write_model(tmp_path / "held", "masked_language_modeling", held, {}, [tmp_path / "tokenizer.json"], "")
+    said = []
+    task, model = prepared(tmp_path / "run", said=said.append, model={"start_from": str(tmp_path / "held")})
+    assert task.tokenizer.digest == tokenizer.digest
+    assert torch.equal(model.embedding.table, held.embedding.table)
+    assert any("weights taken, the rest is new" in line for line in said)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_leaves_a_model_that_is_loaded_and_scored(tmp_path, kind):
+    if kind == "pair":
+        write_pairs(tmp_path)
+    recipe = recipe_of(kind, data={"root": str(tmp_path)})
+    events = []
+    model = base.train(recipe, tmp_path / "run", notify=str, report=events.append)
+    config = json.loads((model / "config.json").read_text())
+    assert config["answers"]["kind"] == kind
+    assert config["answers"]["labels"] == sorted(config["answers"]["labels"])
+    names = {"exact_match", "f1"} if kind == "span" else {"accuracy", "f1"}
+    [first, last] = [event for event in events if "scores" in event]
+    assert first["scores"].keys() == names
+    assert len(last["details"]["samples"]) == 3
+    report = base.evaluate(tmp_path / "run", against=model)
+    assert report.scores.keys() == names
+    assert set(report.details["p_values"].values()) == {1.0}
+    inputs, answers = test_set({}, recipe)
+    assert report.outputs == base.load(model).predict(inputs)
+    (tmp_path / "inputs").write_text("".join(f"{text}\n" for text in inputs))
+    (tmp_path / "answers").write_text("".join(f"{text}\n" for text in answers))
+    files = {"source": str(tmp_path / "inputs"), "reference": str(tmp_path / "answers")}
+    assert base.evaluate(model, files).scores == report.scores
+    assert "examples from" in (model / "card.md").read_text()
+    if kind == "sequence":
+        task = text_classification.create(recipe, tmp_path / "run", str)
+        task.prepare()
+        assert task.predict(base.load(model).model, inputs) == report.outputs
+
+
+def test_without_a_validation_set_there_are_no_scores(tmp_path):
+    data = from_file(tmp_path, ["a\tx", "b\ty"])
+    task, model = prepared(tmp_path / "run", data=data)
+    assert task.evaluate(model).scores == {}
+
+
+def test_the_test_set_of_files_or_of_the_recipe(tmp_path):
+    with pytest.raises(TransductError, match="--source and --reference belong together; give both"):
+        test_set({"source": "a"}, None)
+    no_test = recipe_of("sequence", data={"test": None})
+    for recipe in (None, no_test):
+        with pytest.raises(TransductError, match="the model's recipe names no test set; give --source and --reference"):
+            test_set({}, recipe)
+    (tmp_path / "rows.jsonl").write_text('{"a": "one\\ttwo", "b": "three", "c": "x"}\n')
+    rows = {"pairs": "rows.jsonl", "columns": ["a", "b", "c"]}
+    recipe = recipe_of("pair", data={"train": [rows], "valid": None, "test": rows, "root": str(tmp_path)})
+    assert test_set({}, recipe) == (["one two\tthree"], ["x"])
+
+
+LEARNING = {  # steps, learning rate, batch, positions, score
+    "sequence": (300, 0.006, 1000, "rotary", "accuracy", 90),
+    "pair": (120, 0.004, 1000, "sinusoidal", "accuracy", 95),
+    "tokens": (150, 0.006, 1000, "sinusoidal", "accuracy", 95),
+    "span": (200, 0.006, 1000, "rotary", "exact_match", 95),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_learns(tmp_path, kind):
+    steps, rate, tokens, positions, score, least = LEARNING[kind]
+    data = {"root": str(tmp_path)}
+    if kind == "pair":
+        write_pairs(tmp_path, 2000)
+    elif kind == "span":
+        write_neighbours(tmp_path)
+        data |= {part: {"pairs": f"{part}.tsv", "columns": [0, 1, 2]} for part in ("valid", "test")}
+        data["train"] = [{"pairs": "train.tsv", "columns": [0, 1, 2]}]
+    else:
+        data["train"] = [{"generate": GENERATED[kind], "count": 4000}]
+        data["test"] = {"generate": GENERATED[kind], "part": "test", "count": 200}
+    training = {
+        "steps": steps, "batch_tokens": tokens, "warmup": 30, "learning_rate": rate, "schedule": "linear",
+        "label_smoothing": 0.0, "validate_every": 0, "checkpoint_every": steps,
+    }  # fmt: skip
+    model = {"d_model": 32, "num_heads": 4, "d_ff": 64, "layers": 2, "positions": positions}
+    base.train(recipe_of(kind, data=data, model=model, training=training), tmp_path / "run", notify=str)
+    assert base.evaluate(tmp_path / "run").scores[score] >= least
+
+
+def write_neighbours(directory):
+    """A letter, letters that hold it once, and it with the letter after it."""
+    for part, count in (("train", 2000), ("valid", 10), ("test", 200)):
+        rows = [row.split() for row, _ in generate("seen_before", count, part)]
+        lines = []
+        for letters in rows:
+            place = len(letters) * 7 % (len(letters) - 1)
+            letter = letters[place]
+            text = [each for i, each in enumerate(letters) if each != letter or i == place] + ["z"]
+            place = text.index(letter)
+            lines.append(f"{letter}\t{' '.join(text)}\t{letter} {text[place + 1]}\n")
+        (directory / f"{part}.tsv").write_text("".join(lines))

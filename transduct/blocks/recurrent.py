@@ -1,0 +1,278 @@
+"""Recurrent layers over segments, and the attention of recurrent decoders.
+
+Let G be the directions a layer reads in (one or two), D the width of a direction's output, B_t the sequences that have
+a token at time t, R the rows of a running search. In shapes, `state` is D for a GRU and 2 D, output and cell side by
+side, for an LSTM; `gates` is 3 D and 4 D.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduct.blocks.attention import Memory
+from transduct.functional.attention import additive_scores, dot_scores, general_scores, padding_bias
+from transduct.functional.dropout import dropout
+from transduct.functional.segments import Segments, pad
+
+CellKind = Literal["gru", "lstm"]
+ScoreKind = Literal["dot", "general", "concat", "additive"]
+
+
+class GRU:
+    """The gated recurrent unit (Cho et al. 2014), with torch's order of gates and its place for the reset gate.
+
+    r = sigmoid(x_r + p_r), z = sigmoid(x_z + p_z), n = tanh(x_n + r p_n), h' = (1 - z) n + z h
+    where x = W_ih x_t + b_ih and p = W_hh h + b_hh.
+    """
+
+    gates, states = 3, 1
+
+    @staticmethod
+    def forward(x: Tensor, p: Tensor, h: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """(..., 3 D), (..., 3 D), (..., D) -> the next state (..., D), and what its derivative needs."""
+        x_rz, x_n = x.tensor_split([2 * h.shape[-1]], -1)
+        p_rz, p_n = p.tensor_split([2 * h.shape[-1]], -1)
+        r, z = (x_rz + p_rz).sigmoid().chunk(2, -1)
+        n = torch.addcmul(x_n, r, p_n).tanh()
+        return n + z * (h - n), (r, z, n, p_n)
+
+    @staticmethod
+    def backward(grad: Tensor, h: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradient of the next state -> those of x, of p, and of h but for its way through p."""
+        r, z, n, p_n = kept
+        h_grad = grad * z
+        n_grad = (grad - h_grad) * (1.0 - n * n)
+        r_grad = n_grad * p_n * r * (1.0 - r)
+        z_grad = h_grad * (h - n) * (1.0 - z)
+        return torch.cat((r_grad, z_grad, n_grad), -1), torch.cat((r_grad, z_grad, n_grad * r), -1), h_grad
+
+
+class LSTM:
+    """Long short-term memory (Hochreiter and Schmidhuber 1997; with the forget gate of Gers et al. 2000).
+
+    i, f, o = sigmoid(x + p), g = tanh(x_g + p_g), c' = f c + i g, h' = o tanh(c')
+    where x = W_ih x_t + b_ih and p = W_hh h + b_hh.
+    """
+
+    gates, states = 4, 2
+
+    @staticmethod
+    def forward(x: Tensor, p: Tensor, state: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """(..., 4 D), (..., 4 D), (..., 2 D) -> the next state (..., 2 D), and what its derivative needs."""
+        _, c = state.chunk(2, -1)
+        i, f, g, o = (x + p).chunk(4, -1)
+        i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+        c = torch.addcmul(f * c, i, g)
+        squashed = c.tanh()
+        return torch.cat((o * squashed, c), -1), (i, f, g, o, squashed)
+
+    @staticmethod
+    def backward(grad: Tensor, state: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradient of the next state -> those of x, of p, and of the state but for its way through p."""
+        i, f, g, o, squashed = kept
+        _, c = state.chunk(2, -1)
+        h_grad, c_grad = grad.chunk(2, -1)
+        c_grad = c_grad + h_grad * o * (1.0 - squashed * squashed)
+        i_grad, f_grad = c_grad * g * i * (1.0 - i), c_grad * c * f * (1.0 - f)
+        g_grad, o_grad = c_grad * i * (1.0 - g * g), h_grad * squashed * o * (1.0 - o)
+        gates_grad = torch.cat((i_grad, f_grad, g_grad, o_grad), -1)
+        return gates_grad, gates_grad, torch.cat((torch.zeros_like(h_grad), c_grad * f), -1)
+
+
+Cell = type[GRU] | type[LSTM]
+CELLS: dict[CellKind, Cell] = {"gru": GRU, "lstm": LSTM}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The order in which a recurrence takes the tokens of a batch: none is padding.
+
+    Attributes:
+        order: (B,) the sequences, the longest first: at time t the first B_t of them have a token.
+        places: for each time t (G * B_t,), where its tokens lie in a run (N * G, ...); first those of the direction
+            from the left, then as many of the direction from the right.
+    """
+
+    order: Tensor
+    places: list[Tensor]
+
+    @classmethod
+    def of(cls, segments: Segments, directions: int = 1) -> "Schedule":
+        """The schedule of segments read from the left, or from both sides."""
+        order = segments.lengths.argsort(descending=True, stable=True)
+        times = torch.arange(segments.longest, device=order.device)
+        sizes = (segments.lengths > times[:, None]).sum(1).tolist()  # B_t
+        first, last = segments.offsets[order], segments.offsets[order + 1] - 1
+        places = []
+        for time, size in enumerate(sizes):
+            ways = (first[:size] + time, last[:size] - time)[:directions]  # (B_t,) each
+            places.append(torch.cat([tokens * directions + way for way, tokens in enumerate(ways)]))
+        return cls(order, places)
+
+
+class RecurrentLayer(nn.Module):
+    """One layer in one direction or two, of which the second has the lower half of each parameter's rows; a half is
+    laid out as in `torch.nn.GRU` and `torch.nn.LSTM`."""
+
+    def __init__(self, kind: CellKind, d_input: int, width: int, directions: int) -> None:
+        super().__init__()
+        self.cell, self.width, self.directions = CELLS[kind], width, directions
+        rows = directions * self.cell.gates * width
+        self.weight_ih = nn.Parameter(torch.empty(rows, d_input))
+        self.weight_hh = nn.Parameter(torch.empty(rows, width))
+        self.bias_ih = nn.Parameter(torch.zeros(rows))
+        self.bias_hh = nn.Parameter(torch.zeros(rows))
+        with torch.no_grad():
+            for gate in range(directions * self.cell.gates):
+                part = slice(gate * width, (gate + 1) * width)
+                nn.init.xavier_uniform_(self.weight_ih[part])
+                nn.init.orthogonal_(self.weight_hh[part])
+                if kind == "lstm" and gate % 4 == 1:  # an open forget gate (Jozefowicz et al. 2015)
+                    self.bias_ih[part] = 1.0
+
+    def forward(self, x: Tensor, schedule: Schedule, state: Tensor | None = None) -> Tensor:
+        """(N, input) and the states (B, state) before the first tokens, zeros if not given -> (N, G * D)."""
+        if state is None:
+            begin = x.new_zeros(self.directions, len(schedule.order), self.cell.states * self.width)
+        else:
+            begin = state.index_select(0, schedule.order).unsqueeze(0)  # (1, B, state)
+        gates = F.linear(x, self.weight_ih, self.bias_ih)
+        gates = gates.view(len(x) * self.directions, self.cell.gates * self.width)  # (N * G, gates)
+        weight = self.weight_hh.view(self.directions, -1, self.width).to(gates.dtype)
+        bias = self.bias_hh.view(self.directions, 1, -1).to(gates.dtype)
+        output = _Recurrence.apply(gates, begin, weight, bias, self.cell, schedule.places)  # type: ignore[no-untyped-call]
+        return output.view(len(x), self.directions * self.width)  # (N, G * D)
+
+    def step(self, x: Tensor, state: Tensor) -> Tensor:
+        """One token a row, from the left: (R, input) and the states (R, state) -> the states after it."""
+        gates = F.linear(x, self.weight_ih, self.bias_ih)
+        product = F.linear(state[:, : self.width], self.weight_hh, self.bias_hh)
+        return self.cell.forward(gates.to(state.dtype), product.to(state.dtype), state)[0]
+
+
+class Recurrent(nn.Module):
+    """A stack of recurrent layers, with dropout between them."""
+
+    def __init__(
+        self, kind: CellKind, d_input: int, width: int, layers: int, bidirectional: bool = False, rate: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.width, self.rate, self.directions = width, rate, 1 + bidirectional
+        inputs = [d_input] + [width * self.directions] * (layers - 1)
+        self.layers = nn.ModuleList(RecurrentLayer(kind, d, width, self.directions) for d in inputs)
+
+    def forward(self, x: Tensor, segments: Segments, states: Sequence[Tensor] | None = None) -> Tensor:
+        """(N, input), and for each layer the states (B, state) before the first tokens or zeros -> (N, G * D)."""
+        schedule = Schedule.of(segments, self.directions)
+        for number, layer in enumerate(self.layers):
+            x = layer(self._between(x, number), schedule, None if states is None else states[number])
+        return x
+
+    def step(self, x: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """One token a row, from the left: (R, input), each layer's states (R, state) -> (R, D), the states after it."""
+        after = []
+        for number, layer in enumerate(self.layers):
+            after.append(cast(RecurrentLayer, layer).step(self._between(x, number), states[number]))
+            x = after[-1][:, : self.width]
+        return x, after
+
+    def _between(self, x: Tensor, number: int) -> Tensor:
+        """The input of a layer: dropout, but for the first."""
+        return dropout(x, self.rate, self.training) if number else x
+
+
+class _Recurrence(torch.autograd.Function):
+    """The loop over time. Its derivative is taken by hand, so that a weight's gradient is one product for all times."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gates: Tensor, begin: Tensor, weight: Tensor, bias: Tensor, cell: Cell, places: list[Tensor]
+    ) -> Tensor:
+        """(N * G, gates), (G, B, state), (G, gates, D), (G, 1, gates) -> outputs (N * G, D).
+
+        Products are taken in the dtype of the gates; the state keeps its own, which under autocast is wider.
+        """
+        directions, _, width = weight.shape
+        output, state, saved = begin.new_empty(len(gates), width), begin, []
+        with torch.autocast(gates.device.type, enabled=False):
+            for rows in places:
+                before = state[:, : len(rows) // directions]  # (G, B_t, state)
+                product = torch.baddbmm(bias, before[..., :width].to(weight.dtype), weight.mT)  # (G, B_t, gates)
+                x = gates.index_select(0, rows).view_as(product)
+                state, kept = cell.forward(x.to(begin.dtype), product.to(begin.dtype), before)
+                output.index_copy_(0, rows, state[..., :width].flatten(0, 1))
+                saved += [before, *kept]
+        ctx.save_for_backward(weight, begin, *saved)
+        ctx.cell, ctx.places = cell, places
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None, None]:
+        weight, begin, *saved = ctx.saved_tensors
+        (directions, gates, width), block = weight.shape, len(saved) // max(1, len(ctx.places))
+        gates_grad = weight.new_empty(len(grads[0]), gates)
+        products = weight.new_empty(directions, len(grads[0]) // directions, gates)  # their gradients
+        states = weight.new_empty(directions, products.shape[1], width)  # each before its token
+        carried, start = torch.zeros_like(begin[:, :0]), products.shape[1]  # carried: the gradient from later times
+        for time in reversed(range(len(ctx.places))):
+            rows, (before, *kept) = ctx.places[time], saved[time * block : (time + 1) * block]
+            grad = grads[0].index_select(0, rows).view(*before.shape[:2], width)
+            grad = F.pad(grad, (0, before.shape[2] - width))  # (G, B_t, state)
+            grad[:, : carried.shape[1]] += carried
+            x_grad, product_grad, carried = ctx.cell.backward(grad, before, kept)
+            start -= before.shape[1]
+            part = slice(start, start + before.shape[1])
+            products[:, part], states[:, part] = product_grad, before[..., :width]
+            carried[..., :width] += torch.bmm(products[:, part], weight)
+            gates_grad.index_copy_(0, rows, x_grad.to(weight.dtype).flatten(0, 1))
+        begin_grad = F.pad(carried, (0, 0, 0, begin.shape[1] - carried.shape[1]))  # (G, B, state)
+        return gates_grad, begin_grad, products.mT @ states, products.sum(1, keepdim=True), None, None
+
+
+class RecurrentAttention(nn.Module):
+    """One head of attention by the states of a decoder over a memory of the same width: scores, softmax, weighted sum.
+
+    Luong et al. 2015 score with the state after a token, by "dot", "general" or "concat"; Bahdanau et al. 2015 with
+    the state before it, by a formula ("additive") that is concat's.
+    """
+
+    def __init__(self, kind: ScoreKind, width: int) -> None:
+        super().__init__()
+        added = kind in ("concat", "additive")
+        self.weight = nn.Parameter(torch.empty(width, width)) if kind == "general" else None
+        self.query = nn.Linear(width, width, bias=False) if added else None
+        self.key = nn.Linear(width, width, bias=False) if added else None
+        self.vector = nn.Parameter(torch.randn(width) * width**-0.5) if added else None
+        if self.weight is not None:
+            nn.init.xavier_uniform_(self.weight)
+
+    def remember(self, memory: Tensor, segments: Segments) -> Memory:
+        """What is looked at, once for all steps: (N, D) -> Memory."""
+        keys = memory if self.key is None else self.key(memory)
+        dense, values = pad(keys, segments).unsqueeze(1), pad(memory, segments).unsqueeze(1)  # (B, 1, S, D)
+        return Memory(dense, values, padding_bias(segments))
+
+    def forward(self, h: Tensor, memory: Memory, weights: list[Tensor] | None = None) -> Tensor:
+        """The states (B, 1, T, D) that look at each source -> their contexts, the same shape.
+
+        A list given as `weights` is handed the attention weights (B, 1, T, S).
+        """
+        scores = self.score(h, memory.keys)  # 1. score every place of the source
+        if memory.bias is not None:
+            scores = scores + memory.bias.to(scores.dtype)
+        attention = scores.softmax(-1)  # 2. softmax: the weights of the places
+        if weights is not None:
+            weights.append(attention)
+        return attention @ memory.values  # 3. their weighted sum, the context c_t
+
+    def score(self, h: Tensor, keys: Tensor) -> Tensor:
+        """(B, 1, T, D), (B, 1, S, D) -> (B, 1, T, S)."""
+        if self.weight is not None:
+            return general_scores(h, keys, self.weight)
+        if self.query is not None and self.vector is not None:
+            return additive_scores(self.query(h), keys, self.vector)
+        return dot_scores(h, keys)

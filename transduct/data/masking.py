@@ -1,0 +1,172 @@
+"""Plain text to examples with hidden tokens: lines, or lines and those after them (Devlin et al. 2019, section 3.1)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from transduct.data.batching import Indices
+from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
+from transduct.data.text import CHUNK, TextSource, read_rows
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError
+
+HIDDEN, CHANGED = 0.8, 0.1  # of the tokens to predict: become the mask, become another token; the rest stay
+
+
+@dataclass(frozen=True)
+class PlainTextConfig:
+    """The `data` section of a recipe for plain text, given as files of `text` or as one column of others.
+
+    `max_length` counts the tokens of a sequence with its begin and ends; what is longer loses its end. `mask` is the
+    share of tokens to predict. With `next_sentence` a sequence is a line and the one after it or, every other time, one
+    from anywhere; blank lines are passed over.
+    """
+
+    train: list[TextSource]
+    valid: TextSource | None = None
+    test: TextSource | None = None
+    root: str = "."
+    max_length: int = 128
+    mask: float = 0.15
+    next_sentence: bool = False
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise ValueError("train is empty; name at least one text")
+        for source in [*self.train, *filter(None, (self.valid, self.test))]:
+            if source.width != 1:
+                raise ValueError(f"a corpus gives {source.width} texts a row, must be 1: give text, or name one column")
+        if self.max_length < 5:
+            raise ValueError(f"max_length is {self.max_length}, must be at least 5")
+        if not 0.0 < self.mask < 1.0:
+            raise ValueError(f"mask is {self.mask}, must be above 0 and below 1")
+        if self.workers < 0:
+            raise ValueError(f"workers is {self.workers}, must be at least 0")
+
+    @property
+    def unit(self) -> str:
+        """What an example is."""
+        return "pairs" if self.next_sentence else "lines"
+
+    def files(self) -> list[str]:
+        """The files of the training text, as the recipe names them."""
+        return [name for source in self.train for name in source.files()]
+
+    def lines(self, source: TextSource) -> Iterator[str]:
+        """The lines of a text, blank ones too."""
+        return (row[0] for row in read_rows(source, Path(self.root)))
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Which tokens are to be predicted and what stands in their place, drawn from (seed, epoch, example).
+
+    A share of each example, one token at least; of these, 80 % become the mask, 10 % any token, 10 % stay. `size` is
+    the tokenizer's, and so the id of the mask.
+    """
+
+    share: float
+    size: int
+    seed: int
+    epoch: int
+
+    def hide(
+        self, tokens: Sequence[int], offsets: Sequence[int], numbers: Sequence[int]
+    ) -> tuple[list[int], list[int]]:
+        """The tokens (N,) with those to be predicted hidden, and the places of these (K,).
+
+        Begin and end are never among them. Example numbers[i] is what stands from offsets[i] to offsets[i + 1].
+        """
+        hidden, places, ends = list(tokens), [], (Tokenizer.BEGIN, Tokenizer.END)
+        for number, (start, stop) in zip(numbers, pairwise(offsets), strict=True):
+            random = Random(f"{self.seed}/{self.epoch}/{number}")
+            text = [place for place in range(start, stop) if tokens[place] not in ends]
+            for place in random.sample(text, max(1, round(self.share * len(text)))):
+                places.append(place)
+                drawn = random.random()
+                if drawn < HIDDEN:
+                    hidden[place] = self.size
+                elif drawn < HIDDEN + CHANGED:
+                    hidden[place] = random.randrange(Tokenizer.END + 1, self.size)
+        return hidden, places
+
+
+def second_lines(pairs: int, seed: int, epoch: int) -> Indices:
+    """The pair whose second line is shown with the first line of each: (pairs,), at least 3 of them.
+
+    It is its own for every other pair, in turn from epoch to epoch; for the rest it is any but its own and the pair
+    before, whose second line is its own first.
+    """
+    numbers = np.arange(pairs)
+    random = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), epoch]).jumped())  # not what `plan` draws
+    others = (numbers + 1 + random.integers(pairs - 2, size=pairs)) % pairs
+    return np.where((numbers + epoch) % 2 == 0, numbers, others)
+
+
+def prepare_plain_text(
+    data: PlainTextConfig, tokenizer: Tokenizer, directory: Path, notify: Callable[[str], None]
+) -> Corpus:
+    """The training text as a corpus of lines, or of two columns: lines and those after them.
+
+    `dropped` counts the blank lines, and the examples that are longer than a sequence may be.
+
+    Raises:
+        TransductError: a file cannot be read, or there is too little text.
+    """
+    counts = {"blank_lines": 0, f"ends_of_long_{data.unit}": 0}
+
+    def fill(folder: Path) -> dict[str, Any]:
+        weights: list[tuple[int, int, float]] = []
+        manifest = write_rows(folder, 1 + data.next_sentence, _columns(data, tokenizer, counts, weights))
+        check_enough(manifest["rows"], data.next_sentence)
+        left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.items() if count)
+        notify(f"corpus prepared: {manifest['rows']:,} {data.unit}" + f" (left out: {left_out})" * bool(left_out))
+        return manifest | {"weights": weights, "dropped": counts}
+
+    return build(directory, inputs_of(data, {"the tokenizer": tokenizer}, ["mask"]), fill, notify)
+
+
+def _columns(
+    data: PlainTextConfig, tokenizer: Tokenizer, counts: dict[str, int], weights: list[tuple[int, int, float]]
+) -> Iterator[list[Ragged]]:
+    """The encoded examples, chunk by chunk; `counts` and `weights` are filled in."""
+    room, stop = data.max_length - 2 - data.next_sentence, 0
+    for source in data.train:
+        start, lines = stop, _encoded(data.lines(source), tokenizer, counts)
+        examples: Iterator[tuple[list[int], ...]] = pairwise(lines) if data.next_sentence else zip(lines)
+        while chunk := list(islice(examples, CHUNK)):
+            counts[f"ends_of_long_{data.unit}"] += sum(sum(map(len, example)) > room for example in chunk)
+            yield [_ragged(column) for column in zip(*chunk)]
+            stop += len(chunk)
+        weights.append((start, stop, source.weight))
+
+
+def _encoded(lines: Iterator[str], tokenizer: Tokenizer, counts: dict[str, int]) -> Iterator[list[int]]:
+    while chunk := list(islice(lines, CHUNK)):
+        found = encoded_lines(chunk, tokenizer)
+        counts["blank_lines"] += len(chunk) - len(found)
+        yield from found
+
+
+def encoded_lines(lines: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """The ids of the lines that are not blank."""
+    return [ids for line, ids in zip(lines, tokenizer.encode(lines), strict=True) if ids and line.strip()]
+
+
+def check_enough(examples: int, in_pairs: bool) -> None:
+    """Refuse too little text to train on or to measure."""
+    least, unit = (3, "pairs of lines") if in_pairs else (1, "lines")
+    if examples < least:
+        found = f"found {max(0, examples)} {unit} that are not blank"
+        raise TransductError(f"{found}, expected at least {least}; give more text")
+
+
+def _ragged(lines: Sequence[Sequence[int]]) -> Ragged:
+    lengths = np.fromiter(map(len, lines), np.int64, len(lines))
+    return np.fromiter(chain.from_iterable(lines), np.int32, int(lengths.sum())), lengths

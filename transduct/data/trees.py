@@ -1,0 +1,164 @@
+"""Bracketed trees of the Penn Treebank (Marcus et al. 1993), and what tasks read off them: words, tags, brackets."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from transduct.errors import TransductError
+
+PUNCTUATION = (",", ":", "``", "''", ".")  # the tags that evalb's COLLINS.prm leaves out of scores
+WORD, ROOT, TRACE = "XX", "TOP", "-NONE-"
+ESCAPES = str.maketrans({"(": "-LRB-", ")": "-RRB-"})  # as the treebank writes brackets that are words
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A constituent: its label and its children, which are constituents or words; a tag is a label over one word."""
+
+    label: str
+    children: tuple["Tree | str", ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Tree":
+        """Read "(S (NP (PRP It)) (VP (VBZ works)))"; a label may be empty.
+
+        Raises:
+            ValueError: the text is not one tree, every bracket of which holds something.
+        """
+        stack: list[tuple[str, list[Tree | str]]] = [("", [])]
+        for opened, closed, word in re.findall(r"(\([^\s()]*)|(\))|([^\s()]+)", text):
+            if opened:
+                stack.append((opened[1:], []))
+            elif closed and len(stack) == 1:
+                raise ValueError("found a closing bracket too many")
+            elif closed:
+                label, children = stack.pop()
+                if not children:
+                    raise ValueError(f"found the empty bracket '({label})'")
+                stack[-1][1].append(cls(label, tuple(children)))
+            else:
+                stack[-1][1].append(word)
+        if len(stack) > 1:
+            raise ValueError(f"found {len(stack) - 1} brackets that are not closed")
+        match stack[0][1]:
+            case [Tree() as tree]:
+                return tree
+            case found:
+                raise ValueError(f"found {len(found)} words or trees beside each other")
+
+    def __str__(self) -> str:
+        return f"({' '.join([self.label, *map(str, self.children)])})"
+
+    @property
+    def is_tag(self) -> bool:
+        """Whether it is a tag over its word."""
+        return len(self.children) == 1 and isinstance(self.children[0], str)
+
+    def constituents(self) -> Iterator["Tree"]:
+        """Its children; raises ValueError if one is a word, which should have stood under a tag."""
+        for child in self.children:
+            if isinstance(child, str):
+                raise ValueError(f"found the word '{child}' without a tag of its own")
+            yield child
+
+    def leaves(self) -> Iterator[tuple[str, str]]:
+        """Each word with the label right above it."""
+        for child in self.children:
+            if isinstance(child, Tree):
+                yield from child.leaves()
+            else:
+                yield self.label, child
+
+
+def cleaned(tree: Tree) -> Tree | None:
+    """A tree as parsers are trained on: without traces and what they leave empty, function tags and indices cut
+    ("NP-SBJ-1" is an NP), and no bracket without a label around it; several trees in one such bracket stand under TOP.
+
+    None if nothing but traces is in it.
+    """
+    if tree.label:
+        pruned = _pruned(tree)
+        return pruned if pruned is None or not pruned.is_tag else Tree(ROOT, (pruned,))
+    children = tuple(filter(None, map(_pruned, tree.constituents())))
+    if len(children) == 1 and not children[0].is_tag:
+        return children[0]
+    return Tree(ROOT, children) if children else None
+
+
+def _pruned(tree: Tree) -> Tree | None:
+    if tree.label == TRACE:
+        return None
+    if tree.is_tag:
+        return tree
+    children = tuple(filter(None, map(_pruned, tree.constituents())))
+    return Tree(re.split("[-=|]", tree.label)[0] or tree.label, children) if children else None
+
+
+def linearised(tree: Tree) -> str:
+    """A tree as a run of tokens (Vinyals et al. 2015): "(S (NP XX )NP (VP XX )VP . )S".
+
+    Every bracket closes with its label; a word is XX, or its tag where that is punctuation.
+    """
+    tokens = [f"({tree.label}"]
+    for child in tree.constituents():
+        if child.is_tag:
+            tokens.append(child.label if child.label in PUNCTUATION else WORD)
+        else:
+            tokens.append(linearised(child))
+    return " ".join([*tokens, f"){tree.label}"])
+
+
+def bracketed(linear: str, words: Sequence[str]) -> str:
+    """A linearised tree with `words` in the places of its words: "(S (NP The cat) (VP sat) .)".
+
+    Never fails: what is open at the end is closed, a closing bracket with nothing to close is passed over, words too
+    many join the outermost constituent, places without a word are left out with whatever they leave empty, and trees
+    beside each other stand under TOP. Parentheses in words are written as the treebank writes them, -LRB- and -RRB-.
+    """
+    rest = iter([word.translate(ESCAPES) for word in words])
+    stack: list[tuple[str, list[Tree | str]]] = [(ROOT, [])]
+
+    def close() -> None:
+        label, children = stack.pop()
+        if children:
+            stack[-1][1].append(Tree(label, tuple(children)))
+
+    for token in linear.split():
+        if token.startswith("(") and len(token) > 1:
+            stack.append((token[1:], []))
+        elif token.startswith(")") and len(token) > 1:
+            if len(stack) > 1:
+                close()
+        elif word := next(rest, ""):
+            stack[-1][1].append(word)
+    while len(stack) > 1:
+        close()
+    match stack[0][1]:
+        case [Tree(label, children)]:
+            return str(Tree(label, (*children, *rest)))
+        case children:
+            found = (*children, *rest)
+            return str(Tree(ROOT, found)) if found else ""
+
+
+VIEWS: dict[str, Callable[[Tree], str]] = {
+    "words": lambda tree: " ".join(word for _, word in tree.leaves()),
+    "tags": lambda tree: " ".join(tag for tag, _ in tree.leaves()),
+    "brackets": linearised,
+}
+
+
+def read_trees(lines: Iterable[str], views: Sequence[str], name: str) -> Iterator[list[str]]:
+    """The views asked for (of `VIEWS`) of each tree, cleaned, one tree a line; texts are empty where a tree is.
+
+    Raises:
+        TransductError: a line is not a bracketed tree with tags over its words; `name` is the file's, for the message.
+    """
+    for number, line in enumerate(lines, 1):
+        try:
+            tree = cleaned(Tree.parse(line))
+            row = ["" if tree is None else VIEWS[view](tree) for view in views]
+        except ValueError as error:
+            example = "expected one tree a line, such as (S (NP (PRP It)) (VP (VBZ works))); mend or remove the line"
+            raise TransductError(f"{name}:{number}: {error}, {example}") from error
+        yield row

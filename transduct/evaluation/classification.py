@@ -1,0 +1,108 @@
+"""Predicted labels, tags and spans and the right ones to numbers: accuracy, macro F1, exact match, all in percent."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, lgamma, log, sqrt
+from string import punctuation
+from typing import Any
+
+from transduct.errors import TransductError
+
+Z = 1.959963984540054  # of a 95 % interval
+WITHOUT_PUNCTUATION = str.maketrans("", "", punctuation)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores by name, details (of a score its 95 % `interval`), and whether each answer was right."""
+
+    scores: dict[str, float]
+    details: dict[str, Any]
+    right: list[bool]
+
+
+def label_scores(predictions: Sequence[str], answers: Sequence[str]) -> Scores:
+    """`accuracy` and macro `f1` of labels; the details count how often each label was taken for which.
+
+    Raises TransductError if the counts differ or there is nothing to score.
+    """
+    _check(predictions, answers)
+    right = [prediction == answer for prediction, answer in zip(predictions, answers)]
+    confusion = _confusion(predictions, answers)
+    scores = {"accuracy": 100 * sum(right) / len(right), "f1": macro_f1(predictions, answers)}
+    details = {"accuracy": {"interval": wilson_interval(sum(right), len(right))}, "confusion": confusion}
+    return Scores(scores, details, right)
+
+
+def span_scores(predictions: Sequence[str], answers: Sequence[str]) -> Scores:
+    """`exact_match` and `f1` of answers in words (Rajpurkar et al. 2016, section 6.1).
+
+    Case, punctuation and the English articles do not count. F1 is that of the words shared by prediction and answer,
+    averaged over the questions. Raises TransductError as `label_scores` does.
+    """
+    _check(predictions, answers)
+    pairs = [(_plain_words(prediction), _plain_words(answer)) for prediction, answer in zip(predictions, answers)]
+    right = [prediction == answer for prediction, answer in pairs]
+    scores = {
+        "exact_match": 100 * sum(right) / len(right),
+        "f1": 100 * sum(_overlap(*pair) for pair in pairs) / len(pairs),
+    }
+    return Scores(scores, {"exact_match": {"interval": wilson_interval(sum(right), len(right))}}, right)
+
+
+def macro_f1(predictions: Sequence[str], answers: Sequence[str]) -> float:
+    """The mean over labels of 2 TP / (2 TP + FP + FN), over all labels that were predicted or right."""
+    _check(predictions, answers)
+    right = Counter(prediction for prediction, answer in zip(predictions, answers) if prediction == answer)
+    seen = Counter(predictions) + Counter(answers)  # of each label 2 TP + FP + FN
+    return 100 * sum(2 * right[label] / count for label, count in seen.items()) / len(seen)
+
+
+def wilson_interval(right: int, count: int) -> list[float]:
+    """The 95 % interval of a proportion (Wilson 1927), in percent: it stays within 0 and 100 and is sound near them."""
+    share, spread = right / count, Z * Z / count
+    middle = share + spread / 2
+    half = Z * sqrt(share * (1 - share) / count + spread / (4 * count))
+    return [max(0.0, 100 * (middle - half) / (1 + spread)), min(100.0, 100 * (middle + half) / (1 + spread))]
+
+
+def mcnemar(ours: Sequence[bool], theirs: Sequence[bool]) -> float:
+    """The exact two-sided p-value that two models err equally often (McNemar 1947), from what each got right.
+
+    Only what one got right and the other wrong tells them apart; of that, each share has a chance of one half.
+    """
+    _check(ours, theirs)
+    better = sum(a and not b for a, b in zip(ours, theirs))
+    worse = sum(b and not a for a, b in zip(ours, theirs))
+    count = better + worse
+    chances = (lgamma(count + 1) - lgamma(k + 1) - lgamma(count - k + 1) for k in range(min(better, worse) + 1))
+    return min(1.0, 2 * sum(exp(chance - count * log(2)) for chance in chances))
+
+
+def _check(predictions: Sequence[Any], answers: Sequence[Any]) -> None:
+    if len(predictions) != len(answers):
+        raise TransductError(
+            f"{len(predictions):,} predictions but {len(answers):,} answers; give one of each for an example"
+        )
+    if not answers:
+        raise TransductError("there is nothing to score; give at least one prediction and its answer")
+
+
+def _confusion(predictions: Sequence[str], answers: Sequence[str]) -> dict[str, dict[str, int]]:
+    """How often each right label (outer) was predicted as each label (inner), those that occur."""
+    counts = Counter(zip(answers, predictions))
+    return {answer: {p: counts[a, p] for a, p in sorted(counts) if a == answer} for answer in sorted(set(answers))}
+
+
+def _plain_words(text: str) -> list[str]:
+    """The words of an answer as SQuAD compares them."""
+    return re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(WITHOUT_PUNCTUATION)).split()
+
+
+def _overlap(prediction: Sequence[str], answer: Sequence[str]) -> float:
+    """F1 of the words two answers share; where one is empty, whether both are."""
+    if not prediction or not answer:
+        return float(prediction == answer)
+    return 2 * (Counter(prediction) & Counter(answer)).total() / (len(prediction) + len(answer))

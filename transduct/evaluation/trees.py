@@ -1,0 +1,69 @@
+"""Labelled bracketing scores of parse trees (Black et al. 1991), by the rules of evalb's COLLINS.prm."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate
+
+from transduct.errors import TransductError
+
+Span = tuple[str, int, int]  # a label, the first word, the one after the last
+
+UNCOUNTED = ("", "TOP", "ROOT", "S1")
+SAME = {"PRT": "ADVP"}
+PUNCTUATION = {",", ":", "``", "''", "."}  # tags that are left out
+PUNCTUATION |= {"?", "!", ";", "--", "..."}  # words that always have one of them, for references without tags
+PARTS = re.compile(r"\(([^\s()]*)|\)([^\s()]*)|([^\s()]+)")
+
+
+def labelled_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Harmonic mean, in percent, of labelled precision and recall over the constituents of all sentences.
+
+    A tree is linearised, "(S (NP XX XX )NP (VP XX )VP . )S", or bracketed, "(S (NP The cat) (VP sat) .)", without a
+    level of tags. TOP does not count, PRT is ADVP, and words that are punctuation in the reference are taken out of
+    both trees, with the constituents that hold nothing else. Of several references the first counts.
+
+    evalb passes over sentences in which the two trees have different numbers of words; here the hypothesis is all
+    wrong, so that failing does not pay. Raises TransductError if the references hold no constituent.
+    """
+    matched = guessed = expected = 0
+    for hypothesis, options in zip(hypotheses, references, strict=True):
+        words, spans = read(options[0])
+        kept = [word not in PUNCTUATION for word in words]
+        gold = _counted(spans, kept)
+        words_guessed, spans_guessed = read(hypothesis)
+        guess = _counted(spans_guessed, kept) if len(words_guessed) == len(words) else Counter()
+        matched += (gold & guess).total()
+        guessed += guess.total()
+        expected += gold.total()
+    if not expected:
+        raise TransductError("the references hold no constituent, so there is no F1; give trees as references")
+    return 100 * 2 * matched / (guessed + expected)
+
+
+def read(text: str) -> tuple[list[str], list[Span]]:
+    """The words of a tree and the spans of its constituents, from either notation.
+
+    Nothing is refused: what is still open at the end ends there, and a closing bracket closes the innermost constituent
+    whatever label it bears.
+    """
+    words: list[str] = []
+    spans: list[Span] = []
+    open_constituents: list[tuple[str, int]] = []
+    for match in PARTS.finditer(text):
+        label, closing, word = match.groups()
+        if word is not None:
+            words.append(word)
+        elif label is not None:
+            open_constituents.append((label, len(words)))
+        elif closing is not None and open_constituents:
+            spans.append((*open_constituents.pop(), len(words)))
+    spans += [(label, start, len(words)) for label, start in reversed(open_constituents)]
+    return words, spans
+
+
+def _counted(spans: Sequence[Span], kept: Sequence[bool]) -> Counter[Span]:
+    """The constituents that count, over the words that are kept."""
+    place = [0, *accumulate(kept)]  # where each word goes
+    moved = ((SAME.get(label, label), place[start], place[end]) for label, start, end in spans)
+    return Counter((label, start, end) for label, start, end in moved if label not in UNCOUNTED and start < end)

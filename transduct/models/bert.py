@@ -1,0 +1,160 @@
+"""BERT: an encoder that reads a text in both directions (Devlin et al. 2019), and a head for each thing asked of it.
+
+A sequence is BEGIN text END, or BEGIN text END text END; what stands after the first END is of type 1, the rest of 0.
+Let N be tokens of a batch, B its sequences, K masked tokens, D the model width, V the tokenizer's vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduct.blocks.attention import AttentionPositions, AttentionScheme, MultiHeadAttention
+from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table
+from transduct.blocks.transformer import (
+    ACTIVATIONS,
+    Activation,
+    EncoderLayer,
+    LayerShape,
+    NormKind,
+    initialise,
+    make_norm,
+)
+from transduct.functional.dropout import dropout
+from transduct.functional.segments import Segments
+
+Head = Literal["none", "masked", "pretraining", "sequence", "tokens", "span"]
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 512},
+    "small": {"layers": 4, "d_model": 256, "num_heads": 4, "d_ff": 1024},
+    "base": {"layers": 12, "d_model": 768, "num_heads": 12, "d_ff": 3072},
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a BERT is made of; the defaults are the base size in pre-norm.
+
+    The published models are `norm="post"`, `positions="learned"`, `embedding_norm=True`.
+
+    Attributes:
+        vocabulary_size: V, the tokenizer's; the model adds one row for the mask, whose id is V.
+        embedding_norm: whether the sum of embeddings is normalised before its dropout.
+        max_length: tokens of the longest sequence, BEGIN and END included.
+        head: masked tokens alone, these and the next sentence, a label for a sequence or for each token, or where a
+            span starts and ends.
+        labels: how many labels the head tells apart, for sequences and tokens.
+    """
+
+    vocabulary_size: int
+    d_model: int = 768
+    num_heads: int = 12
+    d_ff: int = 3072
+    layers: int = 12
+    dropout: float = 0.1
+    norm: Literal["pre", "post"] = "pre"
+    positions: Literal["none"] | VectorScheme | AttentionScheme = "sinusoidal"
+    activation: Activation = "gelu"
+    norm_kind: NormKind = "layer"
+    embedding_norm: bool = False
+    max_length: int = 256
+    head: Head = "none"
+    labels: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary_size", "d_model", "num_heads", "d_ff", "layers", "max_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout is {self.dropout}, must be in [0, 1)")
+        if self.d_model % self.num_heads:
+            raise ValueError(f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}")
+        if self.head in ("sequence", "tokens") and self.labels < 2:
+            raise ValueError(f"labels is {self.labels}, must be at least 2 for the head '{self.head}'")
+
+    @property
+    def mask(self) -> int:
+        """The id of the mask."""
+        return self.vocabulary_size
+
+
+class Bert(nn.Module):
+    """Encoder over segments: `encode`, and the methods of the head that the configuration names.
+
+    The encoder's parameters are called as those of a Transformer's source side, save `types` and `embedding_norm`.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        d_model = config.d_model
+        shape = LayerShape(d_model, config.d_ff, config.dropout, config.activation, config.norm, config.norm_kind)
+        scheme: Any = config.positions if config.positions in get_args(VectorScheme) else None
+        table = embedding_table(config.vocabulary_size + 1, d_model)
+        self.embedding = Embedding(table, scheme, "add", config.max_length, rate=0.0)
+        self.types = embedding_table(2, d_model)
+        self.embedding_norm = make_norm(shape) if config.embedding_norm else nn.Identity()
+        self.encoder = nn.ModuleList(EncoderLayer(shape, self._attention()) for _ in range(config.layers))
+        self.encoder_norm = make_norm(shape) if config.norm == "pre" else nn.Identity()
+        if config.head in ("masked", "pretraining"):
+            self.transform = nn.Linear(d_model, d_model)
+            self.transform_norm = make_norm(shape)
+            self.bias = nn.Parameter(torch.zeros(config.vocabulary_size + 1))
+        if config.head in ("pretraining", "sequence"):
+            self.pooler = nn.Linear(d_model, d_model)
+        if config.head == "pretraining":
+            self.next_sentence = nn.Linear(d_model, 2)
+        if config.head in ("sequence", "tokens", "span"):
+            self.output = nn.Linear(d_model, 2 if config.head == "span" else config.labels)
+        initialise(self)
+
+    @property
+    def attention_names(self) -> list[str]:
+        """The names of the weights that `encode` hands over, in order."""
+        return [f"encoder.{i}.self" for i in range(self.config.layers)]
+
+    def encode(self, tokens: Tensor, types: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
+        """Tokens (N,) and their types (N,) -> (N, D)."""
+        x = self.embedding(tokens, segments.positions, segments.lengths[segments.sequence])
+        x = self.embedding_norm(x + self.types.index_select(0, types))  # (N, D)
+        x = dropout(x, self.config.dropout, self.training)
+        for layer in self.encoder:
+            x = layer(x, segments, False, weights)
+        return self.encoder_norm(x)
+
+    def masked_logits(self, x: Tensor) -> Tensor:
+        """The token at each masked place, by the table of the embeddings: (K, D) -> (K, V + 1)."""
+        hidden = self.transform_norm(ACTIVATIONS[self.config.activation](self.transform(x)))  # (K, D)
+        return F.linear(hidden, self.embedding.table, self.bias)
+
+    def follows(self, x: Tensor, segments: Segments) -> Tensor:
+        """Whether the second sentence of each pair follows the first (0) or not (1): (N, D) -> (B, 2)."""
+        return self.next_sentence(self.pool(x, segments))
+
+    def pool(self, x: Tensor, segments: Segments) -> Tensor:
+        """A vector for each sequence, from its first token: (N, D) -> (B, D)."""
+        return self.pooler(x.index_select(0, segments.offsets[:-1])).tanh()
+
+    def classify(self, x: Tensor, segments: Segments) -> Tensor:
+        """The label of each sequence: (N, D) -> (B, labels)."""
+        return self.output(dropout(self.pool(x, segments), self.config.dropout, self.training))
+
+    def tag(self, x: Tensor) -> Tensor:
+        """The label of each token: (N, D) -> (N, labels)."""
+        return self.output(dropout(x, self.config.dropout, self.training))
+
+    def span(self, x: Tensor) -> Tensor:
+        """How well each token begins and how well it ends the span: (N, D) -> (N, 2)."""
+        return self.output(x)
+
+    def _attention(self) -> MultiHeadAttention:
+        config = self.config
+        width = config.d_model // config.num_heads
+        inside: AttentionPositions | None = None
+        if config.positions in get_args(AttentionScheme):
+            scheme: Any = config.positions
+            inside = AttentionPositions(scheme, config.max_length, config.num_heads, width, width)
+        return MultiHeadAttention(config.d_model, config.num_heads, positions=inside)

@@ -1,0 +1,164 @@
+"""GPT: a decoder alone, which goes on from what it has read (Radford et al. 2018, 2019).
+
+Let N be tokens of a batch, B its sequences, R = B * beam the rows of a search, D the model width, V the vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduct.blocks.attention import AttentionPositions, AttentionScheme, KVCache, Memory, MultiHeadAttention
+from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table
+from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, initialise, make_norm
+from transduct.functional.segments import Segments
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 512},
+    "small": {"layers": 6, "d_model": 384, "num_heads": 6, "d_ff": 1536},
+    "base": {"layers": 12, "d_model": 768, "num_heads": 12, "d_ff": 3072},
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a GPT is made of; the defaults are GPT-2's, for a vocabulary and a length of one's own.
+
+    Attributes:
+        positions: vector schemes are added to the embedding; rotary, alibi and relative act inside self-attention.
+        tie: whether the embedding is the output table too.
+        max_length: tokens of the longest sequence.
+    """
+
+    vocabulary_size: int
+    d_model: int = 768
+    num_heads: int = 12
+    d_ff: int = 3072
+    layers: int = 12
+    dropout: float = 0.1
+    norm: Literal["pre", "post"] = "pre"
+    positions: Literal["none"] | VectorScheme | AttentionScheme = "learned"
+    tie: bool = True
+    activation: Activation = "gelu_tanh"
+    norm_kind: NormKind = "layer"
+    max_length: int = 1024
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary_size", "d_model", "num_heads", "d_ff", "layers", "max_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout is {self.dropout}, must be in [0, 1)")
+        if self.d_model % self.num_heads:
+            raise ValueError(f"d_model is {self.d_model}, must be a multiple of num_heads ({self.num_heads})")
+
+    @property
+    def vector_scheme(self) -> VectorScheme | None:
+        """The position scheme of the embedding, if it is one."""
+        inside = self.positions == "none" or self.positions in get_args(AttentionScheme)
+        return None if inside else self.positions  # type: ignore[return-value]
+
+
+@dataclass
+class State:
+    """What a search carries from token to token.
+
+    Attributes:
+        lengths: (B,) tokens of each prompt.
+        prompts: a memory a layer, once for each source.
+        caches: a cache a layer of what each row has added.
+    """
+
+    beam: int
+    lengths: Tensor
+    prompts: list[Memory]
+    caches: list[KVCache]
+
+    @property
+    def positions(self) -> Tensor:
+        """(R,) where the next token of each row stands."""
+        return self.lengths.repeat_interleave(self.beam) + self.caches[0].length
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows (R',), in this order; a source has `beam` rows or, once it is finished, none."""
+        if len(rows) < len(self.lengths) * self.beam:
+            sources = rows[:: self.beam] // self.beam
+            self.lengths = self.lengths.index_select(0, sources)
+            self.prompts = [prompt.select(sources) for prompt in self.prompts]
+        for cache in self.caches:
+            cache.select(rows)
+
+
+class GPT(nn.Module):
+    """A decoder over segments: `hidden` and `logits` at once, or `encode`, `start` and `step` for search.
+
+    A search goes on from prompts: `encode` is given each without its last token, possibly none at all, and the first
+    `step` is given that token.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        shape = LayerShape(
+            config.d_model, config.d_ff, config.dropout, config.activation, config.norm, config.norm_kind
+        )
+        table = embedding_table(config.vocabulary_size, config.d_model)
+        self.embedding = Embedding(table, config.vector_scheme, "add", config.max_length, config.dropout)
+        self.decoder = nn.ModuleList(EncoderLayer(shape, self._attention()) for _ in range(config.layers))
+        self.decoder_norm = make_norm(shape) if config.norm == "pre" else nn.Identity()
+        self.output_table = table if config.tie else embedding_table(config.vocabulary_size, config.d_model)
+        initialise(self)
+
+    @property
+    def attention_names(self) -> list[str]:
+        """The names of the weights that `hidden` hands over, in order."""
+        return [f"decoder.{i}.self" for i in range(self.config.layers)]
+
+    def hidden(self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
+        """Tokens (N,) -> hidden (N, D); each predicts the token after it."""
+        x = self._embedded(tokens, segments.positions)
+        for layer in self.decoder:
+            x = layer(x, segments, True, weights)
+        return self.decoder_norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(N, D) -> (N, V)."""
+        return F.linear(hidden, self.output_table)
+
+    def encode(self, tokens: Tensor, segments: Segments) -> Tensor:
+        """Prompts without their last tokens (N,) -> what each layer is given of them (layers, N, D)."""
+        inputs = [self._embedded(tokens, segments.positions)]
+        for layer in self.decoder[:-1]:
+            inputs.append(layer(inputs[-1], segments, True))
+        return torch.stack(inputs)
+
+    def start(self, memory: Tensor, segments: Segments, beam: int) -> State:
+        """The state before the last tokens of the prompts, with `beam` rows for each."""
+        layers = [cast(EncoderLayer, layer) for layer in self.decoder]
+        prompts = [layer.remember_prompt(x, segments) for layer, x in zip(layers, memory, strict=True)]
+        return State(beam, segments.lengths, prompts, [KVCache() for _ in layers])
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """The newest token of each row (R,) -> logits of the next (R, V), and the state after it.
+
+        A row that is finished may be stepped on beside longer ones; it stays at the last position there is.
+        """
+        positions = state.positions.clamp(max=self.config.max_length - 1)
+        x = self._embedded(tokens, positions)
+        for layer, cache, prompt in zip(self.decoder, state.caches, state.prompts, strict=True):
+            x = cast(EncoderLayer, layer).step(x, positions, cache, prompt)
+        return self.logits(self.decoder_norm(x)), state
+
+    def _embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """A decoder does not know its final length and gives `max_length` for it."""
+        return self.embedding(tokens, positions, torch.full_like(tokens, self.config.max_length))
+
+    def _attention(self) -> MultiHeadAttention:
+        config = self.config
+        inside: AttentionPositions | None = None
+        if config.positions in get_args(AttentionScheme):
+            d_k = config.d_model // config.num_heads
+            inside = AttentionPositions(config.positions, config.max_length, config.num_heads, d_k, d_k)  # type: ignore[arg-type]
+        return MultiHeadAttention(config.d_model, config.num_heads, positions=inside)

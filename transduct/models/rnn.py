@@ -1,0 +1,249 @@
+"""The recurrent encoder-decoder with attention (Bahdanau et al. 2015; Luong et al. 2015) or without (Cho et al. 2014).
+
+Let N be source tokens and M target tokens of a batch, B its sources, R = B * beam the rows of a search, V the target
+vocabulary; the widths are `d_model` of embeddings and output, and `d_hidden` of the memory and the decoder's states.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduct.blocks.attention import Memory
+from transduct.blocks.embeddings import embedding_table
+from transduct.blocks.recurrent import CELLS, CellKind, Recurrent, RecurrentAttention, Schedule, ScoreKind
+from transduct.blocks.transformer import initialise
+from transduct.functional.dropout import dropout
+from transduct.functional.segments import Segments, flatten, pad
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"d_model": 128, "d_hidden": 256},
+    "small": {"d_model": 256, "d_hidden": 512},
+    "base": {"d_model": 512, "d_hidden": 1024, "encoder_layers": 2, "decoder_layers": 2},
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What an RNN is made of; `SIZES` gives named defaults, a vocabulary size is always needed.
+
+    Attributes:
+        d_model: width of the embeddings and of the output.
+        d_hidden: width of a decoder's state and of the memory; d_model if not given.
+        bidirectional: the encoder reads from both sides, with half of d_hidden for each.
+        attention: Luong's (dot, general, concat), Bahdanau's (additive), or none: a source is one vector.
+        scheduled_sampling: the probability that in training a token is replaced by the likeliest one of the step
+            before (Bengio et al. 2015).
+        tie: which tables are one: both embeddings and the output ("all"), the decoder's and the output, or none.
+        max_length: tokens of the longest sequence, its end included.
+    """
+
+    source_size: int
+    target_size: int
+    d_model: int = 256
+    d_hidden: int | None = None
+    encoder_layers: int = 1
+    decoder_layers: int = 1
+    cell: CellKind = "gru"
+    bidirectional: bool = True
+    attention: Literal["none"] | ScoreKind = "general"
+    dropout: float = 0.1
+    scheduled_sampling: float = 0.0
+    tie: Literal["all", "decoder", "none"] = "all"
+    max_length: int = 256
+
+    def __post_init__(self) -> None:
+        for name in ("source_size", "target_size", "d_model", "encoder_layers", "decoder_layers", "max_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if self.d_hidden is not None and self.d_hidden < 1:
+            raise ValueError(f"d_hidden is {self.d_hidden}, must be at least 1")
+        if self.bidirectional and self.width % 2:
+            raise ValueError(f"d_hidden is {self.width}, must be even: each of two directions has half of it")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout is {self.dropout}, must be in [0, 1)")
+        if not 0.0 <= self.scheduled_sampling <= 1.0:
+            raise ValueError(f"scheduled_sampling is {self.scheduled_sampling}, must be in [0, 1]")
+        if self.tie == "all" and self.source_size != self.target_size:
+            raise ValueError(
+                f"tie 'all' needs one shared vocabulary, found {self.source_size} and {self.target_size} entries; "
+                "set tokenizer.shared=true or model.tie=decoder"
+            )
+
+    @property
+    def width(self) -> int:
+        """d_hidden, whether it is given or not."""
+        return self.d_hidden or self.d_model
+
+
+@dataclass
+class DecoderState:
+    """What a search carries from token to token: each layer's state for each row, a memory for each source."""
+
+    beam: int
+    layers: list[Tensor]
+    memory: Memory
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows (R',), in this order; a source has `beam` rows or, once it is finished, none."""
+        if len(rows) < len(self.layers[0]):
+            self.memory = self.memory.select(rows[:: self.beam] // self.beam)
+        self.layers = [layer.index_select(0, rows) for layer in self.layers]
+
+
+class RNN(nn.Module):
+    """Encoder and decoder over segments: `encode`, `decode`, and `start` and `step` for search.
+
+    The decoder begins from the encoder's last states, through a layer with tanh. With Luong's attention it looks at
+    the source after the recurrence, so that teacher forcing needs no loop but the recurrence itself; with Bahdanau's
+    before, and the context joins the token. Without attention every token is joined by the same context, the
+    encoder's last states (Cho et al. 2014). The six steps of attention are numbered where they are taken: 1 to 3 in
+    `RecurrentAttention`, 4 to 6 here.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config, width, rate = config, config.width, config.dropout
+        self.context_before = config.attention in ("none", "additive")
+        self.target_table = embedding_table(config.target_size, config.d_model)
+        own_source, own_output = config.tie != "all", config.tie == "none"
+        self.source_table = embedding_table(config.source_size, config.d_model) if own_source else self.target_table
+        self.output_table = embedding_table(config.target_size, config.d_model) if own_output else self.target_table
+        one_way, layers = width // (1 + config.bidirectional), config.encoder_layers
+        self.encoder = Recurrent(config.cell, config.d_model, one_way, layers, config.bidirectional, rate)
+        inputs = config.d_model + (width if self.context_before else 0)
+        self.decoder = Recurrent(config.cell, inputs, width, config.decoder_layers, rate=rate)
+        # without attention the memory is a single place, to which every score gives the weight one
+        self.attention = RecurrentAttention("dot" if config.attention == "none" else config.attention, width)
+        self.bridge = nn.Linear(width, config.decoder_layers * CELLS[config.cell].states * width)
+        self.output = nn.Linear(2 * width, config.d_model)
+        initialise(self)
+
+    @property
+    def attention_names(self) -> list[str]:
+        """The names of the weights that `encode` and then `decode` hand over, in order."""
+        return [] if self.config.attention == "none" else ["decoder.0.cross"]
+
+    def encode(self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:  # noqa: ARG002
+        """Source tokens (N,) -> memory (N, d_hidden); the encoder has no weights to hand over."""
+        return self.encoder(self._embed(self.source_table, tokens), segments)
+
+    def decode(
+        self,
+        tokens: Tensor,
+        segments: Segments,
+        memory: Tensor,
+        memory_segments: Segments,
+        weights: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Target tokens so far (M,), memory (N, d_hidden) -> hidden (M, d_model); each predicts the token after it."""
+        state = self.start(memory, memory_segments, 1)
+        sampled = self.training and self.config.scheduled_sampling > 0.0
+        follow = self._follow if sampled or self.config.attention == "additive" else self._follow_at_once
+        h, context = follow(tokens, segments, state, weights if self.attention_names else None)
+        return self._hidden(h, context)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(M, d_model) -> (M, V)."""
+        return F.linear(hidden, self.output_table)  # 6. prediction
+
+    def start(self, memory: Tensor, segments: Segments, beam: int) -> DecoderState:
+        """The state before the first token, with `beam` rows for each source."""
+        summary = self._summary(memory, segments)  # (B, d_hidden)
+        begin = self.bridge(summary).tanh().to(memory.dtype).repeat_interleave(beam, 0)
+        if self.config.attention == "none":
+            place = summary[:, None, None]  # (B, 1, 1, d_hidden)
+            remembered = Memory(place, place, None)
+        else:
+            remembered = self.attention.remember(memory, segments)
+        return DecoderState(beam, list(begin.chunk(self.config.decoder_layers, -1)), remembered)
+
+    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
+        h, context, layers = self._advance(self._embed(self.target_table, tokens), state.layers, state.memory)
+        return self.logits(self._hidden(h, context)), replace(state, layers=layers)
+
+    def _embed(self, table: Tensor, tokens: Tensor) -> Tensor:
+        x = table.index_select(0, tokens) * math.sqrt(self.config.d_model)  # (N, d_model)
+        return dropout(x, self.config.dropout, self.training)
+
+    def _summary(self, memory: Tensor, segments: Segments) -> Tensor:
+        """The encoder's last states from both sides: (N, d_hidden) -> (B, d_hidden), zeros of an empty source."""
+        outside = torch.full_like(segments.lengths, len(memory))
+        last = torch.where(segments.lengths > 0, segments.offsets[1:] - 1, outside)
+        first = torch.where(segments.lengths > 0, segments.offsets[:-1], outside)
+        memory = F.pad(memory, (0, 0, 0, 1))  # where an empty source is sent
+        if not self.config.bidirectional:
+            return memory.index_select(0, last)
+        from_left, from_right = memory.chunk(2, -1)
+        return torch.cat((from_left.index_select(0, last), from_right.index_select(0, first)), -1)
+
+    def _look(self, h: Tensor, memory: Memory, weights: list[Tensor] | None = None) -> Tensor:
+        """The contexts of rows (R, d_hidden), of which every source of the memory has as many."""
+        queries = h.view(len(memory.keys), 1, -1, h.shape[-1])  # (B, 1, beam, d_hidden)
+        return self.attention(queries, memory, weights).view(h.shape)  # (R, d_hidden)
+
+    def _hidden(self, h: Tensor, context: Tensor) -> Tensor:
+        """The states and their contexts, (M, d_hidden) each -> (M, d_model)."""
+        joined = torch.cat((context, h), -1)  # 4. concatenation [c_t; h_t]
+        hidden = self.output(joined).tanh()  # 5. output layer
+        return dropout(hidden, self.config.dropout, self.training)
+
+    def _advance(
+        self, x: Tensor, layers: list[Tensor], memory: Memory, weights: list[Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """One embedded token a row (R, d_model) -> state and context (R, d_hidden), and the states of all layers."""
+        if self.context_before:
+            context = self._look(layers[-1][:, : self.config.width], memory, weights)
+            h, layers = self.decoder.step(torch.cat((x, context), -1), layers)
+        else:
+            h, layers = self.decoder.step(x, layers)
+            context = self._look(h, memory, weights)
+        return h, context, layers
+
+    def _follow_at_once(
+        self, tokens: Tensor, segments: Segments, state: DecoderState, weights: list[Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        """The states (M, d_hidden) of all target tokens and their contexts, where no state waits for a context."""
+        x = self._embed(self.target_table, tokens)
+        if self.context_before:  # the same for all tokens of a source
+            x = torch.cat((x, state.memory.values[:, 0, 0].index_select(0, segments.sequence)), -1)
+        h = self.decoder(x, segments, state.layers)
+        contexts = self.attention(pad(h, segments).unsqueeze(1), state.memory, weights)  # (B, 1, T, d_hidden)
+        return h, flatten(contexts.squeeze(1), segments)
+
+    def _follow(
+        self, tokens: Tensor, segments: Segments, state: DecoderState, weights: list[Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        """The same, one time after the other; in training some tokens are replaced by the model's own."""
+        schedule, rate = Schedule.of(segments), self.config.scheduled_sampling if self.training else 0.0
+        memory, layers = state.memory.select(schedule.order), [x.index_select(0, schedule.order) for x in state.layers]
+        places, sizes = torch.cat(schedule.places), [len(rows) for rows in schedule.places]
+        embedded = self._embed(self.target_table, tokens).index_select(0, places)
+        states: list[Tensor] = []
+        contexts: list[Tensor] = []
+        looks: list[Tensor] = []
+        for time, x in enumerate(torch.split(embedded, sizes)):  # (B_t, d_model)
+            if len(x) < len(memory.keys):  # some targets have ended
+                memory = memory.select(torch.arange(len(x), device=x.device))
+                layers = [layer[: len(x)] for layer in layers]
+            if rate and time:
+                own = self._likeliest(states[-1][: len(x)], contexts[-1][: len(x)])
+                replaced = torch.rand(len(x), 1, device=x.device) < rate
+                x = torch.where(replaced, self._embed(self.target_table, own), x)
+            h, context, layers = self._advance(x, layers, memory, looks)
+            states.append(h)
+            contexts.append(context)
+        back = places.argsort()
+        if weights is not None:
+            flat = torch.cat(looks).flatten(1).index_select(0, back)  # (M, S)
+            weights.append(pad(flat, segments).unsqueeze(1))  # (B, 1, T, S)
+        return torch.cat(states).index_select(0, back), torch.cat(contexts).index_select(0, back)
+
+    @torch.no_grad()
+    def _likeliest(self, h: Tensor, context: Tensor) -> Tensor:
+        """The tokens that the model itself would choose: (B_t, d_hidden) twice -> (B_t,)."""
+        return self.logits(self._hidden(h, context)).argmax(-1)

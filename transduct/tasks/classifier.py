@@ -1,0 +1,362 @@
+"""A trained classifier in use: texts in, labels, tags or spans out, with probabilities and attention.
+
+Let N be the tokens of a batch, B its sequences, A the places of its answers, W the words of a text.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain, islice, pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduct.config import record
+from transduct.data.tokenizer import Tokenizer
+from transduct.decoding.engine import in_batches
+from transduct.errors import TransductError
+from transduct.evaluation.classification import Scores, label_scores, mcnemar, span_scores
+from transduct.functional.segments import Segments
+from transduct.models.bert import Bert, Config
+from transduct.tasks.base import Report
+from transduct.tasks.text import TOKENIZER, check_sizes, encoder_input, read_weights
+from transduct.tasks.translator import Attention
+from transduct.training import checkpoint as files
+
+Kind = Literal["sequence", "pair", "tokens", "span"]
+Examples = tuple[list[str], list[str]]  # inputs, where there are two texts with a tab between them, and answers
+
+TEXTS: dict[Kind, int] = {"sequence": 1, "pair": 2, "tokens": 1, "span": 2}  # of an example
+LONGEST_SPAN = 30  # words of an answer
+log = logging.getLogger("transduct")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model answers with: of span the labels are none. Their order is that of their ids."""
+
+    kind: Kind
+    labels: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PredictConfig:
+    """The `decoding` section: how many tokens are read together."""
+
+    batch_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        if self.batch_tokens < 1:
+            raise ValueError(f"batch_tokens is {self.batch_tokens}, must be at least 1")
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What the model reads of an example.
+
+    Attributes:
+        first, second: BEGIN text END and nothing, or BEGIN text END and other text END.
+        starts, ends: where in the two, one after the other, each word of the last text begins and ends.
+    """
+
+    first: list[int]
+    second: list[int]
+    starts: list[int]
+    ends: list[int]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences and their answers.
+
+    Attributes:
+        ids, types: (N,) tokens, and 0 up to the first END, 1 from there on.
+        places: (A,) the token that each answer belongs to: a sequence's or a word's first; a span's first and last.
+        labels: (A,) the label of each; of spans none.
+    """
+
+    ids: Tensor
+    types: Tensor
+    segments: Segments
+    places: Tensor
+    labels: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are read."""
+        return self.segments.total
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The loss is an average over answers."""
+        return {"labels": float(len(self.places))}
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on a device."""
+        if device == self.ids.device:
+            return self
+        ids, types, places, labels = (
+            x.to(device, non_blocking=True) for x in (self.ids, self.types, self.places, self.labels)
+        )
+        return Batch(ids, types, self.segments.to(device), places, labels)
+
+
+class Classifier:
+    """Answers texts, with one model and its tokenizer."""
+
+    def __init__(self, model: Any, tokenizer: Tokenizer, answers: Answers, decoding: PredictConfig) -> None:
+        self.model, self.tokenizer, self.answers, self.decoding = model.eval(), tokenizer, answers, decoding
+
+    @classmethod
+    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Classifier":
+        """The model in a directory whose `config.json` has been read."""
+        source = str(directory / files.CONFIG)
+        model = Bert(record(Config, config.get("model"), "model", source))
+        answers = record(Answers, config.get("answers"), "answers", source)
+        if answers.kind != "span" and len(answers.labels) != model.config.labels:
+            found = f"names {len(answers.labels)} labels, its model tells {model.config.labels} apart"
+            raise TransductError(f"{source}: {found}; they do not belong together: copy the model again")
+        decoding = record(PredictConfig, config.get("decoding"), "decoding", source)
+        tokenizer = Tokenizer.load(directory / TOKENIZER)
+        check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
+        read_weights(model, directory, device, precision)
+        return cls(model, tokenizer, answers, decoding)
+
+    def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
+        """The label of each text, a tag for each of its words with blanks between, or the words that answer.
+
+        Args:
+            inputs: texts; two of a pair, or a question and its text, with a tab between.
+            options: fields of `PredictConfig`.
+
+        Raises:
+            TransductError: a second text is missing, or an option unknown.
+        """
+        texts = self._texts(inputs)
+        outputs, _ = self._outputs(texts, options)
+        return [self._answer(*pair) for pair in zip(texts, outputs, strict=True)]
+
+    def probabilities(self, inputs: Sequence[str], **options: Any) -> list[dict[str, float]]:
+        """The probability of each label of each text, or pair of texts.
+
+        Raises:
+            TransductError: as `predict`, or the model answers otherwise than with one label.
+        """
+        if self.answers.kind not in ("sequence", "pair"):
+            raise TransductError(f"probabilities are of labels of texts; this model's kind is '{self.answers.kind}'")
+        outputs, _ = self._outputs(self._texts(inputs), options)
+        return [dict(zip(self.answers.labels, scores[0].softmax(0).tolist(), strict=True)) for [scores] in outputs]
+
+    def evaluate(self, data: Examples, against: "Classifier | None" = None, **options: Any) -> Report:
+        """`accuracy` and macro `f1` of labels or tags, `exact_match` and `f1` of spans, with 95 % intervals.
+
+        Args:
+            against: another model; the details then hold its scores and the p-value of McNemar's test.
+            options: as for `predict`.
+
+        Raises:
+            TransductError: as `predict`, or an answer has another label than the model or does not fit its text.
+        """
+        check_labels(self.answers, data, "the data")
+        texts = self._texts(data[0])
+        outputs, cut = self._outputs(texts, options)
+        found = [self._answer(*pair) for pair in zip(texts, outputs, strict=True)]
+        if cut:
+            log.warning(
+                "%d of %d texts are longer than %d tokens: cut, or tagged in pieces", cut, len(texts), self.longest
+            )
+        ours = self._scores(found, data[1])
+        details: dict[str, Any] = {"examples": len(found), "cut": cut, **ours.details}
+        if against is not None:
+            theirs = self._scores(against.predict(data[0], **options), data[1])
+            details["against"] = theirs.scores
+            details["p_values"] = {next(iter(ours.scores)): mcnemar(ours.right, theirs.right)}
+        return Report(ours.scores, details, found)
+
+    @torch.inference_mode()
+    def attention(self, text: str) -> Attention:
+        """The attention weights of a text, or of two with a tab between, layer by layer and head by head."""
+        encoded, _ = encode(self.tokenizer, self.answers.kind, self._texts([text]), self.longest)
+        if not encoded[0]:
+            raise TransductError("found no words to attend to; give a text that holds some")
+        example = encoded[0][0]
+        batch = make_batch([(example.first, example.second, [], [])]).to(next(self.model.parameters()).device)
+        weights: list[Tensor] = []
+        self.model.encode(batch.ids, batch.types, batch.segments, weights)
+        named = {name: w[0].float().cpu() for name, w in zip(self.model.attention_names, weights, strict=True)}
+        return Attention(self.tokenizer.pieces(batch.ids.tolist()), [], named)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        longest: int = self.model.config.max_length
+        return longest
+
+    def _texts(self, inputs: Sequence[str]) -> list[list[str]]:
+        if TEXTS[self.answers.kind] == 1:
+            return [[text] for text in inputs]
+        pairs = [text.split("\t", 1) for text in inputs]
+        for number, pair in enumerate(pairs, 1):
+            if len(pair) == 1:
+                raise TransductError(f"input {number}: found one text, expected two with a tab between: {pair[0]:.40}")
+        return pairs
+
+    @torch.inference_mode()
+    def _outputs(self, texts: list[list[str]], options: Mapping[str, Any]) -> tuple[list[list[Tensor]], int]:
+        """The scores of each piece of each example, (1, labels), (W, labels) or (W, 2); how many were too long."""
+        decoding = record(PredictConfig, {**vars(self.decoding), **options}, "decoding", "predict")
+        encoded, cut = encode(self.tokenizer, self.answers.kind, texts, self.longest)
+        pieces = list(chain.from_iterable(encoded))
+        found = [torch.empty(0)] * len(pieces)
+        device = next(self.model.parameters()).device
+        lengths = [len(piece.first) + len(piece.second) for piece in pieces]
+        for numbers in in_batches(lengths, decoding.batch_tokens):
+            some = [pieces[i] for i in numbers]
+            batch = make_batch([(piece.first, piece.second, piece.starts, []) for piece in some]).to(device)
+            scores = scores_of(self.model, batch).float().cpu()
+            match self.model.config.head:
+                case "sequence":
+                    parts = list(torch.split(scores, 1))
+                case "tokens":
+                    parts = list(torch.split(scores, [len(piece.starts) for piece in some]))
+                case _:
+                    each = zip(torch.split(scores, [lengths[i] for i in numbers]), some, strict=True)
+                    parts = [torch.stack((part[p.starts, 0], part[p.ends, 1]), 1) for part, p in each]
+            for number, part in zip(numbers, parts, strict=True):
+                found[number] = part
+        rest = iter(found)
+        return [list(islice(rest, len(each))) for each in encoded], cut
+
+    def _answer(self, texts: list[str], outputs: list[Tensor]) -> str:
+        if self.answers.kind != "span":
+            return " ".join(self.answers.labels[i] for scores in outputs for i in scores.argmax(1).tolist())
+        if not outputs:
+            return ""
+        first, last = best_span(outputs[0])
+        return " ".join(texts[-1].split()[first : last + 1])
+
+    def _scores(self, found: Sequence[str], answers: Sequence[str]) -> Scores:
+        if self.answers.kind == "span":
+            return span_scores(found, answers)
+        if self.answers.kind == "tokens":
+            found, answers = ([tag for tags in each for tag in tags.split()] for each in (found, answers))
+        return label_scores(found, answers)
+
+
+def make_batch(rows: Sequence[tuple[Any, Any, Any, Any]]) -> Batch:
+    """Rows of (first, second, places, labels), places counted from a row's own begin, as a batch."""
+    first, second, places, labels = zip(*rows, strict=True)
+    sizes = torch.tensor([(len(a), len(b)) for a, b in zip(first, second, strict=True)])  # (B, 2)
+    segments = Segments.of(sizes.sum(1).tolist())
+    offsets = segments.offsets.tolist()
+    return Batch(
+        _flat([part for pair in zip(first, second, strict=True) for part in pair]),
+        torch.arange(2).repeat(len(rows)).repeat_interleave(sizes.flatten()),
+        segments,
+        _flat([np.asarray(each) + offset for each, offset in zip(places, offsets)]),
+        _flat(labels),
+    )
+
+
+def _flat(parts: Sequence[Any]) -> Tensor:
+    return torch.from_numpy(np.concatenate(parts).astype(np.int64))
+
+
+def scores_of(model: Any, batch: Batch) -> Tensor:
+    """The scores of each label, (B, labels) or (A, labels), or of each token as a span's first and last, (N, 2)."""
+    x = model.encode(batch.ids, batch.types, batch.segments)
+    match model.config.head:
+        case "sequence":
+            return model.classify(x, batch.segments)
+        case "tokens":
+            return model.tag(x.index_select(0, batch.places))
+        case _:
+            return model.span(x)
+
+
+def best_span(scores: Tensor) -> tuple[int, int]:
+    """The first and the last word of the likeliest span of at most `LONGEST_SPAN`: (W, 2) -> two numbers."""
+    total = scores[:, None, 0] + scores[None, :, 1]  # (W, W)
+    allowed = torch.ones_like(total, dtype=torch.bool).triu().tril(LONGEST_SPAN - 1)
+    return divmod(int(total.masked_fill(~allowed, float("-inf")).argmax()), len(scores))
+
+
+def encode(
+    tokenizer: Tokenizer, kind: Kind, examples: Sequence[Sequence[str]], max_length: int
+) -> tuple[list[list[Encoded]], int]:
+    """What the model reads of each example's texts, and how many were too long for one sequence.
+
+    Words to tag come in as many pieces as they need; what else is too long is cut. No words, nothing to read.
+    """
+    last = [texts[-1] for texts in examples]
+    pieces: list[list[list[list[int]]]]  # of each example, of each of its pieces, of each word the ids
+    if kind in ("tokens", "span"):
+        coded = iter(tokenizer.encode([word for text in last for word in text.split()]))
+        words = [list(islice(coded, len(text.split()))) for text in last]
+        pieces = [_pieces(each, max_length - 2) if kind == "tokens" else [each] if each else [] for each in words]
+    else:  # of a label the one word is the text
+        pieces = [[[ids]] for ids in tokenizer.encode(last)]
+    flat = [list(chain.from_iterable(piece)) for piece in chain.from_iterable(pieces)]
+    if not flat:
+        return [[] for _ in examples], 0
+    if TEXTS[kind] == 2:
+        others = tokenizer.encode([texts[0] for texts, each in zip(examples, pieces, strict=True) for _ in each])
+        tokens, types, segments, cut = encoder_input(others, flat, max_length)
+    else:
+        tokens, types, segments, cut = encoder_input(flat, None, max_length)
+    lengths = segments.lengths.tolist()
+    made = map(_encoded, torch.split(tokens, lengths), torch.split(types, lengths), chain(*pieces))
+    return [list(islice(made, len(each))) for each in pieces], cut + sum(len(each) > 1 for each in pieces)
+
+
+def _encoded(tokens: Tensor, types: Tensor, words: list[list[int]]) -> Encoded:
+    """A sequence and the words of its last text, as far as the sequence holds them."""
+    ids, second = tokens.tolist(), int(types.sum())
+    size = len(ids) - second
+    begin, end = size if second else 1, len(ids) - 1
+    borders = list(accumulate(map(len, words), initial=begin))
+    held = [(start, min(stop, end) - 1) for start, stop in pairwise(borders) if start < end]
+    return Encoded(ids[:size], ids[size:], [start for start, _ in held], [last for _, last in held])
+
+
+def _pieces(words: list[list[int]], room: int) -> list[list[list[int]]]:
+    """Words in runs of at most `room` tokens; one that is longer is alone."""
+    pieces: list[list[list[int]]] = []
+    size = 0
+    for word in words:
+        if not pieces or size + len(word) > room:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(word)
+        size += len(word)
+    return pieces
+
+
+def labels_of(kind: Kind, texts: Sequence[str], answer: str, place: str) -> list[str]:
+    """The labels in an answer: one, or one a word, or none; `place` is for messages."""
+    if kind == "span":
+        return []
+    if kind != "tokens":
+        if not answer.strip():
+            raise TransductError(f"{place}: found no label, expected one; mend the row or set columns")
+        return [answer]
+    words, tags = len(texts[0].split()), answer.split()
+    if words != len(tags):
+        raise TransductError(f"{place}: found {words} words and {len(tags)} tags, expected one a word; mend the row")
+    return tags
+
+
+def check_labels(answers: Answers, data: Examples, name: str) -> None:
+    """Refuse an answer that does not fit its text, or that no example of training has."""
+    known = set(answers.labels)
+    for number, (text, answer) in enumerate(zip(*data, strict=True), 1):
+        place = f"{name}, row {number}"
+        for label in labels_of(answers.kind, [text], answer, place):
+            if label not in known:
+                remedy = "mend the row, or train on rows that have it"
+                raise TransductError(
+                    f"{place}: unknown label '{label}'; training has: {', '.join(answers.labels)}; {remedy}"
+                )

@@ -1,0 +1,439 @@
+"""Language modelling: a text to a model that predicts each token of it from those before, and so goes on from prompts.
+
+A text is its lines, each ended by the end token, which stands for the line feed. It is read after an end token, as
+if a line had just been finished, and at most `context` tokens of it are seen at once. Let N be the tokens of a batch.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduct.config import Recipe, record
+from transduct.data.batching import Indices, plan
+from transduct.data.batching import load as load_batches
+from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
+from transduct.data.text import CHUNK, TextSource, read_rows
+from transduct.data.tokenizer import Side, Tokenizer, sample
+from transduct.decoding import engine
+from transduct.decoding.engine import DecodingConfig
+from transduct.decoding.search import FixedLength
+from transduct.errors import TransductError
+from transduct.functional.losses import projected_cross_entropy
+from transduct.functional.segments import Segments
+from transduct.models.gpt import GPT, SIZES, Config
+from transduct.tasks.base import Notify, Report
+from transduct.tasks.text import (
+    TOKENIZER,
+    card,
+    check_sizes,
+    files_said,
+    read_weights,
+    run_tokenizer,
+    start_from,
+    write_model,
+)
+from transduct.training import checkpoint as files
+from transduct.training.trainer import Terms, TrainingConfig
+
+END = Tokenizer.END
+DERIVED = {"vocabulary_size": "tokenizer.size", "max_length": "data.context"}  # of the model, and what decides it
+SAMPLED_LINES = 1_000_000  # that the vocabulary is learnt from
+SHOWN = 100  # tokens written to show how the model is doing
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """The `data` section of a recipe for plain text, given as files of `text` or as one column of `pairs`."""
+
+    train: list[TextSource]
+    valid: TextSource | None = None
+    test: TextSource | None = None
+    root: str = "."
+    context: int = 256
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise ValueError("train is empty; name at least one text")
+        for source in [*self.train, *filter(None, (self.valid, self.test))]:
+            if source.width != 1:
+                raise ValueError(f"a corpus gives {source.width} texts a row, must be 1: give text, or name one column")
+            if source.weight != 1.0:
+                raise ValueError(f"weight is {source.weight}, must be 1: an epoch shows every token once")
+        for name, least in (("context", 2), ("workers", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
+
+    def lines(self, source: TextSource) -> Iterator[str]:
+        """The lines of a text, blank ones too."""
+        return (row[0] for row in read_rows(source, Path(self.root)))
+
+
+@dataclass(frozen=True)
+class SectionConfig:
+    """The part of the `model` section that is no part of the model: a named size, a model directory to start from."""
+
+    size: Literal["tiny", "small", "base"] | None = None
+    start_from: str | None = None
+
+
+@dataclass(frozen=True)
+class WritingConfig(DecodingConfig):
+    """How a text is gone on with; `length` is how many tokens to write, line feeds included."""
+
+    length: int = 200
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.length < 1:
+            raise ValueError(f"length is {self.length}, must be at least 1")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tokens of windows (N,), and the token after each (N,)."""
+
+    inputs: Tensor
+    outputs: Tensor
+    segments: Segments
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are predicted."""
+        return self.segments.total
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The loss is an average over tokens."""
+        return {"tokens": float(self.tokens)}
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on a device."""
+        if device == self.inputs.device:
+            return self
+        inputs, outputs = (x.to(device, non_blocking=True) for x in (self.inputs, self.outputs))
+        return Batch(inputs, outputs, self.segments.to(device))
+
+
+@dataclass(frozen=True)
+class MakeBatch:
+    """Window numbers to a batch, by nothing but the cuts of the epoch; see `windows`.
+
+    The corpus holds the text in rows of `context` tokens, of which a window touches two at most.
+    """
+
+    corpus: Corpus
+    cuts: Indices
+    context: int
+
+    def __call__(self, numbers: Indices) -> Batch:
+        starts, stops = self.cuts[numbers], self.cuts[numbers + 1]
+        rows = np.stack((starts, stops), 1) // self.context  # (windows, 2)
+        tokens, lengths = self.corpus.columns(rows.flatten())[0]
+        firsts = (np.cumsum(lengths) - lengths)[::2] + starts % self.context
+        ends = firsts + stops - starts + 1
+        return make_batch([tokens[first:end] for first, end in zip(firsts, ends, strict=True)])
+
+
+def make_batch(runs: Sequence[Any]) -> Batch:
+    """Runs of at least two tokens as a batch: all but the last of each are read, all but the first predicted."""
+    inputs = np.concatenate([run[:-1] for run in runs]).astype(np.int64)
+    outputs = np.concatenate([run[1:] for run in runs]).astype(np.int64)
+    return Batch(torch.from_numpy(inputs), torch.from_numpy(outputs), Segments.of([len(run) - 1 for run in runs]))
+
+
+def windows(total: int, context: int, first: int) -> Indices:
+    """Where to cut a run of tokens: window i reads from cuts[i] on and predicts up to cuts[i + 1].
+
+    The first window predicts `first` tokens, the others `context`, the last what is left: all but token 0, once each.
+    """
+    return np.concatenate(([0], np.arange(first, total - 1, context), [total - 1]))
+
+
+def with_ends(tokenizer: Tokenizer, lines: Sequence[str]) -> list[int]:
+    """The tokens of some lines, an end before each."""
+    return [token for ids in tokenizer.encode(lines) for token in (END, *ids)]
+
+
+def lines_of(ids: Iterable[int]) -> list[list[int]]:
+    """Tokens as lines, the ends between them left out."""
+    lines: list[list[int]] = [[]]
+    for token in ids:
+        if token == END:
+            lines.append([])
+        else:
+            lines[-1].append(token)
+    return lines
+
+
+class LanguageModel:
+    """Goes on from prompts and measures texts, with one model and its tokenizer."""
+
+    def __init__(self, model: GPT, tokenizer: Tokenizer, decoding: WritingConfig) -> None:
+        self.model, self.tokenizer, self.decoding = model.eval(), tokenizer, decoding
+        self.context = model.config.max_length
+
+    def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
+        """What comes after each prompt, the prompt itself left out; an empty one begins a line.
+
+        Once the context is full, its last half is the prompt that is gone on from.
+
+        Args:
+            options: fields of `WritingConfig`, such as length=500, temperature=0.8, top_k=10, seed=3.
+
+        Raises:
+            TransductError: an option is unknown or has a wrong value.
+        """
+        decoding = record(WritingConfig, {**vars(self.decoding), **options}, "decoding", "predict")
+        prompts = [with_ends(self.tokenizer, text.split("\n")) for text in inputs]
+        written = self._write(prompts, decoding)
+        return [self._text(prompt, ids) for prompt, ids in zip(prompts, written, strict=True)]
+
+    def evaluate(self, data: Sequence[str], against: "LanguageModel | None" = None, **options: Any) -> Report:
+        """The scores of a text, given as its lines, and a sample of how the model goes on from its start.
+
+        Args:
+            against: another model, whose scores the details then hold.
+            options: as for `predict`, of the sample.
+        """
+        length = min(self.decoding.length, SHOWN)
+        decoding = record(WritingConfig, {**vars(self.decoding), "length": length, **options}, "decoding", "evaluate")
+        run = with_ends(self.tokenizer, [*data, ""])
+        prompt, reference = run[: self.context // 2], run[self.context // 2 :][: decoding.length]
+        [written] = self._write([prompt], decoding)
+        shown = (self._text([], prompt[1:]), self._text(prompt, written), self._text(prompt, reference))
+        details: dict[str, Any] = {"tokens": len(run) - 1, "context": self.context, "samples": [shown]}
+        if against is not None:
+            details["against"] = against.measure(data)
+        return Report(self.measure(data), details, [shown[1]])
+
+    @torch.inference_mode()
+    def measure(self, lines: Sequence[str]) -> dict[str, float]:
+        """Negative log-likelihood of a text, cut into consecutive windows, a token and a character.
+
+        Characters are those of the text as it is given, line feeds included, whatever the tokenizer makes of them; one
+        that it does not know is predicted as the unknown token.
+        """
+        run = with_ends(self.tokenizer, [*lines, ""])
+        cuts = windows(len(run), self.context, self.context)
+        total, device = 0.0, next(self.model.parameters()).device
+        for numbers in engine.in_batches(np.diff(cuts).tolist(), self.decoding.batch_tokens):
+            batch = make_batch([run[cuts[i] : cuts[i + 1] + 1] for i in numbers]).to(device)
+            hidden = self.model.hidden(batch.inputs, batch.segments)
+            total += float(projected_cross_entropy(hidden, self.model.output_table, batch.outputs)[1])
+        nats, characters = total / (len(run) - 1), sum(len(line) + 1 for line in lines)
+        perplexity = math.exp(min(nats, 100.0))
+        return {"nats_per_token": nats, "nats_per_character": total / characters, "perplexity": perplexity}
+
+    def _write(self, prompts: Sequence[list[int]], decoding: WritingConfig) -> list[list[int]]:
+        """The tokens that follow each prompt, as many as are asked for."""
+        runs = [list(prompt) for prompt in prompts]
+        goals = [len(prompt) + decoding.length for prompt in prompts]
+        while unfinished := [i for i, goal in enumerate(goals) if len(runs[i]) < goal]:
+            for batch in engine.in_batches([self.context] * len(unfinished), decoding.batch_tokens):
+                numbers = [unfinished[i] for i in batch]
+                seen = [runs[i] if len(runs[i]) < self.context else runs[i][-(self.context // 2) :] for i in numbers]
+                room = [min(goals[i] - len(runs[i]), self.context - len(p)) for i, p in zip(numbers, seen, strict=True)]
+                for i, ids in zip(numbers, self._go_on(seen, room, decoding), strict=True):
+                    runs[i] += ids
+        return [run[len(prompt) :] for run, prompt in zip(runs, prompts, strict=True)]
+
+    def _go_on(self, prompts: list[list[int]], counts: list[int], decoding: WritingConfig) -> list[list[int]]:
+        """So many tokens after each prompt, as fit into the context with it.
+
+        The begin token, which no text holds, ends what is written: the end token is a line feed here.
+        """
+        limits, device = [count + 1 for count in counts], next(self.model.parameters()).device
+        begin, unknown = Tokenizer.BEGIN, Tokenizer.UNKNOWN
+
+        def constrain(numbers: Sequence[int]) -> FixedLength:
+            return FixedLength(begin, [limits[i] for i in numbers for _ in range(decoding.beam)], device)
+
+        known, last = [prompt[:-1] for prompt in prompts], [prompt[-1] for prompt in prompts]
+        found = engine.generate(self.model, known, limits, decoding, last, begin, [unknown], constrain)
+        return [hypotheses[0].tokens for hypotheses in found]
+
+    def _text(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        """The text of some tokens; what stands before them on their first line says whether a word begins there."""
+        start, lines = lines_of(before)[-1], lines_of(ids)
+        known, first, *rest = self.tokenizer.decode([start, [*start, *lines[0]], *lines[1:]])
+        return "\n".join([first[len(known) :], *rest])
+
+
+class LanguageModelingTask:
+    """The five verbs of language modelling, for one recipe in one run directory."""
+
+    def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
+        self.directory, self.notify = directory, notify
+        self.data = record(TextConfig, recipe.data, "data")
+        self.tokenizer_config = record(Side, recipe.tokenizer, "tokenizer")
+        self.training = record(TrainingConfig, recipe.training, "training")
+        self.decoding = record(WritingConfig, recipe.decoding, "decoding")
+        known = {name: value for name, value in recipe.model.items() if name in ("size", "start_from")}
+        section = record(SectionConfig, known, "model")
+        self.start = section.start_from
+        self.model = {**SIZES.get(section.size or "", {}), **{n: v for n, v in recipe.model.items() if n not in known}}
+        config = self._config(1000)  # what is impossible fails here, before anything is written
+        self.recipe = replace(
+            recipe,
+            data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
+            tokenizer=asdict(self.tokenizer_config),
+            model={
+                **({} if self.start is None else {"start_from": self.start}),
+                **{name: value for name, value in asdict(config).items() if name not in DERIVED},
+            },
+            training=asdict(self.training),
+            decoding=asdict(self.decoding),
+        )
+        self.tokenizer: Tokenizer
+        self.corpus: Corpus
+        self._validation: list[str] | None = None
+
+    def prepare(self) -> None:
+        """Read what is short, train the tokenizer if the run has none yet, and prepare the corpus.
+
+        Raises:
+            TransductError: a file is missing, damaged or not UTF-8, or the text is shorter than one window.
+        """
+        data = self.data
+        if data.valid is not None:
+            self._validation = list(data.lines(data.valid))
+        held = None if self.start is None else Path(self.start) / TOKENIZER
+        self.tokenizer = run_tokenizer(self.directory / TOKENIZER, held, self._trained_tokenizer, self.notify)
+        inputs = inputs_of(data, {"the tokenizer": self.tokenizer})
+
+        def fill(folder: Path) -> dict[str, Any]:
+            return write_rows(folder, 1, in_rows(self._tokens(), data.context))
+
+        self.corpus = build(self.directory / "corpus", inputs, fill, self.notify)
+        if self.total <= data.context:
+            raise TransductError(
+                f"{', '.join(self._files())}: {self.total - 1} tokens of text, expected at least a window of "
+                f"{data.context}; give more text, or set data.context lower"
+            )
+
+    @property
+    def total(self) -> int:
+        """Tokens of the corpus, the end before the text among them."""
+        return int(self.corpus.lengths.sum())
+
+    def _trained_tokenizer(self) -> Tokenizer:
+        config = self.tokenizer_config
+        return Tokenizer.train(sample(self._lines(), SAMPLED_LINES), config.kind, config.size)
+
+    def _tokens(self) -> Iterator[Indices]:
+        """The text in parts, an end before it."""
+        lines = self._lines()
+        while chunk := list(islice(lines, CHUNK)):
+            yield np.array(with_ends(self.tokenizer, chunk), np.int32)
+        yield np.array([END], np.int32)
+
+    def _lines(self) -> Iterator[str]:
+        return chain.from_iterable(self.data.lines(source) for source in self.data.train)
+
+    def _files(self) -> list[str]:
+        return [name for source in self.data.train for name in source.files()]
+
+    def build_model(self) -> GPT:
+        """The model of the recipe for the tokenizer's vocabulary, begun from another's weights if it says so."""
+        model = GPT(self._config(self.tokenizer.size))
+        if self.start is not None:
+            start_from(model, Path(self.start), self.notify)
+        return model
+
+    def _config(self, vocabulary_size: int) -> Config:
+        if given := [name for name in DERIVED if name in self.model]:
+            raise TransductError(f"recipe: model.{given[0]} cannot be set; set {DERIVED[given[0]]}")
+        sizes = {"vocabulary_size": vocabulary_size, "max_length": self.data.context}
+        config = record(Config, {**self.model, **sizes}, "model")
+        try:
+            with torch.device("meta"):
+                GPT(config)
+        except ValueError as error:  # widths that do not fit together
+            raise TransductError(f"recipe: model: {error}") from error
+        return config
+
+    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
+        """This rank's batches of an epoch, from number `start` on. Where windows begin is drawn anew each epoch."""
+        if split != "train":
+            raise TransductError(f"unknown split '{split}'; language modelling has batches of 'train'")
+        config, context = self.training, self.data.context
+        cuts = windows(self.total, context, Random(f"{config.seed}/{epoch}").randint(1, context))
+        order = plan(np.diff(cuts), config.seed, epoch, config.batch_tokens)
+        return load_batches(order, MakeBatch(self.corpus, cuts, context), start, rank, world, self.data.workers)
+
+    def loss(self, model: GPT, batch: Batch) -> Terms:
+        """Cross-entropy, summed over tokens."""
+        hidden = model.hidden(batch.inputs, batch.segments)
+        smoothing = self.training.label_smoothing
+        loss, _ = projected_cross_entropy(hidden, model.output_table, batch.outputs, smoothing)
+        return {"tokens": (loss, batch.counts["tokens"], 1.0)}
+
+    def evaluate(self, model: GPT, data: Sequence[str] | None = None) -> Report:
+        """The scores of a text, given as its lines, or of the validation text; and a sample."""
+        lines = self._validation if data is None else data
+        return Report({}) if lines is None else self._in_use(model).evaluate(lines)
+
+    def predict(self, model: GPT, inputs: Sequence[str]) -> list[str]:
+        """What comes after each prompt."""
+        return self._in_use(model).predict(inputs)
+
+    def _in_use(self, model: GPT) -> LanguageModel:
+        return LanguageModel(model, self.tokenizer, self.decoding)
+
+    def save(self, model: GPT, directory: Path, log: Mapping[str, Any]) -> None:
+        """Write the model directory, with the scores of the final weights on its card."""
+        made_of = f"{self.total - 1:,} tokens {files_said(self._files(), {})}"
+        how = f", in consecutive windows of {self.data.context} tokens"
+        about = card("Language model", made_of, self.training, self.evaluate(model).scores, log, how)
+        settings = {"decoding": asdict(self.decoding)}
+        write_model(directory, "language_modeling", model, settings, [self.directory / TOKENIZER], about)
+
+
+def in_rows(parts: Iterable[Indices], size: int) -> Iterator[list[Ragged]]:
+    """A run of tokens that comes in parts, in rows of `size`; the last holds what is left."""
+    rest = np.zeros(0, np.int32)
+    for part in parts:
+        rest = np.concatenate((rest, part))
+        count = len(rest) // size
+        if count:
+            yield [(rest[: count * size], np.full(count, size))]
+            rest = rest[count * size :]
+    if len(rest):
+        yield [(rest, np.array([len(rest)]))]
+
+
+def create(recipe: Recipe, directory: Path, notify: Notify) -> LanguageModelingTask:
+    """The task of a recipe."""
+    return LanguageModelingTask(recipe, directory, notify)
+
+
+def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> LanguageModel:
+    """The language model in a model directory."""
+    source = str(directory / files.CONFIG)
+    model = GPT(record(Config, config.get("model"), "model", source))
+    decoding = record(WritingConfig, config.get("decoding"), "decoding", source)
+    tokenizer = Tokenizer.load(directory / TOKENIZER)
+    check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
+    read_weights(model, directory, device, precision)
+    return LanguageModel(model, tokenizer, decoding)
+
+
+def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> list[str]:
+    """The lines of a text: of the file given as `source`, or of the recipe's test set."""
+    if files_given.keys() == {"source"}:
+        return [row[0] for row in read_rows(TextSource(text=files_given["source"]), Path())]
+    if files_given:
+        raise TransductError("a language model is measured on one text; give --source and no --reference")
+    data = None if recipe is None else record(TextConfig, recipe.data, "data")
+    if data is None or data.test is None:
+        raise TransductError("the model's recipe names no test set; give --source")
+    return list(data.lines(data.test))

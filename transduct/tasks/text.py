@@ -1,0 +1,162 @@
+"""What tasks over text share: the run's tokenizer, a model to start from, the model directory and its card."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from transduct import __version__
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError
+from transduct.functional.segments import Segments
+from transduct.tasks.base import Notify
+from transduct.training import checkpoint as files
+from transduct.training.trainer import TrainingConfig
+
+TOKENIZER = "tokenizer.json"
+
+
+def run_tokenizer(path: Path, held: Path | None, train: Callable[[], Tokenizer], notify: Notify) -> Tokenizer:
+    """The tokenizer at `path`: that of another model (`held`), or trained; made before step 0 and ever after loaded."""
+    if not path.exists():
+        tokenizer = Tokenizer.load(held) if held else train()
+        beside = path.with_suffix(".part")
+        tokenizer.save(beside)
+        beside.replace(path)
+        notify(
+            f"{path.name}: {tokenizer.size:,} tokens, {f'taken from {held.parent}' if held else 'trained'} and saved"
+        )
+    return Tokenizer.load(path)
+
+
+def start_from(
+    model: nn.Module, directory: Path, notify: Notify, rename: Callable[[dict[str, torch.Tensor]], None] | None = None
+) -> None:
+    """Give `model` the weights of the model in `directory` wherever the names agree; the rest stays as it is.
+
+    Args:
+        rename: changes the other model's weights, by name, before they are compared.
+
+    Raises:
+        TransductError: no name agrees, or a weight has another shape.
+    """
+    held = files.read_tensors(directory / files.WEIGHTS)
+    if rename is not None:
+        rename(held)
+    own = files.weights_of(model)
+    taken = [name for name in own if name in held]
+    if not taken:
+        raise TransductError(f"{directory}: shares no weight with this model; start from a model of the same family")
+    with torch.no_grad():
+        for name in taken:
+            if own[name].shape != held[name].shape:
+                raise TransductError(
+                    f"{directory}: weight '{name}' is {tuple(held[name].shape)}, this model's is "
+                    f"{tuple(own[name].shape)}; give this model the sizes of that one"
+                )
+            own[name].copy_(held[name])
+    notify(f"started from {directory}: {len(taken)} of {len(own)} weights taken, the rest is new")
+
+
+def encoder_input(
+    first: Sequence[Sequence[int]], second: Sequence[Sequence[int]] | None, max_length: int
+) -> tuple[Tensor, Tensor, Segments, int]:
+    """What BERT reads: BEGIN text END, or BEGIN first END second END, of each example, one after the other.
+
+    Of an example that is longer than `max_length` the longer text loses its end, token by token (Devlin et al. 2019).
+
+    Returns:
+        Tokens (N,); their types (N,), 1 from the second text on; the segments; and how many examples were cut.
+    """
+    room = max_length - (2 if second is None else 3)
+    parts: list[Sequence[int]] = []
+    sizes, cut = [], 0  # tokens of type 0 and of type 1 in each example
+    for number, one in enumerate(first):
+        two = [] if second is None else second[number]
+        kept_two = min(len(two), max(room // 2, room - len(one)))
+        kept_one = min(len(one), room - kept_two)
+        cut += kept_one + kept_two < len(one) + len(two)
+        parts += [[Tokenizer.BEGIN], one[:kept_one], [Tokenizer.END]]
+        if second is not None:
+            parts += [two[:kept_two], [Tokenizer.END]]
+        sizes.append((kept_one + 2, 0 if second is None else kept_two + 1))
+    tokens = torch.from_numpy(np.concatenate(parts).astype(np.int64))
+    types = torch.arange(2).repeat(len(sizes)).repeat_interleave(torch.tensor(sizes).flatten())
+    return tokens, types, Segments.of([sum(pair) for pair in sizes]), cut
+
+
+def write_model(
+    directory: Path, task: str, model: Any, settings: Mapping[str, Any], tokenizers: Sequence[Path], card: str
+) -> None:
+    """Write a model directory; `settings` joins the task's name and the model's configuration in `config.json`."""
+    config = {
+        "format": files.FORMAT,
+        "task": task,
+        "transduct": __version__,
+        "model": asdict(model.config),
+        **settings,
+    }
+    content = {
+        files.CONFIG: json.dumps(config, indent=1, ensure_ascii=False).encode(),
+        files.WEIGHTS: files.pack(files.weights_of(model)),
+        "card.md": card.encode(),
+    }
+    files.write_directory(directory, content | {path.name: path.read_bytes() for path in tokenizers})
+
+
+def read_weights(model: nn.Module, directory: Path, device: torch.device, precision: str) -> None:
+    """Fill `model` with the weights of a model directory and put it on a device, ready to be used."""
+    path = directory / files.WEIGHTS
+    with torch.no_grad():
+        files.load_weights(model, files.read_tensors(path), path)
+    model.to(device, torch.bfloat16 if precision == "bfloat16" else torch.float32).eval()
+
+
+def check_sizes(directory: Path, tokenizers: Sequence[int], model: Sequence[int]) -> None:
+    """Refuse tokenizers that are not the model's."""
+    if list(tokenizers) != list(model):
+        found, expected = (" and ".join(map(str, sizes)) for sizes in (tokenizers, model))
+        raise TransductError(
+            f"{directory}: the tokenizers hold {found} tokens, the model {expected}; "
+            "they do not belong together: copy the model again"
+        )
+
+
+def card(
+    title: str,
+    made_of: str,
+    training: TrainingConfig,
+    scores: Mapping[str, float],
+    log: Mapping[str, Any],
+    how: str = "",
+) -> str:
+    """What a model was trained on and how well it does, for whoever is handed its directory.
+
+    Args:
+        made_of: "1,000 pairs from a.de, a.en (left out: none)".
+        how: how the scores were measured.
+    """
+    rows = "\n".join(f"| {name} | {value:.4g} |" for name, value in scores.items())
+    return f"""# {title}
+
+Trained with transduct {__version__} on {made_of},
+{log["step"]:,} steps of at most {training.batch_tokens * training.accumulate:,} tokens, {log["seconds"]:.0f} s,
+seed {training.seed}, {training.precision}.
+
+Scores of the final weights on the validation set{how}:
+
+| score | value |
+| --- | --- |
+{rows}
+"""
+
+
+def files_said(names: Sequence[str], dropped: Mapping[str, int]) -> str:
+    """ "from a.de, a.en (left out: 3 empty)"."""
+    left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items() if count)
+    return f"from {', '.join(names) or 'a generated corpus'} (left out: {left_out or 'none'})"

@@ -1,0 +1,428 @@
+"""Text classification: a label for a text or a pair of texts, a tag for each word, or the words that answer a question.
+
+What is asked follows `data.kind`; the model is a BERT with the head for it (Devlin et al. 2019, figure 4).
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b, file_digest
+from itertools import chain, islice
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduct.config import Recipe, record
+from transduct.data.batching import Indices, plan
+from transduct.data.batching import load as load_batches
+from transduct.data.corpus import Corpus, Ragged, build, write_rows
+from transduct.data.text import CHUNK, TextSource, read_rows
+from transduct.data.tokenizer import Tokenizer, TokenizerConfig, sample
+from transduct.errors import TransductError
+from transduct.functional.losses import label_smoothed_cross_entropy
+from transduct.functional.segments import flatten, pad
+from transduct.models.bert import SIZES, Bert, Config
+from transduct.tasks.base import Notify, Report
+from transduct.tasks.classifier import (
+    TEXTS,
+    Answers,
+    Batch,
+    Classifier,
+    Encoded,
+    Examples,
+    Kind,
+    PredictConfig,
+    check_labels,
+    encode,
+    labels_of,
+    make_batch,
+    scores_of,
+)
+from transduct.tasks.text import TOKENIZER, card, files_said, run_tokenizer, start_from, write_model
+from transduct.training.trainer import Terms, TrainingConfig
+
+LABELS = "labels.json"
+# What other sections say of the model, and which.
+DERIVED = {
+    "vocabulary_size": "tokenizer.size",
+    "max_length": "data.max_length",
+    "head": "data.kind",
+    "labels": "data.train",
+}
+OF_SECTION = ("size", "start_from")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The `data` section of a recipe for text classification.
+
+    A row is a text and its label (`sequence`), two texts and a label (`pair`), words and as many tags, with blanks
+    between (`tokens`), or a question, a text and the words of the text that answer (`span`). `max_length` counts the
+    tokens of a sequence with its begin and ends; what is longer is cut, or tagged in pieces.
+    """
+
+    kind: Kind
+    train: list[TextSource]
+    valid: TextSource | None = None
+    test: TextSource | None = None
+    root: str = "."
+    max_length: int = 128
+    drop_duplicates: bool = False
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise ValueError("train is empty; name at least one corpus")
+        texts = TEXTS[self.kind]
+        for corpus in [*self.train, *filter(None, (self.valid, self.test))]:
+            if corpus.width != texts + 1:
+                expected = f"a row of kind '{self.kind}' has {texts + 1}, the answer last; set columns"
+                raise ValueError(f"a corpus gives {corpus.width} texts a row; {expected}")
+            if corpus.alternatives:
+                raise ValueError("alternatives are references of a translation; here a row has one answer")
+        if self.max_length < 1 + 2 * texts:
+            raise ValueError(f"max_length is {self.max_length}, must be at least {1 + 2 * texts} for '{self.kind}'")
+        if self.workers < 0:
+            raise ValueError(f"workers is {self.workers}, must be at least 0")
+
+
+@dataclass(frozen=True)
+class SectionConfig:
+    """The part of the `model` section that is no part of the model: a named size, a model directory to start from."""
+
+    size: Literal["tiny", "small", "base"] | None = None
+    start_from: str | None = None
+
+
+@dataclass(frozen=True)
+class MakeBatch:
+    """Example numbers to a batch, by nothing but (seed, epoch, example), in this process or in a loader's worker."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    max_length: int
+    dropout: float
+    seed: int
+    epoch: int
+
+    def __call__(self, numbers: Indices) -> Batch:
+        columns = [np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in self.corpus.columns(numbers)]
+        rows = zip(*columns, strict=True)
+        if not self.dropout:
+            return make_batch(list(rows))
+        return make_batch([self._drawn(number, *row) for number, row in zip(numbers.tolist(), rows, strict=True)])
+
+    def _drawn(self, number: int, first: Any, second: Any, places: Any, labels: Any) -> tuple[Any, Any, Any, Any]:
+        """A row with its words cut anew; where that makes it too long, as it was."""
+        generator = Random(f"{self.seed}/{self.epoch}/{number}")
+        drawn = [self.tokenizer.resegment(part.tolist(), self.dropout, generator) for part in (first, second)]
+        if len(drawn[0]) + len(drawn[1]) > self.max_length:
+            return first, second, places, labels
+        return *drawn, places, labels
+
+
+def span_loss(scores: Tensor, batch: Batch, smoothing: float) -> Tensor:
+    """Label-smoothed cross-entropy of first and last tokens, (N, 2) -> (), among those of each second text."""
+    candidates = pad((batch.types == 1) & (batch.ids != Tokenizer.END), batch.segments)[..., None]  # (B, L, 1)
+    logits = pad(scores, batch.segments).masked_fill(~candidates, float("-inf"))  # (B, L, 2)
+    log_probabilities = logits.log_softmax(1)
+    right = flatten(log_probabilities, batch.segments).index_select(0, batch.places)  # (A, 2)
+    uniform = log_probabilities.masked_fill(~candidates, 0.0).sum(1) / candidates.sum(1)  # (B, 2)
+    return -(1.0 - smoothing) * (right[0::2, 0].sum() + right[1::2, 1].sum()) - smoothing * uniform.sum()
+
+
+def read_examples(source: TextSource, data: DataConfig) -> Iterator[tuple[list[str], str, list[str]]]:
+    """The texts of each row, its answer, and the labels in it."""
+    name = _name(source)
+    for number, (*texts, answer) in enumerate(read_rows(source, Path(data.root)), 1):
+        yield texts, answer, labels_of(data.kind, texts, answer, f"{name}, row {number}")
+
+
+def inputs_and_answers(source: TextSource, root: Path) -> Examples:
+    """The inputs of a corpus, where there are two texts with a tab between them, and the answers."""
+    rows = list(read_rows(source, root))
+    return ["\t".join(text.replace("\t", " ") for text in texts) for *texts, _ in rows], [row[-1] for row in rows]
+
+
+def _name(source: TextSource) -> str:
+    return ", ".join(source.files()) or "the generated corpus"
+
+
+def find_run(words: Sequence[str], run: Sequence[str]) -> tuple[int, int] | None:
+    """Where a run of words first stands among others, its first and last place."""
+    starts = (i for i in range(len(words) - len(run) + 1) if words[i : i + len(run)] == run)
+    start = next(starts, None) if run else None
+    return None if start is None else (start, start + len(run) - 1)
+
+
+class Rows:
+    """The training examples as rows of first, second, places and labels (see `MakeBatch`), read as a stream.
+
+    `dropped` counts what is left out, `cut` what is too long for one sequence; `weights` says how often an epoch shows
+    the rows from start to stop.
+    """
+
+    def __init__(self, data: DataConfig, tokenizer: Tokenizer, labels: Sequence[str]) -> None:
+        self.data, self.tokenizer = data, tokenizer
+        self.ids = {label: number for number, label in enumerate(labels)}
+        self.dropped = dict.fromkeys(("empty", "duplicate", "answer_not_found"), 0)
+        self.weights: list[tuple[int, int, float]] = []
+        self.cut = 0
+        self._seen: set[bytes] = set()
+
+    def chunks(self) -> Iterator[list[Ragged]]:
+        """The columns of the rows that are kept."""
+        count = 0
+        for source in self.data.train:
+            start, stream = count, read_examples(source, self.data)
+            while chunk := list(islice(stream, CHUNK)):
+                kept = [example for example in chunk if self._keep(*example[:2])]
+                encoded, cut = encode(
+                    self.tokenizer, self.data.kind, [texts for texts, _, _ in kept], self.data.max_length
+                )
+                self.cut += cut
+                rows = [
+                    row for example, pieces in zip(kept, encoded, strict=True) for row in self._rows(*example, pieces)
+                ]
+                if rows:
+                    yield [_ragged(column) for column in zip(*rows, strict=True)]
+                count += len(rows)
+            self.weights.append((start, count, source.weight))
+
+    def _keep(self, texts: list[str], answer: str) -> bool:
+        if not all(map(str.strip, texts)):
+            self.dropped["empty"] += 1
+            return False
+        if not self.data.drop_duplicates:
+            return True
+        digest = blake2b("\n".join([*texts, answer]).encode(), digest_size=8).digest()
+        known = digest in self._seen
+        self._seen.add(digest)
+        self.dropped["duplicate"] += known
+        return not known
+
+    def _rows(
+        self, texts: list[str], answer: str, labels: list[str], pieces: list[Encoded]
+    ) -> list[tuple[list[int], ...]]:
+        """One row for each piece of an example."""
+        if self.data.kind == "span":
+            [piece] = pieces
+            run = find_run(texts[-1].split(), answer.split())
+            if run is None or run[1] >= len(piece.starts):
+                self.dropped["answer_not_found"] += 1
+                return []
+            return [(piece.first, piece.second, [piece.starts[run[0]], piece.ends[run[1]]], [])]
+        ids = iter([self.ids[label] for label in labels])
+        if self.data.kind == "tokens":
+            return [(p.first, p.second, p.starts, list(islice(ids, len(p.starts)))) for p in pieces]
+        [piece] = pieces
+        return [(piece.first, piece.second, [0], list(ids))]
+
+
+def _ragged(lists: Sequence[Sequence[int]]) -> Ragged:
+    return np.fromiter(chain.from_iterable(lists), np.int32), np.fromiter(map(len, lists), np.int64)
+
+
+def prepare(data: DataConfig, tokenizer: Tokenizer, directory: Path, notify: Notify) -> Corpus:
+    """The training examples as a corpus, and in its folder the labels.
+
+    Raises:
+        TransductError: a file cannot be read, an answer does not fit its text, all labels are one, nothing is left.
+    """
+
+    def fill(folder: Path) -> dict[str, Any]:
+        examples = chain.from_iterable(read_examples(source, data) for source in data.train)
+        labels = sorted({label for texts, _, found in examples if all(map(str.strip, texts)) for label in found})
+        if len(labels) == 1:
+            raise TransductError(f"found one label to train on ('{labels[0]}'), expected at least 2; check data.train")
+        (folder / LABELS).write_text(json.dumps(labels, ensure_ascii=False), encoding="utf-8")
+        rows = Rows(data, tokenizer, labels)
+        manifest = write_rows(folder, 4, rows.chunks())
+        said = files_said([name for source in data.train for name in source.files()], rows.dropped)
+        if not manifest["rows"]:
+            raise TransductError(f"no example is left to train on {said}; check data.train")
+        cut = f"; {rows.cut:,} longer than {data.max_length} tokens" if rows.cut else ""
+        notify(f"corpus prepared: {manifest['rows']:,} examples {said}{cut}")
+        return manifest | {"weights": rows.weights, "dropped": rows.dropped}
+
+    return build(directory, _inputs(data, tokenizer), fill, notify)
+
+
+def _inputs(data: DataConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    """All that decides what the corpus holds, by the name a message can use."""
+    inputs = {key: value for key, value in asdict(data).items() if key not in ("valid", "test", "root", "workers")}
+    inputs["the tokenizer"] = tokenizer.digest
+    for name in chain.from_iterable(source.files() for source in data.train):
+        path = Path(data.root) / name
+        try:
+            with path.open("rb") as file:
+                inputs[f"file {name}"] = file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            reason = error.strerror
+            raise TransductError(f"{path}: cannot be read ({reason}); correct data.train or data.root") from error
+    return inputs
+
+
+class TextClassificationTask:
+    """The five verbs of text classification, for one recipe in one run directory."""
+
+    def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
+        self.directory, self.notify = directory, notify
+        self.data = record(DataConfig, recipe.data, "data")
+        self.tokenizer_config = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
+        self.training = record(TrainingConfig, recipe.training, "training")
+        self.decoding = record(PredictConfig, recipe.decoding, "decoding")
+        self.model, self.start = recipe.model, _section(recipe.model).start_from
+        if not self.tokenizer_config.shared:
+            raise TransductError("recipe: tokenizer.shared is false, but a classifier has one; set it to true")
+        if self.tokenizer_config.dropout and self.data.kind in ("tokens", "span"):
+            raise TransductError(
+                f"recipe: tokenizer.dropout is {self.tokenizer_config.dropout}, must be 0 where data.kind is "
+                f"'{self.data.kind}', for it would move the tokens that answers stand at"
+            )
+        config = self._config(1000, 2)  # what is impossible fails here, before anything is written
+        self.recipe = replace(
+            recipe,
+            data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
+            tokenizer=asdict(self.tokenizer_config),
+            model={
+                **({} if self.start is None else {"start_from": self.start}),
+                **{name: value for name, value in asdict(config).items() if name not in DERIVED},
+            },
+            training=asdict(self.training),
+            decoding=asdict(self.decoding),
+        )
+        self.tokenizer: Tokenizer
+        self.corpus: Corpus
+        self.answers: Answers
+        self._validation: Examples | None = None
+
+    def prepare(self) -> None:
+        """Train the tokenizer if the run has none yet, and prepare the corpus if it is not there as it should be.
+
+        What is short is read first, and its labels are compared with those of training, so that a mistake in it is
+        found before hours of work.
+        """
+        data = self.data
+        short = [(each, inputs_and_answers(each, Path(data.root))) for each in (data.valid, data.test) if each]
+        held = None if self.start is None else Path(self.start) / TOKENIZER
+        self.tokenizer = run_tokenizer(self.directory / TOKENIZER, held, self._trained_tokenizer, self.notify)
+        self.corpus = prepare(data, self.tokenizer, self.directory / "corpus", self.notify)
+        labels = json.loads((self.corpus.directory / LABELS).read_text(encoding="utf-8"))
+        self.answers = Answers(data.kind, labels)
+        for source, examples in short:
+            check_labels(self.answers, examples, _name(source))
+        self._validation = next((examples for source, examples in short if source is data.valid), None)
+
+    def _trained_tokenizer(self) -> Tokenizer:
+        config = self.tokenizer_config
+        rows = chain.from_iterable(read_examples(source, self.data) for source in self.data.train)
+        texts = sample((text for texts, _, _ in rows for text in texts), config.sample)
+        return Tokenizer.train(texts, config.kind, config.size)
+
+    def build_model(self) -> Bert:
+        """The model of the recipe for the tokenizer and the labels, begun from another's weights if it says so."""
+        model = Bert(self._config(self.tokenizer.size, len(self.answers.labels)))
+        if self.start is not None:
+            start_from(model, Path(self.start), self.notify)
+        return model
+
+    def _config(self, vocabulary_size: int, labels: int) -> Config:
+        head = "sequence" if self.data.kind == "pair" else self.data.kind
+        derived = {
+            "vocabulary_size": vocabulary_size,
+            "max_length": self.data.max_length,
+            "head": head,
+            "labels": labels,
+        }
+        return model_config(self.model, derived)
+
+    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
+        """This rank's batches of an epoch of the training corpus, from number `start` on."""
+        if split != "train":
+            raise TransductError(f"unknown split '{split}'; text classification has batches of 'train'")
+        config, corpus, dropout = self.training, self.corpus, self.tokenizer_config.dropout
+        order = plan(corpus.lengths[:, :2].sum(1), config.seed, epoch, config.batch_tokens, corpus.weights)
+        make = MakeBatch(corpus, self.tokenizer, self.data.max_length, dropout, config.seed, epoch)
+        return load_batches(order, make, start, rank, world, self.data.workers)
+
+    def loss(self, model: Bert, batch: Batch) -> Terms:
+        """Label-smoothed cross-entropy, summed over labels, or over the first and the last token of each span."""
+        scores, smoothing = scores_of(model, batch).float(), self.training.label_smoothing
+        if self.data.kind == "span":
+            loss = span_loss(scores, batch, smoothing)
+        else:
+            loss = label_smoothed_cross_entropy(scores, batch.labels, smoothing).sum()
+        return {"labels": (loss, batch.counts["labels"], 1.0)}
+
+    def evaluate(self, model: Bert, data: Examples | None = None) -> Report:
+        """Scores on `data`, inputs and their answers, or on the validation set, and a few samples."""
+        data = data or self._validation
+        if data is None:
+            return Report({})
+        report = self._in_use(model).evaluate(data)
+        shown = range(0, len(data[0]), max(1, len(data[0]) // 3))
+        samples = [(data[0][i], report.outputs[i], data[1][i]) for i in list(shown)[:3]]
+        return replace(report, details={**report.details, "samples": samples})
+
+    def predict(self, model: Bert, inputs: Sequence[str]) -> list[str]:
+        """The answer to each input."""
+        return self._in_use(model).predict(inputs)
+
+    def _in_use(self, model: Bert) -> Classifier:
+        return Classifier(model, self.tokenizer, self.answers, self.decoding)
+
+    def save(self, model: Bert, directory: Path, log: Mapping[str, Any]) -> None:
+        """Write the model directory, with the scores of the final weights on its card."""
+        names = [name for source in self.data.train for name in source.files()]
+        made_of = f"{len(self.corpus):,} examples {files_said(names, self.corpus.dropped)}"
+        about = card("Text classifier", made_of, self.training, self.evaluate(model).scores, log)
+        settings = {"answers": asdict(self.answers), "decoding": asdict(self.decoding)}
+        write_model(directory, "text_classification", model, settings, [self.directory / TOKENIZER], about)
+
+
+def model_config(section: Mapping[str, Any], derived: Mapping[str, Any]) -> Config:
+    """The `model` section of a recipe, its size's defaults filled in, and what other sections say of the model."""
+    size = _section(section).size
+    values = {name: value for name, value in section.items() if name not in OF_SECTION}
+    if given := [name for name in DERIVED if name in values]:
+        raise TransductError(f"recipe: model.{given[0]} cannot be set; set {DERIVED[given[0]]}")
+    config = record(Config, {**SIZES.get(size or "", {}), **values, **derived}, "model")
+    try:
+        with torch.device("meta"):
+            Bert(config)
+    except ValueError as error:  # widths that do not fit together
+        raise TransductError(f"recipe: model: {error}") from error
+    return config
+
+
+def _section(section: Mapping[str, Any]) -> SectionConfig:
+    return record(SectionConfig, {name: section[name] for name in OF_SECTION if name in section}, "model")
+
+
+def create(recipe: Recipe, directory: Path, notify: Notify) -> TextClassificationTask:
+    """The task of a recipe."""
+    return TextClassificationTask(recipe, directory, notify)
+
+
+def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> Classifier:
+    """The classifier in a model directory."""
+    return Classifier.load(directory, config, device, precision)
+
+
+def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples:
+    """Inputs and answers: the two files, line by line, or the test set of the recipe."""
+    if files_given.keys() == {"source", "reference"}:
+        pair = TextSource(source=files_given["source"], target=files_given["reference"])
+        rows = list(read_rows(pair, Path()))
+        return [text for text, _ in rows], [answer for _, answer in rows]
+    if files_given:
+        raise TransductError("--source and --reference belong together; give both")
+    data = None if recipe is None else record(DataConfig, recipe.data, "data")
+    if data is None or data.test is None:
+        raise TransductError("the model's recipe names no test set; give --source and --reference")
+    return inputs_and_answers(data.test, Path(data.root))

@@ -34,7 +34,9 @@ from transduct.interfaces.drawing import INK, Line, Picture, Rectangle, Shape, T
 from transduct.interfaces.pictures import CURVE_COLOURS, FAINT, MARGIN, curves, save
 from transduct.models.transformer import SIZES, Config
 from transduct.tasks import base
-from transduct.tasks.translation import family_of, model_config, test_set
+from transduct.tasks.text import ModelSection
+from transduct.tasks.translation import DERIVED, test_set
+from transduct.tasks.translator import FAMILIES
 from transduct.training.checkpoint import write_file
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -190,12 +192,12 @@ def _test_name(recipe: Recipe) -> str:
 def our_size(size: str) -> tuple[int, float]:
     """Parameters, and FLOPs of the training that recipes/wmt14_en_de.yaml prescribes."""
     recipe = load_recipe(RECIPES / "wmt14_en_de.yaml", profile=size)
-    family, section = family_of(recipe.model)
     vocabulary, training = recipe.tokenizer["size"], recipe.training
     derived = {"source_size": vocabulary, "target_size": vocabulary, "max_length": recipe.data["max_length"]}
-    config = model_config(family, section, derived, shared=True)
+    section = ModelSection(recipe.model, FAMILIES, DERIVED)
+    config = section.config(**derived)
     with torch.device("meta"):
-        parameters = sum(p.numel() for p in family.build(config).parameters())
+        parameters = sum(p.numel() for p in section.family.build(config).parameters())
     return parameters, 6.0 * training["steps"] * training["batch_tokens"] * multiply_adds(config, SENTENCE)
 
 

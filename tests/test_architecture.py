@@ -20,18 +20,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "functional": {"functional"},
     "blocks": {"blocks", "functional"},
     "data": {"data", "config", "errors"},
-    "evaluation": {"functional.boxes", "errors"},
+    "evaluation": {"evaluation", "functional.boxes", "errors"},
     "models": {"blocks", "functional"},
     "training": {"training", "config", "errors", "functional"},
     "decoding": {"decoding", "functional", "blocks.attention"},
     "tasks.base": {"config", "errors", "training", "tasks"},  # the folder itself, to list the tasks in it
-    "tasks.translator": {
-        *("config", "errors", "functional", "blocks", "data", "evaluation", "models", "training", "decoding"),
-        "tasks.base",
-    },
     "tasks": {
         *("transduct", "config", "errors", "functional", "blocks", "data", "evaluation", "models", "training"),
-        *("decoding", "tasks.base", "tasks.translator"),
+        *("decoding", "tasks.base", "tasks.text", "tasks.translator", "tasks.classifier"),  # no other task
     },
     "interfaces": {"interfaces", "config", "errors", "tasks", "training", "decoding.engine"},
 }

@@ -363,7 +363,11 @@ DAMAGES = {
     "another version": ("config.json", lambda p: change_config(p, format=99), "format 99, this version reads 1 to 1"),
     "no version": ("config.json", lambda p: change_config(p, format=None), "format None, this version reads 1 to 1"),
     "no task": ("config.json", lambda p: change_config(p, task=None), "no 'task' in it"),
-    "another task": ("config.json", lambda p: change_config(p, task="base"), "unknown task 'base'; known are: language_modeling"),
+    "another task": (
+        "config.json",
+        lambda p: change_config(p, task="base"),
+        "unknown task 'base'; known are: lang",
+    ),
     "no model": ("config.json", lambda p: change_config(p, model=None), "model is empty, expected a mapping"),
     "no weights": ("model.safetensors", lambda path: path.unlink(), "model.safetensors: cannot be read (No such file"),
     "weights cut": ("model.safetensors", truncate, "model.safetensors: not a whole safetensors file"),
@@ -487,7 +491,7 @@ BAD_CALLS = {
     "unknown device": (["recipe.yaml", "training.device=gpu"], "unknown device 'gpu'; known are: auto, cpu, cuda,"),
     "stages": (["recipe.yaml", "stages=[{modell: {}}]"], "unknown key 'stages[0].modell'; did you mean 'model'?"),
     "a stage's key": (["recipe.yaml", "stages=[{}, {model: {x: 1}}]"], "unknown key 'model.x'"),
-    "stage number": (["recipe.yaml", "stages=[{}]", "stages.1.data=1"], "'stages' has no item '1'; it has 1, counted from 0"),
+    "stage number": (["recipe.yaml", "stages=[{}]", "stages.1.data=1"], "'stages' has no item '1'; it has 1, counted"),
 }  # fmt: skip
 
 

@@ -295,7 +295,7 @@ def test_stages_go_on_where_they_were(tmp_path, stop):
 
 
 def test_a_mistake_in_the_last_stage_is_found_before_the_first_is_trained(tmp_path):
-    with pytest.raises(TransductError, match="unknown key 'training.stepps'; did you mean 'steps'"):
+    with pytest.raises(TransductError, match=r"unknown key 'training\.stepps'; did you mean 'steps'"):
         base.train(staged(tmp_path, training={"stepps": 3}), tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
 

@@ -399,7 +399,7 @@ def test_a_recipe_is_resolved_with_every_default(texts, tmp_path):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"model": {"size": "huge"}}, "recipe: model.size is 'huge', expected 'tiny', 'small' or 'base'"),
+        ({"model": {"size": "huge"}}, "recipe: unknown model.size 'huge'; known are: tiny, small, base"),
         ({"model": {"max_length": 9}}, "recipe: model.max_length cannot be set; set data.context"),
         ({"model": {"vocabulary_size": 9}}, "recipe: model.vocabulary_size cannot be set; set tokenizer.size"),
         ({"model": {"d_model": 6, "positions": "rotary"}}, "recipe: model: rotary positions turn pairs of numbers"),

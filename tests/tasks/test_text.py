@@ -1,6 +1,8 @@
 """What tasks over text share: tokenizers made once, weights taken over by name, model directories."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 from tests.helpers import tiny
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
+from transduct.models import rnn, transformer
 from transduct.tasks import text
 from transduct.training import checkpoint as files
 from transduct.training.trainer import TrainingConfig
@@ -80,6 +83,58 @@ def test_a_model_that_shares_nothing_is_refused(tmp_path):
     held = written(tmp_path / "held", torch.nn.Linear(2, 2))
     with pytest.raises(TransductError, match="held: shares no weight with this model; start from a model of the same"):
         text.start_from(tiny(), held, str)
+
+
+FAMILIES = {
+    "transformer": text.Family(transformer.Config, transformer.SIZES, transformer.Transformer),
+    "rnn": text.Family(rnn.Config, rnn.SIZES, rnn.RNN),
+}
+SIZES = {"source_size": 9, "target_size": 9}
+
+
+def section(**values):
+    return text.ModelSection(values, FAMILIES, {"source_size": "tokenizer.size", "target_size": "tokenizer.size"})
+
+
+def test_a_section_is_a_size_and_what_differs_from_it():
+    config = section(size="tiny", d_ff=7).config(**SIZES)
+    assert (config.d_model, config.d_ff, config.source_size) == (128, 7, 9)
+    assert isinstance(section(family="rnn").config(**SIZES), rnn.Config)
+
+
+def test_a_resolved_section_is_read_as_the_same():
+    one = section(family="rnn", size="tiny", start_from="other")
+    two = section(**one.resolved(one.config(**SIZES)))
+    assert two.config(**SIZES) == one.config(**SIZES)
+    assert (two.name, two.start) == ("rnn", Path("other"))
+    assert not SIZES.keys() & one.resolved(one.config(**SIZES)).keys()
+
+
+def test_a_model_is_built_from_the_weights_of_another(tmp_path):
+    held = tiny(seed=3)
+    shape = {name: getattr(held.config, name) for name in ("d_model", "num_heads", "d_ff", "d_k", "max_length")}
+    layers = {"encoder_layers": 2, "decoder_layers": 2}
+    chosen = section(start_from=str(written(tmp_path / "held", held)), **shape, **layers)
+    sizes = {"source_size": held.config.source_size, "target_size": held.config.target_size}
+    model = chosen.build(chosen.config(**sizes), str)
+    assert torch.equal(model.encoder_norm.weight, held.encoder_norm.weight)
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"family": "cnn"}, "recipe: unknown model.family 'cnn'; known are: transformer, rnn"),
+        ({"size": "huge"}, "recipe: unknown model.size 'huge'; known are: tiny, small, base, big"),
+        ({"source_size": 3}, "recipe: model.source_size cannot be set; set tokenizer.size"),
+        ({"start_from": 3}, "recipe: model.start_from is 3, expected a valid string"),
+        ({"d_model": 10, "num_heads": 3}, "recipe: model: d_model 10 is not a multiple of num_heads 3; set d_k"),
+        ({"num_heads": 2, "d_k": 3, "positions": "rotary"}, "recipe: model: rotary positions turn pairs of numbers"),
+        ({"with": 3}, "recipe: unknown key 'model.with'"),
+    ],
+)
+def test_impossible_sections_are_refused(values, message):
+    with pytest.raises(TransductError, match=re.escape(message)):
+        section(**values).config(**SIZES)
 
 
 def test_a_model_directory_comes_back(tmp_path):

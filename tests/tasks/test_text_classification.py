@@ -325,7 +325,7 @@ WRONG_MODELS = {
     "model.labels cannot be set; set data.train": {"labels": 3},
     "model.head cannot be set; set data.kind": {"head": "span"},
     "model.max_length cannot be set; set data.max_length": {"max_length": 3},
-    "model.size is 'huge', expected 'tiny', 'small' or 'base'": {"size": "huge"},
+    "unknown model.size 'huge'; known are: tiny, small, base": {"size": "huge"},
     "model: d_model 16 is not a multiple of num_heads 3": {"num_heads": 3},
     "recipe: model: .*": {"positions": "rotary", "d_model": 6},
 }

@@ -153,7 +153,8 @@ def _sort(random: Random) -> Pair:
 
 def _brackets(random: Random) -> Pair:
     """Brackets of three kinds and whether each closes what was opened last; half of them do."""
-    text, opened = [], []
+    text: list[str] = []
+    opened: list[int] = []
     for _ in range(random.randint(2, 8) * 2):
         kind = random.randrange(3)
         if opened and random.random() < 0.5:

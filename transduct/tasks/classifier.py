@@ -1,6 +1,6 @@
 """A trained classifier in use: texts in, labels, tags or spans out, with probabilities and attention.
 
-Let N be the tokens of a batch, B its sequences, A the places of its answers, W the words of a text.
+Let N be the tokens of a batch, B its sequences, A the places of its answers, S the words of a text.
 """
 
 import logging
@@ -206,7 +206,7 @@ class Classifier:
 
     @torch.inference_mode()
     def _outputs(self, texts: list[list[str]], options: Mapping[str, Any]) -> tuple[list[list[Tensor]], int]:
-        """The scores of each piece of each example, (1, labels), (W, labels) or (W, 2); how many were too long."""
+        """The scores of each piece of each example, (1, labels), (S, labels) or (S, 2); how many were too long."""
         decoding = record(PredictConfig, {**vars(self.decoding), **options}, "decoding", "predict")
         encoded, cut = encode(self.tokenizer, self.answers.kind, texts, self.longest)
         pieces = list(chain.from_iterable(encoded))
@@ -278,8 +278,8 @@ def scores_of(model: Any, batch: Batch) -> Tensor:
 
 
 def best_span(scores: Tensor) -> tuple[int, int]:
-    """The first and the last word of the likeliest span of at most `LONGEST_SPAN`: (W, 2) -> two numbers."""
-    total = scores[:, None, 0] + scores[None, :, 1]  # (W, W)
+    """The first and the last word of the likeliest span of at most `LONGEST_SPAN`: (S, 2) -> two numbers."""
+    total = scores[:, None, 0] + scores[None, :, 1]  # (S, S)
     allowed = torch.ones_like(total, dtype=torch.bool).triu().tril(LONGEST_SPAN - 1)
     return divmod(int(total.masked_fill(~allowed, float("-inf")).argmax()), len(scores))
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,19 +32,21 @@ from transduct.models.gpt import GPT, SIZES, Config
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.text import (
     TOKENIZER,
+    Family,
+    ModelSection,
     card,
     check_sizes,
     files_said,
     read_weights,
     run_tokenizer,
-    start_from,
     write_model,
 )
 from transduct.training import checkpoint as files
 from transduct.training.trainer import Terms, TrainingConfig
 
 END = Tokenizer.END
-DERIVED = {"vocabulary_size": "tokenizer.size", "max_length": "data.context"}  # of the model, and what decides it
+FAMILIES = {"gpt": Family(Config, SIZES, GPT)}
+DERIVED = {"vocabulary_size": "tokenizer.size", "max_length": "data.context"}  # of the model, and what says it
 SAMPLED_LINES = 1_000_000  # that the vocabulary is learnt from
 SHOWN = 100  # tokens written to show how the model is doing
 
@@ -75,14 +77,6 @@ class TextConfig:
     def lines(self, source: TextSource) -> Iterator[str]:
         """The lines of a text, blank ones too."""
         return (row[0] for row in read_rows(source, Path(self.root)))
-
-
-@dataclass(frozen=True)
-class SectionConfig:
-    """The part of the `model` section that is no part of the model: a named size, a model directory to start from."""
-
-    size: Literal["tiny", "small", "base"] | None = None
-    start_from: str | None = None
 
 
 @dataclass(frozen=True)
@@ -277,19 +271,13 @@ class LanguageModelingTask:
         self.tokenizer_config = record(Side, recipe.tokenizer, "tokenizer")
         self.training = record(TrainingConfig, recipe.training, "training")
         self.decoding = record(WritingConfig, recipe.decoding, "decoding")
-        known = {name: value for name, value in recipe.model.items() if name in ("size", "start_from")}
-        section = record(SectionConfig, known, "model")
-        self.start = section.start_from
-        self.model = {**SIZES.get(section.size or "", {}), **{n: v for n, v in recipe.model.items() if n not in known}}
+        self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         config = self._config(1000)  # what is impossible fails here, before anything is written
         self.recipe = replace(
             recipe,
             data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
             tokenizer=asdict(self.tokenizer_config),
-            model={
-                **({} if self.start is None else {"start_from": self.start}),
-                **{name: value for name, value in asdict(config).items() if name not in DERIVED},
-            },
+            model=self.model.resolved(config),
             training=asdict(self.training),
             decoding=asdict(self.decoding),
         )
@@ -306,7 +294,7 @@ class LanguageModelingTask:
         data = self.data
         if data.valid is not None:
             self._validation = list(data.lines(data.valid))
-        held = None if self.start is None else Path(self.start) / TOKENIZER
+        held = None if self.model.start is None else self.model.start / TOKENIZER
         self.tokenizer = run_tokenizer(self.directory / TOKENIZER, held, self._trained_tokenizer, self.notify)
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer})
 
@@ -344,22 +332,11 @@ class LanguageModelingTask:
 
     def build_model(self) -> GPT:
         """The model of the recipe for the tokenizer's vocabulary, begun from another's weights if it says so."""
-        model = GPT(self._config(self.tokenizer.size))
-        if self.start is not None:
-            start_from(model, Path(self.start), self.notify)
+        model: GPT = self.model.build(self._config(self.tokenizer.size), self.notify)
         return model
 
-    def _config(self, vocabulary_size: int) -> Config:
-        if given := [name for name in DERIVED if name in self.model]:
-            raise TransductError(f"recipe: model.{given[0]} cannot be set; set {DERIVED[given[0]]}")
-        sizes = {"vocabulary_size": vocabulary_size, "max_length": self.data.context}
-        config = record(Config, {**self.model, **sizes}, "model")
-        try:
-            with torch.device("meta"):
-                GPT(config)
-        except ValueError as error:  # widths that do not fit together
-            raise TransductError(f"recipe: model: {error}") from error
-        return config
+    def _config(self, vocabulary_size: int) -> Any:
+        return self.model.config(vocabulary_size=vocabulary_size, max_length=self.data.context)
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
         """This rank's batches of an epoch, from number `start` on. Where windows begin is drawn anew each epoch."""

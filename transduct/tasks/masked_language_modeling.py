@@ -39,13 +39,14 @@ from transduct.models.bert import SIZES, Bert, Config
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.text import (
     TOKENIZER,
+    Family,
+    ModelSection,
     card,
     check_sizes,
     encoder_input,
     files_said,
     read_weights,
     run_tokenizer,
-    start_from,
     write_model,
 )
 from transduct.training import checkpoint as files
@@ -56,19 +57,13 @@ MEASURING_SEED = 0  # of the masks that a text is measured with, whatever seed a
 BATCH_TOKENS = 8192  # read together outside training
 SUBSTITUTE = "\x1a"  # the control character that stands where another cannot: no text holds it
 SCORES = {"tokens": "masked_accuracy", "pairs": "accuracy"}  # of the terms of the loss
-DERIVED = {  # what other sections say of the model
-    "vocabulary_size": "set tokenizer.size",
-    "max_length": "set data.max_length",
-    "head": "set data.next_sentence",
-    "labels": "leave it out",
+FAMILIES = {"bert": Family(Config, SIZES, Bert)}
+DERIVED = {  # of the model, and what says it
+    "vocabulary_size": "tokenizer.size",
+    "max_length": "data.max_length",
+    "head": "data.next_sentence",
+    "labels": "data.next_sentence",
 }
-
-
-@dataclass(frozen=True)
-class StartConfig:
-    """The part of the `model` section that is no part of the model: the model directory to start from."""
-
-    start_from: str | None = None
 
 
 @dataclass(frozen=True)
@@ -304,18 +299,13 @@ class MaskedLanguageModelingTask:
         if not self.tokenizer_config.shared:
             raise TransductError("recipe: tokenizer.shared is false, but plain text has one side; set it to true")
         self.training = record(TrainingConfig, recipe.training, "training")
-        self.model = {name: value for name, value in recipe.model.items() if name != "start_from"}
-        start = record(StartConfig, {k: v for k, v in recipe.model.items() if k == "start_from"}, "model").start_from
-        self.start = None if start is None else Path(start)
-        config = model_config(self.model, self.data, 1000)  # impossible sizes fail here, before anything is written
+        self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
+        config = self._config(1000)  # impossible sizes fail here, before anything is written
         self.recipe = replace(
             recipe,
             data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
             tokenizer=asdict(self.tokenizer_config),
-            model={
-                **({} if start is None else {"start_from": start}),
-                **{name: value for name, value in asdict(config).items() if name not in DERIVED},
-            },
+            model=self.model.resolved(config),
             training=asdict(self.training),
         )
         self.tokenizer: Tokenizer
@@ -331,7 +321,7 @@ class MaskedLanguageModelingTask:
         data = self.data
         if data.valid is not None:
             self._validation = list(data.lines(data.valid))
-        held = None if self.start is None else self.start / TOKENIZER
+        held = None if self.model.start is None else self.model.start / TOKENIZER
         self.tokenizer = run_tokenizer(self.directory / TOKENIZER, held, self._trained_tokenizer, self.notify)
         if self._validation is not None:
             lines = encoded_lines(self._validation, self.tokenizer)
@@ -340,10 +330,13 @@ class MaskedLanguageModelingTask:
 
     def build_model(self) -> Bert:
         """The model of the recipe for the tokenizer's vocabulary, begun from another's weights if it says so."""
-        model = Bert(model_config(self.model, self.data, self.tokenizer.size))
-        if self.start is not None:
-            start_from(model, self.start, self.notify)
+        model: Bert = self.model.build(self._config(self.tokenizer.size), self.notify)
         return model
+
+    def _config(self, vocabulary_size: int) -> Any:
+        head = "pretraining" if self.data.next_sentence else "masked"
+        derived = {"vocabulary_size": vocabulary_size, "max_length": self.data.max_length, "head": head}
+        return self.model.config(**derived, labels=0)
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
         """This rank's batches of an epoch of the training text, from number `start` on."""
@@ -413,22 +406,3 @@ def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> list[str]
     if data is None or data.test is None:
         raise TransductError("the model's recipe names no test set; give --source")
     return list(data.lines(data.test))
-
-
-def model_config(section: Mapping[str, Any], data: PlainTextConfig, vocabulary_size: int) -> Config:
-    """The `model` section of a recipe, its size's defaults filled in, for a vocabulary of the given size."""
-    values = dict(section)
-    size = values.pop("size", None)
-    if size is not None and size not in SIZES:
-        raise TransductError(f"recipe: unknown model.size '{size}'; known are: {', '.join(SIZES)}")
-    if given := [name for name in DERIVED if name in values]:
-        raise TransductError(f"recipe: model.{given[0]} cannot be set; {DERIVED[given[0]]}")
-    head = "pretraining" if data.next_sentence else "masked"
-    derived = {"vocabulary_size": vocabulary_size, "max_length": data.max_length, "head": head}
-    config = record(Config, {**SIZES.get(size or "", {}), **values, **derived}, "model")
-    try:
-        with torch.device("meta"):
-            Bert(config)
-    except ValueError as error:  # widths that do not fit together
-        raise TransductError(f"recipe: model: {error}") from error
-    return config

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from transduct import __version__
+from transduct.config import record
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.segments import Segments
@@ -19,6 +20,77 @@ from transduct.training import checkpoint as files
 from transduct.training.trainer import TrainingConfig
 
 TOKENIZER = "tokenizer.json"
+Rename = Callable[[dict[str, Tensor]], None]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models: its configuration, its named sizes, and what builds it."""
+
+    config: type
+    sizes: Mapping[str, Mapping[str, Any]]
+    build: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class _Section:
+    """The part of a `model` section that is no part of the model."""
+
+    family: str | None = None
+    size: str | None = None
+    start_from: str | None = None
+
+
+class ModelSection:
+    """The `model` section of a recipe: a family, a named size and what differs from it, a model to start from.
+
+    Args:
+        families: those the task knows, by name; the first is taken where none is named.
+        derived: what other sections say of the model, and of each the key that says it.
+
+    Raises:
+        TransductError: the family or the size is unknown, or what is derived is set here.
+    """
+
+    def __init__(self, section: Mapping[str, Any], families: Mapping[str, Family], derived: Mapping[str, str]) -> None:
+        own = {field.name for field in fields(_Section)}
+        known = record(_Section, {name: value for name, value in section.items() if name in own}, "model")
+        self.name = known.family or next(iter(families))
+        if self.name not in families:
+            raise TransductError(f"recipe: unknown model.family '{self.name}'; known are: {', '.join(families)}")
+        self.family, self.derived = families[self.name], derived
+        if known.size is not None and known.size not in self.family.sizes:
+            raise TransductError(
+                f"recipe: unknown model.size '{known.size}'; known are: {', '.join(self.family.sizes)}"
+            )
+        values = {name: value for name, value in section.items() if name not in own}
+        if given := [name for name in derived if name in values]:
+            raise TransductError(f"recipe: model.{given[0]} cannot be set; set {derived[given[0]]}")
+        self.values = {**self.family.sizes.get(known.size or "", {}), **values}
+        self.start = None if known.start_from is None else Path(known.start_from)
+
+    def config(self, **derived: Any) -> Any:
+        """The model's configuration with what other sections say; raises TransductError if it is impossible."""
+        config: Any = record(self.family.config, {**self.values, **derived}, "model")
+        try:
+            with torch.device("meta"):
+                self.family.build(config)
+        except ValueError as error:  # widths that do not fit together
+            raise TransductError(f"recipe: model: {error}") from error
+        return config
+
+    def resolved(self, config: Any) -> dict[str, Any]:
+        """The section with every default filled in."""
+        start = {} if self.start is None else {"start_from": str(self.start)}
+        rest = {name: value for name, value in asdict(config).items() if name not in self.derived}
+        return {"family": self.name, **start, **rest}
+
+    def build(self, config: Any, notify: Notify, rename: Rename | None = None) -> Any:
+        """The model, begun from another's weights if the section says so; see `start_from`."""
+        model = self.family.build(config)
+        if self.start is not None:
+            start_from(model, self.start, notify, rename)
+        return model
 
 
 def run_tokenizer(path: Path, held: Path | None, train: Callable[[], Tokenizer], notify: Notify) -> Tokenizer:
@@ -34,9 +106,7 @@ def run_tokenizer(path: Path, held: Path | None, train: Callable[[], Tokenizer],
     return Tokenizer.load(path)
 
 
-def start_from(
-    model: nn.Module, directory: Path, notify: Notify, rename: Callable[[dict[str, torch.Tensor]], None] | None = None
-) -> None:
+def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename | None = None) -> None:
     """Give `model` the weights of the model in `directory` wherever the names agree; the rest stays as it is.
 
     Args:

@@ -6,11 +6,11 @@ What is asked follows `data.kind`; the model is a BERT with the head for it (Dev
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from hashlib import blake2b, file_digest
+from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
-from transduct.data.corpus import Corpus, Ragged, build, write_rows
+from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
 from transduct.data.text import CHUNK, TextSource, read_rows
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, sample
 from transduct.errors import TransductError
@@ -42,18 +42,17 @@ from transduct.tasks.classifier import (
     make_batch,
     scores_of,
 )
-from transduct.tasks.text import TOKENIZER, card, files_said, run_tokenizer, start_from, write_model
+from transduct.tasks.text import TOKENIZER, Family, ModelSection, card, files_said, run_tokenizer, write_model
 from transduct.training.trainer import Terms, TrainingConfig
 
 LABELS = "labels.json"
-# What other sections say of the model, and which.
-DERIVED = {
+FAMILIES = {"bert": Family(Config, SIZES, Bert)}
+DERIVED = {  # of the model, and what says it
     "vocabulary_size": "tokenizer.size",
     "max_length": "data.max_length",
     "head": "data.kind",
     "labels": "data.train",
 }
-OF_SECTION = ("size", "start_from")
 
 
 @dataclass(frozen=True)
@@ -88,14 +87,6 @@ class DataConfig:
             raise ValueError(f"max_length is {self.max_length}, must be at least {1 + 2 * texts} for '{self.kind}'")
         if self.workers < 0:
             raise ValueError(f"workers is {self.workers}, must be at least 0")
-
-
-@dataclass(frozen=True)
-class SectionConfig:
-    """The part of the `model` section that is no part of the model: a named size, a model directory to start from."""
-
-    size: Literal["tiny", "small", "base"] | None = None
-    start_from: str | None = None
 
 
 @dataclass(frozen=True)
@@ -249,22 +240,7 @@ def prepare(data: DataConfig, tokenizer: Tokenizer, directory: Path, notify: Not
         notify(f"corpus prepared: {manifest['rows']:,} examples {said}{cut}")
         return manifest | {"weights": rows.weights, "dropped": rows.dropped}
 
-    return build(directory, _inputs(data, tokenizer), fill, notify)
-
-
-def _inputs(data: DataConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """All that decides what the corpus holds, by the name a message can use."""
-    inputs = {key: value for key, value in asdict(data).items() if key not in ("valid", "test", "root", "workers")}
-    inputs["the tokenizer"] = tokenizer.digest
-    for name in chain.from_iterable(source.files() for source in data.train):
-        path = Path(data.root) / name
-        try:
-            with path.open("rb") as file:
-                inputs[f"file {name}"] = file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            reason = error.strerror
-            raise TransductError(f"{path}: cannot be read ({reason}); correct data.train or data.root") from error
-    return inputs
+    return build(directory, inputs_of(data, {"the tokenizer": tokenizer}), fill, notify)
 
 
 class TextClassificationTask:
@@ -276,7 +252,7 @@ class TextClassificationTask:
         self.tokenizer_config = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
         self.training = record(TrainingConfig, recipe.training, "training")
         self.decoding = record(PredictConfig, recipe.decoding, "decoding")
-        self.model, self.start = recipe.model, _section(recipe.model).start_from
+        self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         if not self.tokenizer_config.shared:
             raise TransductError("recipe: tokenizer.shared is false, but a classifier has one; set it to true")
         if self.tokenizer_config.dropout and self.data.kind in ("tokens", "span"):
@@ -289,10 +265,7 @@ class TextClassificationTask:
             recipe,
             data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
             tokenizer=asdict(self.tokenizer_config),
-            model={
-                **({} if self.start is None else {"start_from": self.start}),
-                **{name: value for name, value in asdict(config).items() if name not in DERIVED},
-            },
+            model=self.model.resolved(config),
             training=asdict(self.training),
             decoding=asdict(self.decoding),
         )
@@ -309,7 +282,7 @@ class TextClassificationTask:
         """
         data = self.data
         short = [(each, inputs_and_answers(each, Path(data.root))) for each in (data.valid, data.test) if each]
-        held = None if self.start is None else Path(self.start) / TOKENIZER
+        held = None if self.model.start is None else self.model.start / TOKENIZER
         self.tokenizer = run_tokenizer(self.directory / TOKENIZER, held, self._trained_tokenizer, self.notify)
         self.corpus = prepare(data, self.tokenizer, self.directory / "corpus", self.notify)
         labels = json.loads((self.corpus.directory / LABELS).read_text(encoding="utf-8"))
@@ -326,20 +299,13 @@ class TextClassificationTask:
 
     def build_model(self) -> Bert:
         """The model of the recipe for the tokenizer and the labels, begun from another's weights if it says so."""
-        model = Bert(self._config(self.tokenizer.size, len(self.answers.labels)))
-        if self.start is not None:
-            start_from(model, Path(self.start), self.notify)
+        model: Bert = self.model.build(self._config(self.tokenizer.size, len(self.answers.labels)), self.notify)
         return model
 
-    def _config(self, vocabulary_size: int, labels: int) -> Config:
+    def _config(self, vocabulary_size: int, labels: int) -> Any:
         head = "sequence" if self.data.kind == "pair" else self.data.kind
-        derived = {
-            "vocabulary_size": vocabulary_size,
-            "max_length": self.data.max_length,
-            "head": head,
-            "labels": labels,
-        }
-        return model_config(self.model, derived)
+        sizes = {"vocabulary_size": vocabulary_size, "max_length": self.data.max_length, "labels": labels}
+        return self.model.config(**sizes, head=head)
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
         """This rank's batches of an epoch of the training corpus, from number `start` on."""
@@ -383,25 +349,6 @@ class TextClassificationTask:
         about = card("Text classifier", made_of, self.training, self.evaluate(model).scores, log)
         settings = {"answers": asdict(self.answers), "decoding": asdict(self.decoding)}
         write_model(directory, "text_classification", model, settings, [self.directory / TOKENIZER], about)
-
-
-def model_config(section: Mapping[str, Any], derived: Mapping[str, Any]) -> Config:
-    """The `model` section of a recipe, its size's defaults filled in, and what other sections say of the model."""
-    size = _section(section).size
-    values = {name: value for name, value in section.items() if name not in OF_SECTION}
-    if given := [name for name in DERIVED if name in values]:
-        raise TransductError(f"recipe: model.{given[0]} cannot be set; set {DERIVED[given[0]]}")
-    config = record(Config, {**SIZES.get(size or "", {}), **values, **derived}, "model")
-    try:
-        with torch.device("meta"):
-            Bert(config)
-    except ValueError as error:  # widths that do not fit together
-        raise TransductError(f"recipe: model: {error}") from error
-    return config
-
-
-def _section(section: Mapping[str, Any]) -> SectionConfig:
-    return record(SectionConfig, {name: section[name] for name in OF_SECTION if name in section}, "model")
 
 
 def create(recipe: Recipe, directory: Path, notify: Notify) -> TextClassificationTask:

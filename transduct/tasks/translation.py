@@ -28,8 +28,8 @@ from transduct.evaluation.text import corpus_scores
 from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.text import TOKENIZER, card, files_said, run_tokenizer, start_from, write_model
-from transduct.tasks.translator import FAMILIES, TOKENIZERS, Family, Translator
+from transduct.tasks.text import TOKENIZER, ModelSection, card, files_said, run_tokenizer, write_model
+from transduct.tasks.translator import FAMILIES, TOKENIZERS, Translator
 from transduct.training.trainer import Terms, TrainingConfig
 
 # For files without a recipe: up to so many pairs, (size, steps, dropout, subwords).
@@ -39,15 +39,12 @@ SHORTCUT_SIZES: list[tuple[int | None, tuple[str, int, float, int]]] = [
     (1_000_000, ("small", 30_000, 0.1, 16_000)),
     (None, ("base", 100_000, 0.1, 32_000)),
 ]
-DERIVED = ("source_size", "target_size", "max_length")  # what other sections say of the model
+DERIVED = {  # of the model, and what says it
+    "source_size": "tokenizer.size",
+    "target_size": "tokenizer.size",
+    "max_length": "data.max_length",
+}
 VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
-
-
-@dataclass(frozen=True)
-class StartConfig:
-    """The part of the `model` section that is no part of the model: the model directory to start from."""
-
-    start_from: str | None = None
 
 
 @dataclass(frozen=True)
@@ -125,19 +122,14 @@ class TranslationTask:
         self.tokenizer = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
         self.training = record(TrainingConfig, recipe.training, "training")
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
-        self.family, self.model = family_of(recipe.model)
-        start = record(StartConfig, {k: v for k, v in recipe.model.items() if k == "start_from"}, "model").start_from
-        self.start = None if start is None else Path(start)
+        tied = {} if self.tokenizer.shared else {"tie": "decoder"}
+        self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
         config = self._config(1000, 1000)  # impossible sizes fail here, before anything is written
         self.recipe = replace(
             recipe,
             data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
             tokenizer=asdict(self.tokenizer),
-            model={
-                "family": recipe.model.get("family", "transformer"),
-                **({} if start is None else {"start_from": start}),
-                **{k: v for k, v in asdict(config).items() if k not in DERIVED},
-            },
+            model=self.model.resolved(config),
             training=asdict(self.training),
             decoding=asdict(self.decoding),
         )
@@ -152,7 +144,7 @@ class TranslationTask:
         """
         if self.data.valid is not None:
             self._validation = read_examples(self.data.valid, Path(self.data.root), self.data.replace)
-        self.tokenizers = prepare_tokenizers(self.data, self.tokenizer, self.directory, self.start, self.notify)
+        self.tokenizers = prepare_tokenizers(self.data, self.tokenizer, self.directory, self.model.start, self.notify)
         self.corpus = prepare(self.data, *self.tokenizers, self.directory / "corpus", self.notify)
         if self.corpus.held_out is not None:
             self._validation = read_examples(self.corpus.held_out, Path())
@@ -160,14 +152,10 @@ class TranslationTask:
     def build_model(self) -> Any:
         """The model of the recipe for the tokenizers' vocabularies, begun from another's weights if it says so."""
         source, target = self.tokenizers
-        model = self.family.build(self._config(source.size, target.size))
-        if self.start is not None:
-            start_from(model, self.start, self.notify, as_source_side)
-        return model
+        return self.model.build(self._config(source.size, target.size), self.notify, as_source_side)
 
     def _config(self, source_size: int, target_size: int) -> Any:
-        sizes = {"source_size": source_size, "target_size": target_size, "max_length": self.data.max_length}
-        return model_config(self.family, self.model, sizes, self.tokenizer.shared)
+        return self.model.config(source_size=source_size, target_size=target_size, max_length=self.data.max_length)
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
         """This rank's batches of an epoch of the training corpus, from number `start` on."""
@@ -230,7 +218,7 @@ class TranslationTask:
         """Write the model directory, with the scores of the final weights on its card."""
         scores = self.evaluate(model).scores
         settings = {
-            "family": self.recipe.model["family"],
+            "family": self.model.name,
             "decoding": asdict(self.decoding),
             "replace": [asdict(change) for change in self.data.replace],
             "metrics": self.data.metrics,
@@ -324,35 +312,6 @@ def prepare_tokenizers(
         held = next((path for path in choices if path.exists()), None)
         made.append(run_tokenizer(directory / name, held, lambda side=side: trained()[side], notify))  # type: ignore[misc]
     return made[0], made[-1]
-
-
-def family_of(section: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
-    """The family that a recipe's `model` section names, and the rest of the section."""
-    values = {name: value for name, value in section.items() if name not in ("family", "start_from")}
-    family = section.get("family", "transformer")
-    if family not in FAMILIES:
-        known = ", ".join(FAMILIES)
-        raise TransductError(f"recipe: unknown model.family '{family}'; translation knows: {known}")
-    return FAMILIES[family], values
-
-
-def model_config(family: Family, section: Mapping[str, Any], derived: Mapping[str, int], shared: bool) -> Any:
-    """The `model` section of a recipe, its size's defaults filled in, for vocabularies of the given sizes."""
-    values = dict(section)
-    size = values.pop("size", None)
-    if size is not None and size not in family.sizes:
-        raise TransductError(f"recipe: unknown model.size '{size}'; known are: {', '.join(family.sizes)}")
-    if given := [name for name in derived if name in values]:
-        remedy = "data.max_length" if given[0] == "max_length" else "tokenizer.size"
-        raise TransductError(f"recipe: model.{given[0]} cannot be set; set {remedy}")
-    tied = {} if shared else {"tie": "decoder"}
-    config = record(family.config, {**family.sizes.get(size or "", {}), **tied, **values, **derived}, "model")
-    try:
-        with torch.device("meta"):
-            family.build(config)
-    except ValueError as error:  # widths that do not fit together
-        raise TransductError(f"recipe: model: {error}") from error
-    return config
 
 
 def as_source_side(weights: dict[str, Tensor]) -> None:

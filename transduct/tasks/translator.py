@@ -1,7 +1,7 @@
 """A trained translation model in use: text in, text out, with scores and attention."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,8 @@ from transduct.errors import TransductError
 from transduct.evaluation.text import corpus_scores, paired_test
 from transduct.models import rnn, transformer
 from transduct.tasks.base import Report
-from transduct.tasks.text import TOKENIZER, check_sizes, read_weights
+from transduct.tasks.text import TOKENIZER, Family, check_sizes, read_weights
 from transduct.training import checkpoint as files
-
-
-@dataclass(frozen=True)
-class Family:
-    """A family of models that translate: its configuration, its named sizes, and what builds it."""
-
-    config: type
-    sizes: Mapping[str, Mapping[str, Any]]
-    build: Callable[[Any], Any]
-
 
 FAMILIES = {
     "transformer": Family(transformer.Config, transformer.SIZES, transformer.Transformer),

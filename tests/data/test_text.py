@@ -15,7 +15,16 @@ import pytest
 from transduct import config
 from transduct.data import text
 from transduct.data.samples import generate
-from transduct.data.text import DataConfig, Replacement, TextSource, drift, read_examples, read_lines, read_pairs
+from transduct.data.text import (
+    DataConfig,
+    Replacement,
+    TextSource,
+    changes_of,
+    drift,
+    read_examples,
+    read_lines,
+    read_pairs,
+)
 from transduct.errors import TransductError
 
 # What other programs take for the end of a line, or of a file, is text.
@@ -281,7 +290,7 @@ def test_replacements_happen_in_order_on_their_side(tmp_path):
     replace = [Replacement("both", "a", "b"), Replacement("source", r"(b) (b)", r"\2+\1"), Replacement("target", "b$")]
     source = TextSource(pairs="a.tsv")
     assert read(tmp_path, source, replace) == [("b+b", "b ")]
-    assert read_examples(source, tmp_path, replace) == (["b+b"], [["b "]])
+    assert read_examples(source, tmp_path, replace) == (["a b"], [["b "]]), "sources are changed by whoever translates"
 
 
 @pytest.mark.parametrize(
@@ -335,6 +344,14 @@ def test_impossible_data_sections_are_refused(values, message):
 def test_impossible_replacements_are_refused(pattern, by):
     with pytest.raises(ValueError, match=re.escape(f"cannot replace '{pattern}' by '{by}': ")):
         Replacement("both", pattern, by)
+
+
+def test_a_replacement_may_number_its_matches():
+    change = changes_of("source", [Replacement("source", r"\S+", r"#{n} \g<0>", cycle=3)])
+    assert change("a b c d") == "#0 a #1 b #2 c #0 d"
+    assert change("a") == "#0 a"
+    with pytest.raises(ValueError, match="cycle is -1; give at least 1, or 0 to count nothing"):
+        Replacement("source", "a", "b", cycle=-1)
 
 
 def test_a_recipe_section_becomes_these_records():

@@ -8,7 +8,7 @@ import pytest
 from transduct.data.trees import Tree, linearised
 from transduct.errors import TransductError
 from transduct.evaluation.text import corpus_scores
-from transduct.evaluation.trees import labelled_f1
+from transduct.evaluation.trees import labelled_f1, read
 
 GOLD = "(S (A this) (B is (A a test)))"
 # A guess for GOLD, after evalb's sample.tst; the constituents that match, those of the guess.
@@ -112,3 +112,10 @@ def test_another_implementation_agrees():
         golds.append([linearised(gold)])
     assert labelled_f1(guesses, golds) == pytest.approx(200 * matched / total)
     assert 20 < 200 * matched / total < 90
+
+
+def test_numbers_before_words_do_not_count():
+    plain, numbered = "(S (NP XX )NP , (VP XX )VP . )S", "(S (NP #0XX )NP #1, (VP #2XX )VP #3. )S"
+    assert read(plain) == read(numbered)
+    assert read("(S #1 )S")[0] == ["#1"]
+    assert labelled_f1([numbered], [[plain]]) == labelled_f1([plain], [[numbered]]) == 100.0

@@ -187,7 +187,7 @@ def test_replacements_are_made_wherever_text_comes_in(tmp_path):
     [batch] = task.batches("train", 0, 0, 0, 1)
     decoded = {tuple(task.tokenizers[0].decode(pair)) for pair in pairs_of(task, batch)}
     assert decoded == {("a b", "a-b"), ("c d", "c-d"), ("e f", "e-f")}
-    assert task.evaluate(model.eval()).details["samples"][0][0] == "a b"
+    assert task.evaluate(model.eval()).details["samples"][0][0] == "a-b"
     task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0})
     loaded = base.load(tmp_path / "model")
     assert loaded.score(["a-b"], ["x"]) == loaded.score(["a b"], ["x"])
@@ -295,6 +295,6 @@ def test_a_test_set_may_have_several_references_and_replacements(tmp_path):
         "replace": [{"side": "both", "pattern": "-", "by": ""}],
     }
     found = translation.test_set({}, Recipe("translation", data=data))
-    assert found == (["ab", "c"], [["x1", "y"], ["z"]])
+    assert found == (["a-b", "c"], [["x1", "y"], ["z"]])
     with pytest.raises(TransductError, match="names no test set; give --source and --reference"):
         translation.test_set({}, Recipe("translation", data={"train": data["train"]}))

@@ -23,7 +23,7 @@ class PlainTextConfig:
     """The `data` section of a recipe for plain text, given as files of `text` or as one column of others.
 
     `max_length` counts the tokens of a sequence with its begin and ends; what is longer loses its end. `mask` is the
-    share of tokens to predict. With `next_sentence` a sequence is a line and the one after it or, every other time, one
+    share of tokens to predict. With `next_sentence` a sequence is a line and the one after it or, half the time, one
     from anywhere; blank lines are passed over.
     """
 
@@ -100,13 +100,12 @@ class Masking:
 def second_lines(pairs: int, seed: int, epoch: int) -> Indices:
     """The pair whose second line is shown with the first line of each: (pairs,), at least 3 of them.
 
-    It is its own for every other pair, in turn from epoch to epoch; for the rest it is any but its own and the pair
-    before, whose second line is its own first.
+    It is its own for one half, drawn anew each epoch; for the other half it is any but its own and the pair before,
+    whose second line is its own first.
     """
-    numbers = np.arange(pairs)
     random = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), epoch]).jumped())  # not what `plan` draws
-    others = (numbers + 1 + random.integers(pairs - 2, size=pairs)) % pairs
-    return np.where((numbers + epoch) % 2 == 0, numbers, others)
+    numbers, apart = np.arange(pairs), random.permutation(pairs) < pairs // 2
+    return np.where(apart, (numbers + 1 + random.integers(pairs - 2, size=pairs)) % pairs, numbers)
 
 
 def prepare_plain_text(

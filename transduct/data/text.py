@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice, zip_longest
+from itertools import chain, count, islice, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -97,17 +97,38 @@ class TextSource:
 
 @dataclass(frozen=True)
 class Replacement:
-    """A regular expression and what takes the place of its matches, in each text of a side as it is read."""
+    """A regular expression and what takes the place of its matches, in each text of a side as it is read.
+
+    With a `cycle`, "{n}" in `by` is the number of the match in its text, from 0 and modulo `cycle`.
+    """
 
     side: Literal["source", "target", "both"]
     pattern: str
     by: str = ""
+    cycle: int = 0
 
     def __post_init__(self) -> None:
+        if self.cycle < 0:
+            raise ValueError(f"cycle is {self.cycle}; give at least 1, or 0 to count nothing")
         try:
-            re.compile(self.pattern).sub(self.by, "")
+            self.function("")
         except (re.error, IndexError) as error:
             raise ValueError(f"cannot replace '{self.pattern}' by '{self.by}': {error}") from error
+
+    @property
+    def function(self) -> Callable[[str], str]:
+        """The replacement as a function of a text."""
+        pattern = re.compile(self.pattern)
+        if not self.cycle:
+            pattern.sub(self.by, "")  # so that a mistake in `by` is found at once
+            return partial(pattern.sub, self.by)
+        templates = [self.by.replace("{n}", str(n)) for n in range(self.cycle)]
+
+        def numbered(text: str) -> str:
+            numbers = count()
+            return pattern.sub(lambda match: match.expand(templates[next(numbers) % self.cycle]), text)
+
+        return numbered
 
 
 @dataclass(frozen=True)
@@ -167,11 +188,14 @@ def read_pairs(source: TextSource, root: Path, replace: Sequence[Replacement] = 
 def read_examples(
     source: TextSource, root: Path, replace: Sequence[Replacement] = ()
 ) -> tuple[list[str], list[list[str]]]:
-    """The sources of a corpus and the references of each, at least one; raises as `read_pairs` does."""
-    change_source, change_target = changes_of("source", replace), changes_of("target", replace)
+    """The sources of a corpus and the references of each, at least one; raises as `read_pairs` does.
+
+    Only the references are changed here: whoever translates the sources changes them, as any other input.
+    """
+    change_target = changes_of("target", replace)
     sources, references = [], []
     for row in read_rows(source, root):
-        sources.append(change_source(row[0]))
+        sources.append(row[0])
         references.append([change_target(text) for text in row[1:]])
     return sources, references
 
@@ -351,11 +375,11 @@ def _listed(names: str | list[str]) -> list[str]:
 
 def changes_of(side: str, replace: Sequence[Replacement]) -> Callable[[str], str]:
     """All replacements of one side as one function."""
-    changes = [(re.compile(each.pattern), each.by) for each in replace if each.side in (side, "both")]
+    changes = [each.function for each in replace if each.side in (side, "both")]
 
     def change(text: str) -> str:
-        for pattern, by in changes:
-            text = pattern.sub(by, text)
+        for function in changes:
+            text = function(text)
         return text
 
     return change

@@ -14,6 +14,7 @@ SAME = {"PRT": "ADVP"}
 PUNCTUATION = {",", ":", "``", "''", "."}  # tags that are left out
 PUNCTUATION |= {"?", "!", ";", "--", "..."}  # words that always have one of them, for references without tags
 PARTS = re.compile(r"\(([^\s()]*)|\)([^\s()]*)|([^\s()]+)")
+NUMBER = re.compile(r"#\d+(?=.)")  # before a word that a recipe counts
 
 
 def labelled_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
@@ -42,7 +43,7 @@ def labelled_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) 
 
 
 def read(text: str) -> tuple[list[str], list[Span]]:
-    """The words of a tree and the spans of its constituents, from either notation.
+    """The words of a tree, without numbers before them, and the spans of its constituents, from either notation.
 
     Nothing is refused: what is still open at the end ends there, and a closing bracket closes the innermost constituent
     whatever label it bears.
@@ -53,7 +54,7 @@ def read(text: str) -> tuple[list[str], list[Span]]:
     for match in PARTS.finditer(text):
         label, closing, word = match.groups()
         if word is not None:
-            words.append(word)
+            words.append(NUMBER.sub("", word))
         elif label is not None:
             open_constituents.append((label, len(words)))
         elif closing is not None and open_constituents:

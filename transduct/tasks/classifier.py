@@ -136,7 +136,11 @@ class Classifier:
             TransductError: a second text is missing, or an option unknown.
         """
         texts = self._texts(inputs)
-        outputs, _ = self._outputs(texts, options)
+        outputs, cut = self._outputs(texts, options)
+        if cut:
+            log.warning(
+                "%d of %d texts are longer than %d tokens: cut, or tagged in pieces", cut, len(texts), self.longest
+            )
         return [self._answer(*pair) for pair in zip(texts, outputs, strict=True)]
 
     def probabilities(self, inputs: Sequence[str], **options: Any) -> list[dict[str, float]]:
@@ -164,10 +168,6 @@ class Classifier:
         texts = self._texts(data[0])
         outputs, cut = self._outputs(texts, options)
         found = [self._answer(*pair) for pair in zip(texts, outputs, strict=True)]
-        if cut:
-            log.warning(
-                "%d of %d texts are longer than %d tokens: cut, or tagged in pieces", cut, len(texts), self.longest
-            )
         ours = self._scores(found, data[1])
         details: dict[str, Any] = {"examples": len(found), "cut": cut, **ours.details}
         if against is not None:

@@ -4,7 +4,7 @@ Let N and M be the source and target tokens of a batch, B its pairs.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,15 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, prepare
-from transduct.data.text import DataConfig, TextSource, read_examples, read_lines, read_pairs
+from transduct.data.text import (
+    DataConfig,
+    Replacement,
+    TextSource,
+    changes_of,
+    read_examples,
+    read_lines,
+    read_pairs,
+)
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, train_tokenizers
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
@@ -183,9 +191,8 @@ class TranslationTask:
         if data is None:
             return Report({})
         sources, references = data
-        decoding = replace(self.decoding, beam=self.decoding.validation_beam)
-        translator = Translator(model, *self.tokenizers, decoding)
-        outputs = [t.text for t in translator.translate(sources)]
+        translator = self._in_use(model, replace(self.decoding, beam=self.decoding.validation_beam))
+        outputs = translator.predict(sources)
         scores = {"loss": self._validation_loss(model, sources, [r[0] for r in references])}
         scores["perplexity"] = math.exp(min(scores["loss"], 100.0))
         metrics = [*VALIDATION_METRICS, *(m for m in self.data.metrics if m not in (*VALIDATION_METRICS, "ter"))]
@@ -200,7 +207,7 @@ class TranslationTask:
         longest = self.data.max_length - 1
         rows = [
             [ids[:longest] for ids in tokenizer.encode(texts)]
-            for tokenizer, texts in zip(self.tokenizers, (sources, targets), strict=True)
+            for tokenizer, texts in zip(self.tokenizers, ([*map(self._change, sources)], targets), strict=True)
         ]
         total, count, device = 0.0, 0.0, next(model.parameters()).device
         lengths = [max(len(s), len(t)) + 1 for s, t in zip(*rows, strict=True)]
@@ -212,7 +219,19 @@ class TranslationTask:
 
     def predict(self, model: Any, inputs: Sequence[str]) -> list[str]:
         """The best translation of each text."""
-        return [t.text for t in Translator(model, *self.tokenizers, self.decoding).translate(inputs)]
+        return self._in_use(model, self.decoding).predict(inputs)
+
+    def _in_use(self, model: Any, decoding: DecodingConfig) -> Translator:
+        return Translator(model, *self.tokenizers, decoding, self._changes)
+
+    @property
+    def _changes(self) -> list[Replacement]:
+        """What happens to a source as it is read; to those held out it has happened."""
+        return [] if self.data.held_out else self.data.replace
+
+    @property
+    def _change(self) -> Callable[[str], str]:
+        return changes_of("source", self._changes)
 
     def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with the scores of the final weights on its card."""

@@ -134,9 +134,10 @@ class Translator:
         if n_best > decoding.beam:
             raise TransductError(f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}")
         pieces: list[list[int]] = []
-        spans = []
+        spans, sizes = [], []
         for text, ids in zip(texts, self._encode(texts), strict=True):
             parts = self._split(ids)
+            sizes += [len(text.split())] if len(parts) == 1 else [self._words(part) for part in parts]
             if len(parts) > 1:
                 log.warning(
                     "a text of %d tokens is longer than the model takes (%d), translated in %d pieces: %.40s ...",
@@ -144,7 +145,7 @@ class Translator:
                 )  # fmt: skip
             spans.append((len(pieces), len(pieces) + len(parts)))
             pieces += parts
-        found = self._generate(pieces, decoding)
+        found = self._generate(pieces, sizes, decoding)
         if decoding.constraint == "tree":
             words = [text.split() for text in texts]
             return [_with_words(_joined(found[a:b], n_best), w) for (a, b), w in zip(spans, words, strict=True)]
@@ -239,17 +240,16 @@ class Translator:
         return [*parts, ids] if ids else parts
 
     def _words(self, ids: list[int]) -> int:
-        """How many words some tokens hold."""
+        """About how many words a part of a text holds."""
         return max(1, sum(piece.startswith("▁") for piece in self.source_tokenizer.pieces(ids)))
 
-    def _generate(self, pieces: list[list[int]], decoding: DecodingConfig) -> list[list[Translation]]:
-        """The n-best list of each piece."""
+    def _generate(self, pieces: list[list[int]], words: list[int], decoding: DecodingConfig) -> list[list[Translation]]:
+        """The n-best list of each piece, which holds so many words."""
         sources = [[*ids, Tokenizer.END] for ids in pieces]
         limits = [min(self.longest + 1, 2 * len(source) + 20) for source in sources]
         begin, end, forbidden = Tokenizer.BEGIN, Tokenizer.END, (Tokenizer.UNKNOWN, Tokenizer.BEGIN)
         constrain = None
         if decoding.constraint == "tree":
-            words = [self._words(ids) for ids in pieces]
             limits = [min(self.longest + 1, 4 * count + 20) for count in words]
             vocabulary = self.target_tokenizer.pieces(range(self.target_tokenizer.size))
 

@@ -104,6 +104,7 @@ def untagged(tree):
         ("", "It is", "(TOP It is)"),
         ("", "", ""),
         ("(S XX )S", "", ""),
+        (" ".join(["(S"] * 5000 + ["XX"]), "It", "(S " * 5000 + "It" + ")" * 5000),  # as deep as may be
         ("(S XX XX )S", ":-( f(x)", "(S :--LRB- f-LRB-x-RRB-)"),
     ],
 )

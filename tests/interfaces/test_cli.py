@@ -269,6 +269,12 @@ def test_predict_answers_each_input(program, trained_run):
     assert done.lines == transduct.load(trained_run).predict(["a b c", "", "d"])
 
 
+def test_predict_hands_options_on(program, trained_run):
+    words = ["predict", trained_run, "a b c", "--set", "beam=1", "--set", "length_penalty=0.5"]
+    assert program(*words).lines == transduct.load(trained_run).predict(["a b c"], beam=1, length_penalty=0.5)
+    assert_refused(program("predict", trained_run, "a", "--set", "beem=1"), "unknown key 'decoding.beem'", "'beam'")
+
+
 def test_evaluate_prints_scores_signatures_and_intervals(program, trained_run, tmp_path):
     source, reference = write_pairs(tmp_path, [*generate("reverse", 12)])
     words = ["evaluate", trained_run, "--source", source, "--reference", reference]

@@ -242,6 +242,8 @@ def test_a_model_is_compared_with_another_on_the_same_masks(made, tmp_path):
             ours.evaluate(stanzas(4, 2), stranger)
     with pytest.raises(TransductError, match="evaluate: unknown option 'beam'; leave it out"):
         ours.evaluate(stanzas(4, 2), beam=3)
+    with pytest.raises(TransductError, match="predict: unknown option 'length'; leave it out"):
+        ours.predict(["a"], length=3)
     with pytest.raises(TransductError, match="found 2 pairs of lines that are not blank, expected at least 3"):
         ours.evaluate(["a", "", "b", "c"])
 

@@ -116,12 +116,12 @@ def bracketed(linear: str, words: Sequence[str]) -> str:
     beside each other stand under TOP. Parentheses in words are written as the treebank writes them, -LRB- and -RRB-.
     """
     rest = iter([word.translate(ESCAPES) for word in words])
-    stack: list[tuple[str, list[Tree | str]]] = [(ROOT, [])]
+    stack: list[tuple[str, list[str]]] = [(ROOT, [])]
 
     def close() -> None:
         label, children = stack.pop()
         if children:
-            stack[-1][1].append(Tree(label, tuple(children)))
+            stack[-1][1].append(f"({label} {' '.join(children)})")
 
     for token in linear.split():
         if token.startswith("(") and len(token) > 1:
@@ -134,11 +134,11 @@ def bracketed(linear: str, words: Sequence[str]) -> str:
     while len(stack) > 1:
         close()
     match stack[0][1]:
-        case [Tree(label, children)]:
-            return str(Tree(label, (*children, *rest)))
+        case [tree] if tree.startswith("("):
+            return " ".join([tree.removesuffix(")"), *rest]) + ")"
         case children:
-            found = (*children, *rest)
-            return str(Tree(ROOT, found)) if found else ""
+            text = " ".join([*children, *rest])
+            return f"({ROOT} {text})" if text else ""
 
 
 VIEWS: dict[str, Callable[[Tree], str]] = {

@@ -261,14 +261,28 @@ def _draw(translator: Any, text: str, path: Path) -> None:
 
 
 @app.command()
-def predict(model: Model, inputs: Annotated[list[str], typer.Argument(help="What the task takes: texts.")]) -> None:
-    """The model's answer to each input, for any task.
+def predict(
+    model: Model,
+    inputs: Annotated[list[str], typer.Argument(help="What the task takes: texts; two with a tab between for a pair.")],
+    options: Annotated[
+        list[str] | None, typer.Option("--set", help="An option of the task: length=500, temperature=0.7, beam=1.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    r"""The model's answer to each input, for any task.
 
-    Example: transduct predict runs/de-en "Ein Haus." "Zwei Hunde."
+    \b
+    Examples:
+    transduct predict runs/de-en "Ein Haus." "Zwei Hunde."
+    transduct predict runs/shakespeare "ROMEO:" --set length=500
     """
+    from transduct.config import parse_override
     from transduct.tasks.base import load
 
-    for output in load(model).predict(inputs):
+    chosen: dict[str, Any] = {}
+    for option in options or []:
+        chosen |= parse_override(option)
+    for output in load(model, device).predict(inputs, **chosen):
         print(output)
 
 

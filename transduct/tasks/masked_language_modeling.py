@@ -159,6 +159,12 @@ def answers(model: Bert, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
     return found
 
 
+def refuse(verb: str, options: Mapping[str, Any]) -> None:
+    """There are no options."""
+    if options:
+        raise TransductError(f"{verb}: unknown option '{next(iter(options))}'; leave it out")
+
+
 class MaskedLanguageModel:
     """Fills in masked tokens and measures texts, with one model and its tokenizer."""
 
@@ -184,14 +190,15 @@ class MaskedLanguageModel:
         return self.model.bias.device
 
     @torch.inference_mode()
-    def predict(self, inputs: Sequence[str]) -> list[str]:
+    def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """Each text with every "[MASK]" in it replaced by the likeliest token, as the tokenizer writes it.
 
         Each mask is filled in as if the others stayed. A text without any comes back unchanged.
 
         Raises:
-            TransductError: a text with a mask is longer than the model.
+            TransductError: a text with a mask is longer than the model, or an option is given: there are none.
         """
+        refuse("predict", options)
         outputs, longest = list(inputs), self.max_length - 2
         asked = [number for number, text in enumerate(inputs) if MASK in text]
         rows = [self._masked(inputs[number]) for number in asked]
@@ -222,8 +229,7 @@ class MaskedLanguageModel:
         Raises:
             TransductError: the text is too short, an option is given, or the other model is asked for other tokens.
         """
-        if options:
-            raise TransductError(f"evaluate: unknown option '{next(iter(options))}'; leave it out")
+        refuse("evaluate", options)
         scores, right = self._measure(data)
         details: dict[str, Any] = {name: {"interval": wilson_interval(sum(r), len(r))} for name, r in right.items()}
         details |= {"masked": len(right["masked_accuracy"]), "samples": self._samples(data)}

@@ -220,9 +220,9 @@ class Translator:
             details["p_values"] = paired_test(outputs, others, references, tokenize=self.bleu_tokenize)
         return Report(found.scores, details, outputs)
 
-    def predict(self, inputs: Sequence[str]) -> list[str]:
-        """The best translation of each text."""
-        return [translation.text for translation in self.translate(inputs)]
+    def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
+        """The best translation of each text; options as for `translate`."""
+        return [translation.text for translation in self.translate(inputs, **options)]
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         return self.source_tokenizer.encode([self.change(text) for text in texts])

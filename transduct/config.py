@@ -113,15 +113,10 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _merge_items(items: list[Any], over: Mapping[Any, Any], name: str) -> list[Any]:
     """`over`, whose keys are places in a list, laid over the list's items."""
-    numbers = {str(number): number for number in range(len(items))}
-    if wrong := [key for key in over if str(key) not in numbers]:
+    held = {str(number): item for number, item in enumerate(items)}
+    if wrong := [key for key in over if str(key) not in held]:
         raise TransductError(f"'{name}' has no item '{wrong[0]}'; it has {len(items)}, counted from 0")
-    changed = dict(enumerate(items))
-    for key, value in over.items():
-        held = items[numbers[str(key)]]
-        both = isinstance(value, Mapping) and isinstance(held, Mapping)
-        changed[numbers[str(key)]] = merge(held, value) if both else value
-    return list(changed.values())
+    return list(merge(held, {str(key): value for key, value in over.items()}).values())
 
 
 def dump(tree: Any) -> str:

@@ -404,6 +404,10 @@ def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):
         ({"model": {"vocabulary_size": 9}}, "model.vocabulary_size cannot be set; set tokenizer.size"),
         ({"model": {"max_length": 9}}, "model.max_length cannot be set; set data.max_length"),
         ({"model": {"head": "none"}}, "model.head cannot be set; set data.next_sentence"),
+        (
+            {"decoding": {"beam": 5}},
+            "recipe: unknown key 'decoding.beam'; masked tokens are not searched for: remove it",
+        ),
         ({"model": {"labels": 2}}, "model.labels cannot be set; set data.next_sentence"),
         ({"model": {"d_model": 15}}, "model: d_model 15 is not a multiple of num_heads 2"),
         ({"model": {"positions": "one_hot", "d_model": 8}}, "model: positions 'one_hot' up to 16 need a width of 16"),

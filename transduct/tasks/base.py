@@ -310,10 +310,8 @@ def _claimed(directory: Path, recipe: Recipe, resume: bool, notify: Notify, stag
             write_file(held, dump(asdict(recipe)).encode())
             yield
         except (TransductError, OSError) as error:
-            if fresh and not any(
-                directory.glob("**/checkpoints/step_*")
-            ):  # so that the corrected call may start afresh
-                _remove(directory, made)
+            if fresh and not any(directory.glob("**/checkpoints/step_*")):
+                _remove(directory, made)  # so that the corrected call may start afresh
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
                 raise disk_error(Path(error.filename or directory), error) from error
             raise

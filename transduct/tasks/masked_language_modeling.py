@@ -305,6 +305,10 @@ class MaskedLanguageModelingTask:
         if not self.tokenizer_config.shared:
             raise TransductError("recipe: tokenizer.shared is false, but plain text has one side; set it to true")
         self.training = record(TrainingConfig, recipe.training, "training")
+        for name in recipe.decoding:
+            raise TransductError(
+                f"recipe: unknown key 'decoding.{name}'; masked tokens are not searched for: remove it"
+            )
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         config = self._config(1000)  # impossible sizes fail here, before anything is written
         self.recipe = replace(

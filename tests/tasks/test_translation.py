@@ -193,6 +193,28 @@ def test_replacements_are_made_wherever_text_comes_in(tmp_path):
     assert loaded.score(["a-b"], ["x"]) == loaded.score(["a b"], ["x"])
 
 
+def test_what_is_held_out_is_changed_once(tmp_path):
+    (tmp_path / "a").write_text("".join(f"{letter} b\n" for letter in "acdefghijklmnopqrstuvwxyz"))
+    pair = {"source": str(tmp_path / "a"), "target": str(tmp_path / "a")}
+    numbered = {"side": "both", "pattern": "[a-z]", "by": r"#{n}\g<0>", "cycle": 9}
+    recipe = tiny_recipe(data={"train": [pair], "held_out": 5, "replace": [numbered]})
+    recipe.data.pop("valid")
+    task = TranslationTask(recipe, tmp_path / "run", str)
+    (tmp_path / "run").mkdir()
+    task.prepare()
+    sources, references = task._validation
+    assert len(sources) == 5
+    assert references == [[f"#0{source[0]} #1b"] for source in sources]
+    assert not any("#" in source for source in sources), "the translator changes them"
+    trained = {text for row in task.corpus.columns(np.arange(len(task.corpus)))[:1] for text in decoded(task, row)}
+    assert trained == {f"#0{letter} #1b" for letter in "acdefghijklmnopqrstuvwxyz"} - {r for [r] in references}
+
+
+def decoded(task, column):
+    tokens, lengths = column
+    return task.tokenizers[0].decode([ids.tolist() for ids in np.split(tokens, np.cumsum(lengths)[:-1])])
+
+
 def test_without_validation_data_training_still_ends_with_a_model(tmp_path):
     recipe = tiny_recipe(training={"steps": 2, "validate_every": 1})
     recipe.data.pop("valid")

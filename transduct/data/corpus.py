@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from transduct.data.samples import Pair
-from transduct.data.text import DataConfig, TextSource, read_pairs
+from transduct.data.text import DataConfig, TextSource, changed, read_pairs
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 
@@ -68,7 +68,7 @@ class Corpus:
 
     @property
     def held_out(self) -> TextSource | None:
-        """The pairs taken out of training, replacements done, for `read_examples`."""
+        """The pairs taken out of training, as they were in the files, for `read_examples`."""
         path = self.directory / HELD_OUT
         return TextSource(pairs=str(path)) if path.exists() else None
 
@@ -300,13 +300,14 @@ def _hashes(pairs: Sequence[Pair]) -> np.ndarray:
 
 
 def _hold_out(data: DataConfig) -> dict[int, Pair]:
-    """The pairs with the smallest hashes: as good as drawn by lot, and no copy of one can stay in training."""
+    """The pairs, as they are in the files, with the smallest hashes of what is made of them: as good as drawn by lot,
+    and no copy of one can stay in training."""
     held: dict[int, Pair] = {}
     if not data.held_out:
         return held
     largest = 1 << 64
-    for pairs in chain.from_iterable(read_pairs(corpus, Path(data.root), data.replace) for corpus in data.train):
-        for key, pair in zip(_hashes(pairs).tolist(), pairs):
+    for pairs in chain.from_iterable(read_pairs(corpus, Path(data.root)) for corpus in data.train):
+        for key, pair in zip(_hashes(changed(pairs, data.replace)).tolist(), pairs):
             if key < largest and pair[0].strip() and pair[1].strip():
                 held[key] = pair
         if len(held) > data.held_out:

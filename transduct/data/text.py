@@ -177,12 +177,16 @@ def read_pairs(source: TextSource, root: Path, replace: Sequence[Replacement] = 
             or not aligned with its partner.
     """
     rows = read_rows(source, root)
-    change_source, change_target = changes_of("source", replace), changes_of("target", replace)
     while chunk := list(islice(rows, CHUNK)):
-        pairs = [(row[0], row[1]) for row in chunk]
-        if replace:
-            pairs = [(change_source(text), change_target(translation)) for text, translation in pairs]
-        yield pairs
+        yield changed([(row[0], row[1]) for row in chunk], replace)
+
+
+def changed(pairs: list[Pair], replace: Sequence[Replacement]) -> list[Pair]:
+    """The pairs with all replacements made."""
+    if not replace:
+        return pairs
+    source, target = changes_of("source", replace), changes_of("target", replace)
+    return [(source(text), target(translation)) for text, translation in pairs]
 
 
 def read_examples(

@@ -4,7 +4,7 @@ Let N and M be the source and target tokens of a batch, B its pairs.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,6 @@ from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, prepare
 from transduct.data.text import (
     DataConfig,
-    Replacement,
     TextSource,
     changes_of,
     read_examples,
@@ -155,7 +154,7 @@ class TranslationTask:
         self.tokenizers = prepare_tokenizers(self.data, self.tokenizer, self.directory, self.model.start, self.notify)
         self.corpus = prepare(self.data, *self.tokenizers, self.directory / "corpus", self.notify)
         if self.corpus.held_out is not None:
-            self._validation = read_examples(self.corpus.held_out, Path())
+            self._validation = read_examples(self.corpus.held_out, Path(), self.data.replace)
 
     def build_model(self) -> Any:
         """The model of the recipe for the tokenizers' vocabularies, begun from another's weights if it says so."""
@@ -204,10 +203,10 @@ class TranslationTask:
     @torch.inference_mode()
     def _validation_loss(self, model: Any, sources: list[str], targets: list[str]) -> float:
         """Negative log-likelihood a target token; texts longer than the model are cut."""
-        longest = self.data.max_length - 1
+        longest, change = self.data.max_length - 1, changes_of("source", self.data.replace)
         rows = [
             [ids[:longest] for ids in tokenizer.encode(texts)]
-            for tokenizer, texts in zip(self.tokenizers, ([*map(self._change, sources)], targets), strict=True)
+            for tokenizer, texts in zip(self.tokenizers, ([*map(change, sources)], targets), strict=True)
         ]
         total, count, device = 0.0, 0.0, next(model.parameters()).device
         lengths = [max(len(s), len(t)) + 1 for s, t in zip(*rows, strict=True)]
@@ -222,16 +221,7 @@ class TranslationTask:
         return self._in_use(model, self.decoding).predict(inputs)
 
     def _in_use(self, model: Any, decoding: DecodingConfig) -> Translator:
-        return Translator(model, *self.tokenizers, decoding, self._changes)
-
-    @property
-    def _changes(self) -> list[Replacement]:
-        """What happens to a source as it is read; to those held out it has happened."""
-        return [] if self.data.held_out else self.data.replace
-
-    @property
-    def _change(self) -> Callable[[str], str]:
-        return changes_of("source", self._changes)
+        return Translator(model, *self.tokenizers, decoding, self.data.replace)
 
     def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with the scores of the final weights on its card."""

@@ -27,7 +27,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tasks.base": {"config", "errors", "training", "tasks"},  # the folder itself, to list the tasks in it
     "tasks": {
         *("transduct", "config", "errors", "functional", "blocks", "data", "evaluation", "models", "training"),
-        *("decoding", "tasks.base", "tasks.text", "tasks.translator", "tasks.classifier"),  # no other task
+        *(
+            "decoding",
+            "tasks.base",
+            "tasks.model",
+            "tasks.text",
+            "tasks.translator",
+            "tasks.classifier",
+        ),  # no other task
     },
     "interfaces": {"interfaces", "config", "errors", "tasks", "training", "decoding.engine"},
 }

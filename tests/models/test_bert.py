@@ -8,7 +8,7 @@ from tests.helpers import SIZE, randomise, tokens_of
 from tests.helpers import tiny as tiny_transformer
 from transduct.functional.segments import Segments, flatten, pad
 from transduct.models.bert import SIZES, Bert, Config
-from transduct.tasks.text import start_from
+from transduct.tasks.model import start_from
 from transduct.tasks.translation import as_source_side
 from transduct.training import checkpoint as files
 

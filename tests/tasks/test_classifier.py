@@ -22,7 +22,7 @@ from transduct.tasks.classifier import (
     labels_of,
     make_batch,
 )
-from transduct.tasks.text import write_model
+from transduct.tasks.model import write_model
 
 BEGIN, END = Tokenizer.BEGIN, Tokenizer.END
 TEXTS = ["a b c", "c", "bad cab a b", "ab ba cd", "d c b a", "dab a cab b"]

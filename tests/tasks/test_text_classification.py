@@ -17,7 +17,7 @@ from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks import base, text_classification
 from transduct.tasks.classifier import Batch
-from transduct.tasks.text import write_model
+from transduct.tasks.model import write_model
 from transduct.tasks.text_classification import DataConfig, find_run, span_loss, test_set
 from transduct.training.machine import seed_generators
 

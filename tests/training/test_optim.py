@@ -95,3 +95,11 @@ def test_the_moving_average_follows_the_weights():
         expected = 0.9 * expected + 0.1 * model.weight.detach()
     torch.testing.assert_close(average.weights["weight"], expected)
     torch.testing.assert_close(average.weights["bias"], model.bias.detach())
+
+
+def test_what_is_frozen_is_left_out():
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+    optimiser = make_optimiser(model, (0.9, 0.98), 1e-9, weight_decay=0.0)
+    trained = {id(p) for group in optimiser.param_groups for p in group["params"]}
+    assert trained == {id(p) for p in model[1].parameters()}

@@ -4,23 +4,20 @@ A line ends at a line feed and nowhere else: U+2028, U+0085 and a lone carriage 
 cannot be read is refused with file and line; nothing is skipped in silence.
 """
 
-import gzip
 import json
-import lzma
 import re
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count, islice, zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from transduct.data.files import opened
 from transduct.data.samples import CORPORA, WIDTHS, Pair, Part, generate
 from transduct.data.trees import VIEWS, read_trees
 from transduct.errors import TransductError
@@ -213,7 +210,7 @@ def read_lines(file: Path | BinaryIO, errors: Errors = "strict") -> Iterator[str
         TransductError: the file cannot be read, or (`strict`) a line is not UTF-8.
     """
     if isinstance(file, Path):
-        with _opened(file) as stream:
+        with opened(file) as stream:
             yield from chain.from_iterable(_split(partial(stream.read, BLOCK), str(file), errors))
     else:
         name = str(getattr(file, "name", "the input"))
@@ -247,23 +244,6 @@ def _split(read: Callable[[], bytes], name: str, errors: Errors) -> Iterator[lis
             lines.pop()
         number += len(lines)
         yield lines
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file, decompressed as its ending says."""
-    openers: dict[str, Callable[[Path], Any]] = {
-        ".gz": gzip.open,
-        ".xz": lzma.open,
-        ".zst": lambda path: pa.input_stream(str(path), compression="zstd"),
-    }
-    try:
-        with openers.get(path.suffix.lower(), partial(open, mode="rb"))(path) as stream:
-            yield stream
-    except FileNotFoundError as error:
-        raise TransductError(f"{path}: no such file; a relative path in a recipe starts at data.root") from error
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
-        raise TransductError(f"{path}: cannot be read ({error}); fetch or write the file again") from error
 
 
 def read_rows(source: TextSource, root: Path) -> Iterator[Row]:
@@ -340,7 +320,7 @@ def _jsonl_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
 
 def _parquet_rows(path: Path, keys: Sequence[str], seekable: bool) -> Iterator[Row]:
     number = 0
-    with _opened(path) as stream:
+    with opened(path) as stream:
         # The index comes last, so what is compressed once more has to be read whole.
         file = pa.parquet.ParquetFile(stream if seekable else pa.BufferReader(stream.read()))
         # Flat, a field of a struct, as in the translation sets of the Hugging Face hub, is a column of its own.

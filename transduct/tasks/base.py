@@ -29,7 +29,7 @@ from transduct.training.machine import pick_device, seed_generators
 from transduct.training.trainer import Terms, TrainingConfig, fit
 
 RECIPE, LOG = "recipe.yaml", "log.jsonl"
-HELPERS = ("base", "classifier", "text", "translator")  # files of this folder that are no tasks
+HELPERS = ("base", "classifier", "model", "text", "translator")  # files of this folder that are no tasks
 Notify = Callable[[str], None]
 
 

@@ -22,7 +22,8 @@ from transduct.evaluation.classification import Scores, label_scores, mcnemar, s
 from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks.base import Report
-from transduct.tasks.text import TOKENIZER, check_sizes, encoder_input, read_weights
+from transduct.tasks.model import read_weights
+from transduct.tasks.text import TOKENIZER, check_sizes, encoder_input
 from transduct.tasks.translator import Attention
 from transduct.training import checkpoint as files
 

@@ -30,17 +30,8 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.gpt import GPT, SIZES, Config
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.text import (
-    TOKENIZER,
-    Family,
-    ModelSection,
-    card,
-    check_sizes,
-    files_said,
-    read_weights,
-    run_tokenizer,
-    write_model,
-)
+from transduct.tasks.model import Family, ModelSection, card, files_said, read_weights, write_model
+from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.trainer import Terms, TrainingConfig
 

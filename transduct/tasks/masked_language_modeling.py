@@ -37,18 +37,8 @@ from transduct.evaluation.classification import mcnemar, wilson_interval
 from transduct.functional.segments import Segments
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.text import (
-    TOKENIZER,
-    Family,
-    ModelSection,
-    card,
-    check_sizes,
-    encoder_input,
-    files_said,
-    read_weights,
-    run_tokenizer,
-    write_model,
-)
+from transduct.tasks.model import Family, ModelSection, card, files_said, read_weights, write_model
+from transduct.tasks.text import TOKENIZER, check_sizes, encoder_input, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.trainer import Terms, TrainingConfig
 

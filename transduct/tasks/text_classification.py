@@ -42,7 +42,8 @@ from transduct.tasks.classifier import (
     make_batch,
     scores_of,
 )
-from transduct.tasks.text import TOKENIZER, Family, ModelSection, card, files_said, run_tokenizer, write_model
+from transduct.tasks.model import Family, ModelSection, card, files_said, write_model
+from transduct.tasks.text import TOKENIZER, run_tokenizer
 from transduct.training.trainer import Terms, TrainingConfig
 
 LABELS = "labels.json"

@@ -35,7 +35,8 @@ from transduct.evaluation.text import corpus_scores
 from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.text import TOKENIZER, ModelSection, card, files_said, run_tokenizer, write_model
+from transduct.tasks.model import ModelSection, card, files_said, write_model
+from transduct.tasks.text import TOKENIZER, run_tokenizer
 from transduct.tasks.translator import FAMILIES, TOKENIZERS, Translator
 from transduct.training.trainer import Terms, TrainingConfig
 

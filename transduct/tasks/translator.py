@@ -20,7 +20,8 @@ from transduct.errors import TransductError
 from transduct.evaluation.text import corpus_scores, paired_test
 from transduct.models import rnn, transformer
 from transduct.tasks.base import Report
-from transduct.tasks.text import TOKENIZER, Family, check_sizes, read_weights
+from transduct.tasks.model import Family, read_weights
+from transduct.tasks.text import TOKENIZER, check_sizes
 from transduct.training import checkpoint as files
 
 FAMILIES = {

@@ -36,9 +36,13 @@ def rate(schedule: Schedule, peak: float, warmup: int, steps: int, step: int) ->
 def make_optimiser(
     model: nn.Module, betas: tuple[float, float], epsilon: float, weight_decay: float
 ) -> torch.optim.AdamW:
-    """Adam (Kingma and Ba 2015); decoupled weight decay (Loshchilov and Hutter 2019) on matrices only."""
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    vectors = [p for p in model.parameters() if p.ndim <= 1]
+    """Adam (Kingma and Ba 2015); decoupled weight decay (Loshchilov and Hutter 2019) on matrices only.
+
+    What is frozen (`requires_grad=False`) is left out.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in trained if p.ndim > 1]
+    vectors = [p for p in trained if p.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     return torch.optim.AdamW([g for g in groups if g["params"]], betas=betas, eps=epsilon, fused=True)
 

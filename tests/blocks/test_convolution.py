@@ -1,0 +1,50 @@
+"""Convolutions equal torch's, keep what they say of sizes, and know nothing of the neighbours in a batch."""
+
+import pytest
+import torch
+from torch import nn
+
+from transduct.blocks.convolution import Backbone, ResidualBlock, convolution, group_norm
+
+
+@pytest.mark.parametrize(("channels", "stride"), [((16, 16), 1), ((16, 32), 1), ((16, 32), 2), ((16, 16), 2)])
+def test_a_block_begins_as_its_shortcut(channels, stride):
+    torch.manual_seed(1)
+    block = ResidualBlock(*channels, stride)
+    x = torch.randn(2, 16, 8, 8)
+    assert torch.equal(block(x), block.shortcut(x))
+    assert block(x).shape == (2, channels[1], 8 // stride, 8 // stride)
+
+
+def test_a_block_is_its_formula():
+    torch.manual_seed(1)
+    block = ResidualBlock(16, 32)
+    nn.init.normal_(block.second.weight)
+    x = torch.randn(2, 16, 6, 6)
+    silu = nn.SiLU()
+    inner = nn.functional.conv2d(silu(block.first_norm(x)), block.first.weight, block.first.bias, padding=1)
+    inner = nn.functional.conv2d(silu(block.second_norm(inner)), block.second.weight, block.second.bias, padding=1)
+    shortcut = nn.functional.conv2d(x, block.shortcut.weight, block.shortcut.bias)
+    torch.testing.assert_close(block(x), shortcut + inner)
+
+
+def test_a_backbone_halves_the_picture_at_each_level():
+    backbone = Backbone([16, 32, 48])
+    assert (backbone.stride, backbone.width) == (8, 48)
+    assert backbone(torch.randn(2, 3, 32, 64)).shape == (2, 48, 4, 8)
+
+
+def test_a_picture_is_the_same_alone_and_in_a_batch():
+    torch.manual_seed(1)
+    backbone = Backbone([16, 32])
+    pictures = torch.randn(3, 3, 16, 16)
+    together = backbone(pictures)
+    pictures[1:] *= 100.0
+    torch.testing.assert_close(backbone(pictures)[:1], together[:1])
+    torch.testing.assert_close(backbone(pictures[:1]), together[:1])
+
+
+def test_norms_are_of_groups_of_channels():
+    assert group_norm(48).num_groups == 3
+    assert group_norm(8).num_groups == 1
+    assert not convolution(3, 4, 3).bias.any()

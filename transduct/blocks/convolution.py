@@ -1,0 +1,59 @@
+"""Convolutional layers for pictures, dense arrays (B, C, H, W) of equal size.
+
+They normalise over groups of channels and never over the batch, so that a picture's features are its own.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+GROUP = 16  # channels that are normalised together
+
+
+class ResidualBlock(nn.Module):
+    """x + Conv(SiLU(Norm(Conv(SiLU(Norm(x)))))), 3 x 3 each (He et al. 2016), with the norms of Wu and He 2018."""
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int = 1) -> None:
+        super().__init__()
+        self.first_norm, self.second_norm = group_norm(channels_in), group_norm(channels_out)
+        self.first = convolution(channels_in, channels_out, 3, stride)
+        self.second = convolution(channels_out, channels_out, 3)
+        nn.init.zeros_(self.second.weight)  # a block begins as its shortcut
+        same = channels_in == channels_out and stride == 1
+        self.shortcut = nn.Identity() if same else convolution(channels_in, channels_out, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C', H / stride, W / stride)."""
+        inner = self.first(F.silu(self.first_norm(x)))
+        return self.shortcut(x) + self.second(F.silu(self.second_norm(inner)))
+
+
+class Backbone(nn.Module):
+    """A picture's features at a coarse grid: a first layer, then one block of stride 2 for each of the `channels`."""
+
+    def __init__(self, channels: Sequence[int], channels_in: int = 3) -> None:
+        super().__init__()
+        self.stride, self.width = 2 ** len(channels), channels[-1]
+        self.first = convolution(channels_in, channels[0], 3)
+        widths = [channels[0], *channels]
+        self.blocks = nn.Sequential(*(ResidualBlock(a, b, 2) for a, b in zip(widths, channels)))
+        self.norm = group_norm(channels[-1])
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, C, H / stride, W / stride)."""
+        return F.silu(self.norm(self.blocks(self.first(pictures))))
+
+
+def convolution(channels_in: int, channels_out: int, size: int, stride: int = 1) -> nn.Conv2d:
+    """A convolution that keeps the picture's size divided by its stride, begun after He et al. 2015."""
+    layer = nn.Conv2d(channels_in, channels_out, size, stride, padding=size // 2)
+    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    torch.nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return layer
+
+
+def group_norm(channels: int) -> nn.GroupNorm:
+    """Normalisation over groups of channels of one picture (Wu and He 2018)."""
+    return nn.GroupNorm(max(1, channels // GROUP), channels)

@@ -1,0 +1,113 @@
+"""Files, compressed or many in an archive, such as pictures and sounds: opened, refused by name, packed."""
+
+import gzip
+import lzma
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from transduct.errors import TransductError
+
+Policy = Literal["stop", "skip"]
+NAMED = 3  # refused files that are named; the rest is counted
+BLOCK = 1 << 20
+
+
+def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """The files of an archive, in its order, or of a folder, sorted: name and content of those with such an ending.
+
+    An archive is a tar, plain or compressed with gzip, xz or zstandard; nothing of it is ever written to disk. Names
+    are relative ("cat/0001.jpg"), endings are compared in lower case (".jpg").
+
+    Raises:
+        TransductError: nothing is there, it is no such archive, or it is damaged.
+    """
+    if path.is_dir():
+        for file in sorted(path.rglob("*")):
+            if file.is_file() and file.name.lower().endswith(tuple(endings)):
+                yield file.relative_to(path).as_posix(), _read(file)
+        return
+    with opened(path) as stream:
+        try:
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for member in archive:
+                    if member.isfile() and member.name.lower().endswith(tuple(endings)):
+                        content = archive.extractfile(member)
+                        assert content is not None  # what is a file has some
+                        yield member.name.removeprefix("./"), content.read()
+                if archive.fileobj is None or archive.fileobj.tell() < archive.offset + tarfile.BLOCKSIZE:
+                    raise tarfile.ReadError("the mark at its end is missing")
+        except tarfile.TarError as error:
+            raise TransductError(f"{path}: not a whole tar archive ({error}); fetch it again") from error
+        while stream.read(BLOCK):  # to the end, where damage is found by the checksum
+            pass
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The bytes of a file, decompressed as its ending says."""
+    openers: dict[str, Callable[[Path], Any]] = {
+        ".gz": gzip.open,
+        ".xz": lzma.open,
+        ".zst": lambda path: pa.input_stream(str(path), compression="zstd"),
+    }
+    try:
+        with openers.get(path.suffix.lower(), partial(open, mode="rb"))(path) as stream:
+            yield stream
+    except FileNotFoundError as error:
+        raise TransductError(f"{path}: no such file; a relative path in a recipe starts at data.root") from error
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
+        raise TransductError(f"{path}: cannot be read ({error}); fetch or write the file again") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TransductError(f"{path}: cannot be read ({error.strerror}); check it and its folder") from error
+
+
+class Refused:
+    """What happens to a damaged file: training stops at the first, or goes on without it, counted and named."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.errors: list[str] = []
+
+    @contextmanager
+    def each(self) -> Iterator[None]:
+        """Around what is done with one file; an error that a user can mend is what refuses it."""
+        try:
+            yield
+        except TransductError as error:
+            if self.policy == "stop":
+                raise TransductError(f"{error}; or leave such files out with data.broken=skip") from error
+            self.errors.append(str(error))
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """For a manifest: how many were left out."""
+        return {"broken": len(self.errors)}
+
+    def said(self) -> str:
+        """The first errors, and how many more there are; empty if there are none."""
+        rest = len(self.errors) - NAMED
+        return "; ".join(self.errors[:NAMED]) + (f"; and {rest:,} more" if rest > 0 else "")
+
+
+def pack(data: bytes | np.ndarray) -> np.ndarray:
+    """Bytes, or numbers as the bytes they are, as 32-bit words for a `Corpus`, the last filled up with zeros."""
+    held = np.frombuffer(data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes(), np.uint8)
+    return np.pad(held, (0, -len(held) % 4)).view(np.int32)
+
+
+def unpack(words: np.ndarray, size: int, kind: Any = np.uint8) -> np.ndarray:
+    """The first `size` numbers of a kind in packed words."""
+    return words.astype(np.int32, copy=False).view(kind)[:size]

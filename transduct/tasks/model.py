@@ -1,0 +1,201 @@
+"""What tasks share: the `model` section of a recipe, a model to start from, the model directory and its card."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from transduct import __version__
+from transduct.config import record
+from transduct.errors import TransductError
+from transduct.tasks.base import Notify
+from transduct.training import checkpoint as files
+from transduct.training.trainer import TrainingConfig
+
+Rename = Callable[[dict[str, Tensor]], None]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models: its configuration, its named sizes, and what builds it."""
+
+    config: type
+    sizes: Mapping[str, Mapping[str, Any]]
+    build: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class _Section:
+    """The part of a `model` section that is no part of the model."""
+
+    family: str | None = None
+    size: str | None = None
+    start_from: str | None = None
+
+
+class ModelSection:
+    """The `model` section of a recipe: a family, a named size and what differs from it, a model to start from.
+
+    Args:
+        families: those the task knows, by name; the first is taken where none is named.
+        derived: what other sections say of the model, and of each the key that says it.
+
+    Raises:
+        TransductError: the family or the size is unknown, or what is derived is set here.
+    """
+
+    def __init__(self, section: Mapping[str, Any], families: Mapping[str, Family], derived: Mapping[str, str]) -> None:
+        own = {field.name for field in fields(_Section)}
+        known = record(_Section, {name: value for name, value in section.items() if name in own}, "model")
+        self.name = known.family or next(iter(families))
+        if self.name not in families:
+            raise TransductError(f"recipe: unknown model.family '{self.name}'; known are: {', '.join(families)}")
+        self.family, self.derived = families[self.name], derived
+        if known.size is not None and known.size not in self.family.sizes:
+            raise TransductError(
+                f"recipe: unknown model.size '{known.size}'; known are: {', '.join(self.family.sizes)}"
+            )
+        values = {name: value for name, value in section.items() if name not in own}
+        if given := [name for name in derived if name in values]:
+            raise TransductError(f"recipe: model.{given[0]} cannot be set; set {derived[given[0]]}")
+        self.values = {**self.family.sizes.get(known.size or "", {}), **values}
+        self.start = None if known.start_from is None else Path(known.start_from)
+
+    def config(self, **derived: Any) -> Any:
+        """The model's configuration with what other sections say; raises TransductError if it is impossible."""
+        config: Any = record(self.family.config, {**self.values, **derived}, "model")
+        try:
+            with torch.device("meta"):
+                self.family.build(config)
+        except ValueError as error:  # widths that do not fit together
+            raise TransductError(f"recipe: model: {error}") from error
+        return config
+
+    def resolved(self, config: Any) -> dict[str, Any]:
+        """The section with every default filled in."""
+        start = {} if self.start is None else {"start_from": str(self.start)}
+        rest = {name: value for name, value in asdict(config).items() if name not in self.derived}
+        return {"family": self.name, **start, **rest}
+
+    def build(self, config: Any, notify: Notify, rename: Rename | None = None) -> Any:
+        """The model, begun from another's weights if the section says so; see `start_from`."""
+        model = self.family.build(config)
+        if self.start is not None:
+            start_from(model, self.start, notify, rename)
+        return model
+
+
+def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename | None = None) -> None:
+    """Give `model` the weights of the model in `directory` wherever the names agree; the rest stays as it is.
+
+    Args:
+        rename: changes the other model's weights, by name, before they are compared.
+
+    Raises:
+        TransductError: no name agrees, or a weight has another shape.
+    """
+    held = files.read_tensors(directory / files.WEIGHTS)
+    if rename is not None:
+        rename(held)
+    own = files.weights_of(model)
+    taken = [name for name in own if name in held]
+    if not taken:
+        raise TransductError(f"{directory}: shares no weight with this model; start from a model of the same family")
+    with torch.no_grad():
+        for name in taken:
+            if own[name].shape != held[name].shape:
+                raise TransductError(
+                    f"{directory}: weight '{name}' is {tuple(held[name].shape)}, this model's is "
+                    f"{tuple(own[name].shape)}; give this model the sizes of that one"
+                )
+            own[name].copy_(held[name])
+    notify(f"started from {directory}: {len(taken)} of {len(own)} weights taken, the rest is new")
+
+
+def write_model(
+    directory: Path, task: str, model: Any, settings: Mapping[str, Any], beside: Sequence[Path], card: str
+) -> None:
+    """Write a model directory.
+
+    Args:
+        settings: joins the task's name and the model's configuration in `config.json`.
+        beside: files that are copied into it, such as tokenizers.
+    """
+    config = {
+        "format": files.FORMAT,
+        "task": task,
+        "transduct": __version__,
+        "model": asdict(model.config),
+        **settings,
+    }
+    content = {
+        files.CONFIG: json.dumps(config, indent=1, ensure_ascii=False).encode(),
+        files.WEIGHTS: files.pack(files.weights_of(model)),
+        "card.md": card.encode(),
+    }
+    files.write_directory(directory, content | {path.name: path.read_bytes() for path in beside})
+
+
+def read_weights(model: nn.Module, directory: Path, device: torch.device, precision: str) -> None:
+    """Fill `model` with the weights of a model directory and put it on a device, ready to be used."""
+    path = directory / files.WEIGHTS
+    with torch.no_grad():
+        files.load_weights(model, files.read_tensors(path), path)
+    model.to(device, torch.bfloat16 if precision == "bfloat16" else torch.float32).eval()
+
+
+def card(
+    title: str,
+    made_of: str,
+    training: TrainingConfig,
+    scores: Mapping[str, float],
+    log: Mapping[str, Any],
+    how: str = "",
+) -> str:
+    """What a model was trained on and how well it does, for whoever is handed its directory.
+
+    Args:
+        made_of: "1,000 pairs from a.de, a.en (left out: none)".
+        how: how the scores were measured.
+    """
+    rows = "\n".join(f"| {name} | {value:.4g} |" for name, value in scores.items())
+    return f"""# {title}
+
+Trained with transduct {__version__} on {made_of},
+{log["step"]:,} steps of at most {training.batch_tokens * training.accumulate:,} tokens, {log["seconds"]:.0f} s,
+seed {training.seed}, {training.precision}.
+
+Scores of the final weights on the validation set{how}:
+
+| score | value |
+| --- | --- |
+{rows}
+"""
+
+
+def files_said(names: Sequence[str], dropped: Mapping[str, int]) -> str:
+    """ "from a.de, a.en (left out: 3 empty)"."""
+    left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items() if count)
+    return f"from {', '.join(names) or 'a generated corpus'} (left out: {left_out or 'none'})"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture of attention.
+
+    Attributes:
+        weights: (rows, columns), a labelled matrix, or what is laid over `picture`.
+        rows, columns: labels; none where the weights lie over a picture.
+        picture: (height, width, 3) in 0 to 255; the weights are stretched to its size.
+    """
+
+    title: str
+    weights: Tensor
+    rows: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
+    picture: np.ndarray | None = None

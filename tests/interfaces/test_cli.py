@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from safetensors.torch import load_file, save_file
@@ -18,8 +19,10 @@ from safetensors.torch import load_file, save_file
 import transduct
 from tests.recipes import tiny_recipe
 from transduct.config import load_recipe
+from transduct.data.images import read_picture
 from transduct.data.samples import generate
 from transduct.interfaces import cli
+from transduct.tasks import base
 from transduct.training import checkpoint
 
 COMMANDS = ["demo", "train", "translate", "predict", "evaluate", "score"]
@@ -273,6 +276,40 @@ def test_predict_hands_options_on(program, trained_run):
     words = ["predict", trained_run, "a b c", "--set", "beam=1", "--set", "length_penalty=0.5"]
     assert program(*words).lines == transduct.load(trained_run).predict(["a b c"], beam=1, length_penalty=0.5)
     assert_refused(program("predict", trained_run, "a", "--set", "beem=1"), "unknown key 'decoding.beem'", "'beam'")
+
+
+def test_predict_shows_what_the_model_looks_at(program, trained_run, tmp_path):
+    done = program("predict", trained_run, "a b c", "d", "--attention", tmp_path / "looks.svg")
+    assert done.lines == transduct.load(trained_run).predict(["a b c", "d"])
+    text = (tmp_path / "looks.svg").read_text()
+    assert "encoder.0.self head 1" in text
+    assert "decoder.0.cross head 2" in text
+
+
+def test_predict_draws_no_answer_that_is_text(program, trained_run, tmp_path):
+    done = program("predict", trained_run, "a", "--out", tmp_path / "a.png")
+    assert_refused(done, "this model answers in text, which has no picture; leave --out away")
+
+
+class Painter:
+    """Stands for a model that answers with pictures."""
+
+    def predict(self, inputs):
+        return [f"picture of {given}" for given in inputs]
+
+    def picture(self, given, output):
+        assert output == f"picture of {given}"
+        return np.full((2, 3, 3), len(given), np.uint8)
+
+
+def test_predict_draws_each_answer(program, monkeypatch, tmp_path):
+    monkeypatch.setattr(base, "load", lambda model, device: Painter())
+    assert program("predict", "m", "a", "--out", tmp_path / "one.png").lines == ["picture of a"]
+    program("predict", "m", "a", "bcd", "--out", tmp_path / "all.png")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all_1.png", "all_2.png", "one.png"]
+    assert read_picture(tmp_path / "all_2.png", "").tolist() == [[[3] * 3] * 3] * 2
+    done = program("predict", "m", "a", "--attention", tmp_path / "a.svg")
+    assert_refused(done, "m: this model has no attention to show; leave --attention away")
 
 
 def test_evaluate_prints_scores_signatures_and_intervals(program, trained_run, tmp_path):

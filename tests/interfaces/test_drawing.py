@@ -1,5 +1,6 @@
 """One drawing, two formats: well-formed SVG whatever the text holds, and PNG of the same size."""
 
+import base64
 import io
 import sys
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import pytest
 
 from transduct.errors import TransductError
 from transduct.interfaces import drawing
-from transduct.interfaces.drawing import Line, Picture, Rectangle, Text
+from transduct.interfaces.drawing import Line, Photograph, Picture, Rectangle, Text
 
 SVG = "{http://www.w3.org/2000/svg}"
 SHAPES = (
@@ -123,3 +124,29 @@ def test_png_without_matplotlib_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(TransductError, match=r"matplotlib is not installed; run: pip install 'transduct\[plots\]'"):
         Picture(60, 60, ()).png()
+
+
+CORNERS = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [9, 9, 9]]], np.uint8)
+
+
+def test_a_photograph_lies_in_the_svg_pixel_for_pixel():
+    root = ElementTree.fromstring(Picture(60, 60, (Photograph(10, 5, 40, 50, CORNERS),)).svg())
+    image = root.find(f"{SVG}image")
+    assert [image.get(name) for name in ("x", "y", "width", "height")] == ["10", "5", "40", "50"]
+    kind, _, data = image.get("href").partition(",")
+    assert kind == "data:image/png;base64"
+    assert np.array_equal(pixels(base64.b64decode(data)), CORNERS)
+
+
+def test_a_photograph_is_stretched_in_the_png():
+    found = pixels(Picture(60, 60, (Photograph(10, 5, 40, 50, CORNERS),)).png(scale=1))
+    assert found[:5].min() == found[:, :10].min() == found[55:].min() == found[:, 50:].min() == 255
+    for row, y in ((0, 15), (1, 45)):
+        for column, x in ((0, 15), (1, 45)):
+            assert np.array_equal(found[y, x], CORNERS[row, column])
+
+
+def test_a_photograph_needs_pillow(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"):
+        Photograph(0, 0, 1, 1, CORNERS).png()

@@ -8,7 +8,7 @@ import torch
 
 from transduct.errors import TransductError
 from transduct.interfaces import pictures
-from transduct.interfaces.drawing import Line, Picture, Rectangle, Text
+from transduct.interfaces.drawing import Line, Photograph, Picture, Rectangle, Text
 
 MATRIX = [[0.1, 0.9, 0.0], [0.5, 0.25, 0.25]]
 
@@ -176,9 +176,26 @@ def test_what_cannot_be_drawn_is_said():
         pictures.grid([])
     with pytest.raises(TransductError, match=r"limits \(1, 1\) are not in order; give the lower one first"):
         pictures.heatmap([[1]], limits=(1, 1))
+    with pytest.raises(TransductError, match="no photograph to draw; give at least one"):
+        pictures.overlays([])
     with pytest.raises(TransductError, match="no line to draw; give at least one"):
         pictures.curves([1, 2], {})
     with pytest.raises(TransductError, match="line 'loss' has 1 values, x has 2; give equally many"):
         pictures.curves([1, 2], {"loss": [1]})
     with pytest.raises(TransductError, match=r"x has the shape \(1, 1\); give 1 dimensions"):
         pictures.curves([[1]], {"loss": [1]})
+
+
+def test_a_photograph_is_red_where_the_matrix_is_large():
+    grey = np.full((6, 8, 3), 100, np.uint8)
+    matrix = [[0.0, 0.0], [0.0, 0.4]]
+    picture = pictures.overlays([("one", matrix, grey), ("two", torch.zeros(3, 4), grey)], title="both")
+    one, two = (shape for shape in picture.shapes if isinstance(shape, Photograph))
+    assert texts(picture) == ["both", "one", "two"]
+    assert np.array_equal(one.pixels[:3], grey[:3])
+    assert np.array_equal(one.pixels[3:, 4:], np.broadcast_to([190, 54, 54], (3, 4, 3)))
+    assert np.array_equal(one.pixels[3:, :4], grey[3:, :4])
+    assert np.array_equal(two.pixels, grey)  # what is nowhere large reddens nothing
+    assert (one.width, one.height) == (160, 120)
+    assert two.x > one.x + one.width
+    assert picture.width > two.x + two.width

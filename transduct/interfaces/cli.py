@@ -246,26 +246,32 @@ def _interactive(translator: Any, options: dict[str, Any]) -> None:
         print(translator.translate([line], **options)[0].text)
 
 
-def _draw(translator: Any, text: str, path: Path) -> None:
-    """Every head of every layer for one sentence, as a picture."""
-    from transduct.interfaces.pictures import grid, save
+def _draw(model: Any, given: str, path: Path) -> None:
+    """Where a model looks, as a picture: over a photograph, or every head of every layer for a sentence."""
+    from transduct.interfaces.pictures import grid, overlays, save
 
-    found = translator.attention(text)
-    panels = []
-    heads = 0
-    for name, weights in found.weights.items():
-        rows, columns = found.labels(name)
-        heads = weights.shape[0]
-        panels += [(f"{name} head {head + 1}", weights[head], rows, columns) for head in range(heads)]
-    save(grid(panels, per_row=heads, title=text), path)
+    found = model.attention(given)
+    panels = found.panels()
+    matrices = [(p.title, p.weights, p.rows, p.columns) for p in panels if p.picture is None]
+    photographs = [(p.title, p.weights, p.picture) for p in panels if p.picture is not None]
+    heads = len(next(iter(found.weights.values()))) if len(matrices) > 1 else 1
+    save(overlays(photographs, title=given) if photographs else grid(matrices, per_row=heads, title=given), path)
 
 
 @app.command()
 def predict(
     model: Model,
-    inputs: Annotated[list[str], typer.Argument(help="What the task takes: texts; two with a tab between for a pair.")],
+    inputs: Annotated[
+        list[str], typer.Argument(help="What the task takes: texts (a tab between the two of a pair), or files.")
+    ],
     options: Annotated[
         list[str] | None, typer.Option("--set", help="An option of the task: length=500, temperature=0.7, beam=1.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to draw the answer, .png or .jpg: boxes, a painted caption.")
+    ] = None,
+    attention: Annotated[
+        Path | None, typer.Option(help="Where to draw what the model looks at in the first input: .svg or .png.")
     ] = None,
     device: Device = "auto",
 ) -> None:
@@ -275,15 +281,27 @@ def predict(
     Examples:
     transduct predict runs/de-en "Ein Haus." "Zwei Hunde."
     transduct predict runs/shakespeare "ROMEO:" --set length=500
+    transduct predict runs/detr street.jpg --out found.png
     """
     from transduct.config import parse_override
+    from transduct.errors import TransductError
     from transduct.tasks.base import load
+    from transduct.tasks.model import draw
 
     chosen: dict[str, Any] = {}
     for option in options or []:
         chosen |= parse_override(option)
-    for output in load(model, device).predict(inputs, **chosen):
+    loaded = load(model, device)
+    if out is not None and not hasattr(loaded, "picture"):
+        raise TransductError(f"{model}: this model answers in text, which has no picture; leave --out away")
+    if attention is not None and not hasattr(loaded, "attention"):
+        raise TransductError(f"{model}: this model has no attention to show; leave --attention away")
+    for number, (given, output) in enumerate(zip(inputs, loaded.predict(inputs, **chosen), strict=True), 1):
         print(output)
+        if out is not None:
+            draw(loaded, given, output, out if len(inputs) == 1 else out.with_stem(f"{out.stem}_{number}"))
+    if attention is not None:
+        _draw(loaded, inputs[0], attention)
 
 
 @app.command()

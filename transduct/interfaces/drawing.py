@@ -3,6 +3,7 @@
 What is laid out once looks the same in both. `pictures` does the laying out.
 """
 
+import base64
 import io
 import sys
 import unicodedata
@@ -12,6 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 from xml.sax.saxutils import escape
+
+import numpy as np
 
 from transduct.errors import missing_extra
 
@@ -64,7 +67,28 @@ class Text:
     bold: bool = False
 
 
-Shape = Rectangle | Line | Text
+@dataclass(frozen=True, eq=False)
+class Photograph:
+    """Pixels (height, width, 3) of 0 to 255, stretched over a rectangle."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    pixels: np.ndarray
+
+    def png(self) -> bytes:
+        """The pixels as a PNG file; raises TransductError if Pillow is not installed."""
+        try:
+            from PIL import Image
+        except ImportError as error:
+            raise missing_extra("Pillow", "vision") from error
+        file = io.BytesIO()
+        Image.fromarray(self.pixels).save(file, "PNG")
+        return file.getvalue()
+
+
+Shape = Rectangle | Line | Text | Photograph
 
 
 @dataclass(frozen=True)
@@ -172,6 +196,10 @@ def _element(shape: Shape) -> str:
             turn = f' transform="rotate({_number(shape.angle)} {x} {y})"' if shape.angle else ""
             place = f'x="{x}" y="{y}" font-size="{_number(shape.size)}" text-anchor="{shape.anchor}"'
             return f"<text {place}{weight}{turn}>{escape(printable(shape.text))}</text>"
+        case Photograph():
+            size = f'width="{_number(shape.width)}" height="{_number(shape.height)}" preserveAspectRatio="none"'
+            data = base64.b64encode(shape.png()).decode()
+            return f'<image x="{x}" y="{y}" {size} image-rendering="pixelated" href="data:image/png;base64,{data}"/>'
 
 
 def _draw(axes: Any, shapes: Sequence[Shape]) -> None:
@@ -185,6 +213,10 @@ def _draw(axes: Any, shapes: Sequence[Shape]) -> None:
     ]
     fills = [rectangle.fill for rectangle in rectangles]
     axes.add_collection(PolyCollection(corners, facecolors=fills, linewidths=0, antialiased=False), autolim=False)
+    for shape in shapes:
+        if isinstance(shape, Photograph):
+            extent = (shape.x, shape.x + shape.width, shape.y + shape.height, shape.y)
+            axes.imshow(shape.pixels, extent=extent, aspect="auto", interpolation="nearest")
     texts = [shape for shape in shapes if isinstance(shape, Text)]
     fonts = _installed_fonts(any("\uac00" <= character <= "\ud7a3" for text in texts for character in text.text))
     for line in shapes:

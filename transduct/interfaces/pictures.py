@@ -14,6 +14,7 @@ from transduct.errors import TransductError
 from transduct.interfaces.drawing import (
     INK,
     Line,
+    Photograph,
     Picture,
     Rectangle,
     Shape,
@@ -43,6 +44,8 @@ MARGIN, GAP = 16.0, 24.0
 LARGEST_CELL = 26
 SQUARE_CELL = 7  # larger cells are squares, smaller ones fill the room there is
 LONGEST_LABEL = 24  # columns; longer labels are cut
+PHOTOGRAPH = 160.0  # the longer side
+RED, REDDEST = (220, 38, 38), 0.75  # what is laid over a photograph, and how much of it at most
 HINTED_CELLS = 1024  # a larger heat map has no hints, for they make the file several times as long
 
 Values = npt.NDArray[np.float64]
@@ -113,6 +116,24 @@ def grid(
         _panel(name, matrix, rows, columns, limits, room=max(160, 640 // per_row))
         for matrix, (name, _, rows, columns) in zip(matrices, panels)
     ]
+    return _page(parts, per_row, title, limits)
+
+
+def overlays(panels: Sequence[tuple[str, Matrix, np.ndarray]], per_row: int | None = None, title: str = "") -> Picture:
+    """Photographs (title, matrix, pixels) beside and below each other, reddened where the matrix is large.
+
+    The matrix is stretched over the pixels (height, width, 3) and its largest value is the reddest. Raises
+    TransductError if there is no photograph, or a matrix is not rectangular.
+    """
+    if not panels:
+        raise TransductError("there is no photograph to draw; give at least one (title, matrix, pixels)")
+    per_row = min(len(panels), per_row or math.ceil(math.sqrt(len(panels))))
+    parts = [_overlay(name, _matrix(matrix, None, None), pixels) for name, matrix, pixels in panels]
+    return _page(parts, per_row, title, None)
+
+
+def _page(parts: Sequence[Picture], per_row: int, title: str, limits: Limits | None) -> Picture:
+    """The parts in rows on one page, beside them the colours from limit to limit."""
     widths = [max(part.width for part in parts[place::per_row]) for place in range(per_row)]
     shapes: list[Shape] = [Text(MARGIN, MARGIN + 13, title, 15, bold=True)] if title else []
     top = bottom = MARGIN + (32 if title else 0)
@@ -124,11 +145,13 @@ def grid(
             shapes += moved(part.shapes, x, y + height - part.height)
             x += width + GAP
         bottom = y + height
-    bar = _colour_bar(limits, height=max(60.0, min(160.0, bottom - top)))
-    x = MARGIN + sum(width + GAP for width in widths)
-    bottom = max(bottom, top + bar.height)
-    shapes += moved(bar.shapes, x, bottom - bar.height)
-    right = max(x + bar.width, MARGIN + text_width(title, 15))
+    right = MARGIN + sum(width + GAP for width in widths) - GAP
+    if limits is not None:
+        bar = _colour_bar(limits, height=max(60.0, min(160.0, bottom - top)))
+        bottom = max(bottom, top + bar.height)
+        shapes += moved(bar.shapes, right + GAP, bottom - bar.height)
+        right += GAP + bar.width
+    right = max(right, MARGIN + text_width(title, 15))
     return Picture(right + MARGIN, bottom + MARGIN, tuple(shapes))
 
 
@@ -228,6 +251,18 @@ def _panel(name: str, matrix: Values, rows: Labels, columns: Labels, limits: Lim
             hint = f"{rows[i] if rows else i}, {columns[j] if columns else j}: {matrix[i, j]:.3g}"
             shapes.append(Rectangle(*place, colour, hint if matrix.size <= HINTED_CELLS else ""))
     return Picture(right, top + len(matrix) * cell_height - seam, tuple(shapes))
+
+
+def _overlay(name: str, matrix: Values, pixels: np.ndarray) -> Picture:
+    """One photograph with its title above."""
+    height, width = pixels.shape[:2]
+    rows, columns = (np.arange(size) * count // size for size, count in zip((height, width), matrix.shape))
+    share = REDDEST * _fractions(matrix, (0.0, _limits([matrix])[1]))[rows][:, columns, None]  # (height, width, 1)
+    mixed = (1.0 - share) * pixels + share * np.array(RED)
+    scale = PHOTOGRAPH / max(height, width)
+    size = (width * scale, height * scale)
+    photograph = Photograph(0, 20, *size, np.rint(mixed).astype(np.uint8))
+    return Picture(max(size[0], text_width(name, 12)), 20 + size[1], (Text(0, 12, name, 12, bold=True), photograph))
 
 
 def _colour_bar(limits: Limits, height: float) -> Picture:

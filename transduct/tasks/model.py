@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from transduct import __version__
 from transduct.config import record
+from transduct.data.images import save_picture
 from transduct.errors import TransductError
 from transduct.tasks.base import Notify
 from transduct.training import checkpoint as files
@@ -182,6 +183,15 @@ def files_said(names: Sequence[str], dropped: Mapping[str, int]) -> str:
     """ "from a.de, a.en (left out: 3 empty)"."""
     left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items() if count)
     return f"from {', '.join(names) or 'a generated corpus'} (left out: {left_out or 'none'})"
+
+
+def draw(model: Any, given: str, output: Any, path: Path) -> None:
+    """Write the picture that shows a model's answer to what it was given: boxes on a photograph, a painted caption.
+
+    Raises:
+        TransductError: the file cannot be written.
+    """
+    save_picture(model.picture(given, output), path)
 
 
 @dataclass(frozen=True)

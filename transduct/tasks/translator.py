@@ -20,7 +20,7 @@ from transduct.errors import TransductError
 from transduct.evaluation.text import corpus_scores, paired_test
 from transduct.models import rnn, transformer
 from transduct.tasks.base import Report
-from transduct.tasks.model import Family, read_weights
+from transduct.tasks.model import Family, Panel, read_weights
 from transduct.tasks.text import TOKENIZER, check_sizes
 from transduct.training import checkpoint as files
 
@@ -73,6 +73,14 @@ class Attention:
         return (self.source if side == "encoder" else self.target), (
             self.target if kind == "self" and side == "decoder" else self.source
         )
+
+    def panels(self) -> list[Panel]:
+        """Every head of every layer, its tokens beside it."""
+        return [
+            Panel(f"{name} head {head + 1}", matrix, *self.labels(name))
+            for name, weights in self.weights.items()
+            for head, matrix in enumerate(weights)
+        ]
 
     def alignment(self) -> tuple[list[str], list[str], Tensor]:
         """Each target token, each source token, and the mean over heads of the last cross-attention (T, S).

@@ -25,7 +25,7 @@ from transduct.interfaces import cli
 from transduct.tasks import base
 from transduct.training import checkpoint
 
-COMMANDS = ["demo", "train", "translate", "predict", "evaluate", "score"]
+COMMANDS = ["demo", "train", "translate", "predict", "evaluate", "convert", "score"]
 TINY = ["training.steps=2", "model.d_model=16", "model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1"]
 SOME = b"a b c\nd e f\ng\nh i\nj\n"
 STRANGE = ["", "   ", "\t", "a" * 300, "a\0b", "a\rb", "\u2028", "x\u0085y", "\u1100\u1161", "🙂", "</s>", "a b c"]
@@ -146,7 +146,7 @@ def test_debug_shows_where_an_error_came_from(program, tmp_path):
     done = program("--debug", "translate", tmp_path)
     assert done.code == 1
     assert "Traceback" in done.err
-    assert "_model_directory" in done.err
+    assert "model_directory" in done.err
 
 
 @pytest.mark.parametrize(
@@ -312,6 +312,15 @@ def test_predict_draws_each_answer(program, monkeypatch, tmp_path):
     assert_refused(done, "m: this model has no attention to show; leave --attention away")
 
 
+def test_convert_writes_for_another_tool(program, trained_run, tmp_path):
+    done = program("convert", trained_run, tmp_path / "ct2", "--format", "ctranslate2")
+    assert done.lines == [str(tmp_path / "ct2")]
+    assert (tmp_path / "ct2" / "model.bin").exists()
+    done = program("convert", trained_run, tmp_path / "x", "--format", "tensorflow")
+    assert_refused(done, "unknown format 'tensorflow'; known are: ctranslate2")
+    assert_refused(program("convert", tmp_path / "none", tmp_path / "x"), "no config.json here")
+
+
 def test_evaluate_prints_scores_signatures_and_intervals(program, trained_run, tmp_path):
     source, reference = write_pairs(tmp_path, [*generate("reverse", 12)])
     words = ["evaluate", trained_run, "--source", source, "--reference", reference]
@@ -422,7 +431,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("command", ["translate", "evaluate", "score"])
+@pytest.mark.parametrize("command", ["translate", "evaluate", "convert", "score"])
 def test_damaged_models_are_refused(program, trained_run, tmp_path, damage, command):
     name, harm, said = DAMAGES[damage]
     model = tmp_path / "model"

@@ -340,6 +340,27 @@ def evaluate(
 
 
 @app.command()
+def convert(
+    model: Model,
+    out: Annotated[Path, typer.Argument(help="A new directory.")],
+    to: Annotated[str, typer.Option("--format", help="ctranslate2.")] = "ctranslate2",
+) -> None:
+    """Write a model for another tool.
+
+    Example: transduct convert runs/de-en de-en.ct2 --format ctranslate2
+    """
+    from transduct.errors import TransductError
+    from transduct.interop import ctranslate2
+    from transduct.tasks.base import model_directory
+
+    formats = {"ctranslate2": ctranslate2.convert}
+    if to not in formats:
+        raise TransductError(f"unknown format '{to}'; known are: {', '.join(formats)}")
+    formats[to](model_directory(model), out)
+    print(out)
+
+
+@app.command()
 def score(
     model: Model,
     source: Annotated[Path, typer.Option(help="Text.")],

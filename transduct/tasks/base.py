@@ -166,10 +166,10 @@ def _train_one(recipe: Recipe, directory: Path, resume: bool, notify: Notify, re
     claim = _claimed(directory, task.recipe, resume, notify) if ranks.rank == 0 else nullcontext()
     with claim:
         ranks.wait()
-        model_directory = directory / "model"
-        if (model_directory / CONFIG).exists():
-            notify(f"{directory}: this run is finished; its model is {model_directory}")
-            return model_directory
+        made = directory / "model"
+        if (made / CONFIG).exists():
+            notify(f"{directory}: this run is finished; its model is {made}")
+            return made
         if ranks.rank == 0:
             task.prepare()
         ranks.wait()
@@ -180,8 +180,8 @@ def _train_one(recipe: Recipe, directory: Path, resume: bool, notify: Notify, re
         notify(f"model: {sum(p.numel() for p in model.parameters()):,} parameters")
         state = fit(model, task.training, directory, task.batches, task.loss, task.evaluate, report)
         if ranks.rank == 0:
-            task.save(model, model_directory, asdict(state))
-    return model_directory
+            task.save(model, made, asdict(state))
+    return made
 
 
 def load(path: str | Path, device: str = "auto", precision: str = "float32", verb: str = "predict") -> Any:
@@ -194,7 +194,7 @@ def load(path: str | Path, device: str = "auto", precision: str = "float32", ver
         TransductError: nothing is there, or it is truncated, of another version, or no model at all; or what is there
             cannot do that.
     """
-    directory = _model_directory(path)
+    directory = model_directory(path)
     config = _configuration(directory)
     if precision not in ("float32", "bfloat16"):
         raise TransductError(f"unknown precision '{precision}'; known are: float32, bfloat16")
@@ -244,7 +244,7 @@ def readable_lines(path: str | Path, stream: BinaryIO, broken: list[int]) -> Ite
 
 
 def _module_of(path: str | Path) -> Any:
-    return _task_module(_configuration(_model_directory(path))["task"], str(path))
+    return _task_module(_configuration(model_directory(path))["task"], str(path))
 
 
 def _configuration(directory: Path) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def _configuration(directory: Path) -> dict[str, Any]:
     return config
 
 
-def _model_directory(path: str | Path) -> Path:
+def model_directory(path: str | Path) -> Path:
     """The model directory itself, or the one inside a run."""
     directory = Path(path)
     if (directory / "model" / CONFIG).exists():

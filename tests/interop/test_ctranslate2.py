@@ -1,0 +1,111 @@
+"""CTranslate2 runs our Transformer and finds the same tokens and scores; what it has no place for is refused."""
+
+import random
+import sys
+
+import ctranslate2
+import pytest
+
+from tests.families import Generator
+from tests.helpers import randomise
+from tests.recipes import tiny_recipe
+from transduct.data.tokenizer import Tokenizer
+from transduct.decoding import engine
+from transduct.decoding.engine import DecodingConfig
+from transduct.errors import TransductError
+from transduct.interop.ctranslate2 import convert
+from transduct.models.transformer import Config, Transformer
+from transduct.tasks.base import train
+from transduct.tasks.model import write_model
+
+BEGIN, END = Tokenizer.BEGIN, Tokenizer.END
+LIMIT = 12
+
+
+def written(folder, shared=True, **changes):
+    """A model directory with random weights, and the model."""
+    texts = [["the cat sat on the mat", "a dog"], ["die Katze sass", "ein Hund auf der Matte"]]
+    tokenizers = [Tokenizer.train(text, "character", 40) for text in (texts[:1] if shared else texts)]
+    names = ["tokenizer.json"] if shared else ["tokenizer.source.json", "tokenizer.target.json"]
+    for tokenizer, name in zip(tokenizers, names, strict=True):
+        tokenizer.save(folder / name)
+    shape = {"d_model": 16, "num_heads": 2, "d_ff": 32, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
+    sizes = {"source_size": tokenizers[0].size, "target_size": tokenizers[-1].size, "max_length": 16}
+    model = randomise(Transformer(Config(**{**sizes, **shape, **changes})).eval())
+    write_model(folder / "model", "translation", model, {}, [folder / name for name in names], "")
+    return model, tokenizers
+
+
+VARIANTS = [
+    {},
+    {"norm": "post", "activation": "gelu"},
+    {"norm_kind": "rms", "activation": "swiglu"},
+    {"activation": "gelu_tanh", "positions": "learned"},
+    {"activation": "silu", "positions": "none", "tie": "decoder"},
+    {"positions": "sinusoidal_concatenated", "tie": "none"},
+    {"positions": "binary", "shared": False, "tie": "decoder", "encoder_layers": 1},
+]
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_it_finds_the_same_tokens_and_scores(tmp_path, changes):
+    model, tokenizers = written(tmp_path, **changes)
+    convert(tmp_path / "model", tmp_path / "out")
+    translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
+    generator = random.Random(1)
+    sources = [[*generator.choices(range(3, tokenizers[0].size), k=1 + i % 9), END] for i in range(40)]
+    pieces = [tokenizers[0].pieces(source) for source in sources]
+    ids = {piece: i for i, piece in enumerate(tokenizers[-1].pieces(range(tokenizers[-1].size)))}
+    greedy = {"beam_size": 1, "max_decoding_length": LIMIT, "min_decoding_length": 0, "return_scores": True}
+    theirs = translator.translate_batch(pieces, **greedy, length_penalty=0)
+    config = DecodingConfig(beam=1, length_penalty=0.0)
+    ours = engine.generate(model, sources, [LIMIT + 1] * len(sources), config, BEGIN, END)
+    for source, [hypothesis], found in zip(sources, ours, theirs, strict=True):
+        tokens = [ids[piece] for piece in found.hypotheses[0]]
+        assert tokens == hypothesis.tokens
+        likely = Generator(model).logits(source, tokens).double().log_softmax(-1)
+        scored = tokens if len(tokens) == LIMIT else [*tokens, END]  # at the limit theirs scores no end
+        total = sum(float(row[token]) for row, token in zip(likely, scored))
+        assert found.scores[0] == pytest.approx(total, abs=1e-4)
+
+
+def test_its_tokenizers_come_along_and_nothing_is_left_beside(tmp_path):
+    written(tmp_path)
+    convert(tmp_path / "model", tmp_path / "out")
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out", "tokenizer.json"]
+    with pytest.raises(TransductError, match="out: exists already; choose another name"):
+        convert(tmp_path / "model", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"positions": "rotary"}, "positions 'rotary' that are not added to the embedding"),
+        ({"position_mode": "concatenate"}, "positions 'sinusoidal' that are not added to the embedding"),
+        ({"position_mode": "attention"}, "positions 'sinusoidal' that are not added to the embedding"),
+        ({"positions": "normalised_index"}, "positions that depend on the length of the sentence"),
+        ({"d_k": 4}, "heads of the widths d_k 4 and d_v None"),
+        ({"num_kv_heads": 1}, r"groups of heads \(1 for keys, 2 for queries\)"),
+    ],
+)
+def test_what_it_has_no_place_for_is_refused(tmp_path, changes, message):
+    written(tmp_path, **changes)
+    with pytest.raises(TransductError, match=f"CTranslate2 has no place for {message}; train a model without it"):
+        convert(tmp_path / "model", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_models_are_refused(tmp_path):
+    recipe = tiny_recipe(training={"steps": 1}, model={"family": "rnn"})
+    model = {name: recipe.model[name] for name in ("d_model", "encoder_layers", "decoder_layers")}
+    recipe = type(recipe)(**{**vars(recipe), "model": {"family": "rnn", **model}})
+    train(recipe, tmp_path / "run", notify=str)
+    with pytest.raises(TransductError, match="no Transformer for translation; CTranslate2 takes no other"):
+        convert(tmp_path / "run" / "model", tmp_path / "out")
+
+
+def test_the_line_that_installs_it_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    with pytest.raises(TransductError, match=r"ctranslate2 is not installed; run: pip install 'transduct\[ctranslate2"):
+        convert(tmp_path, tmp_path / "out")

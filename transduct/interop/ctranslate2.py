@@ -1,0 +1,149 @@
+"""Our Transformer on CTranslate2's model specification, for its engine and to be compared with it."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from transduct.config import record
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError, missing_extra
+from transduct.models.transformer import Config, Transformer
+from transduct.training import checkpoint as files
+
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
+BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
+
+
+def convert(directory: Path, out: Path) -> None:
+    """Write the translation model in a model directory as a CTranslate2 model, its tokenizers beside it.
+
+    The source is given to it as pieces with the end token after them, as the model was trained.
+
+    Raises:
+        TransductError: the model is no Transformer for translation, CTranslate2 has no place for a part of it, or
+            `out` exists.
+    """
+    specs = _library()
+    if out.exists():
+        raise TransductError(f"{out}: exists already; choose another name")
+    settings = files.read_json(directory / files.CONFIG, "a model's configuration")
+    if settings.get("task") != "translation" or settings.get("family", "transformer") != "transformer":
+        raise TransductError(f"{directory}: no Transformer for translation; CTranslate2 takes no other of our models")
+    config = record(Config, settings.get("model"), "model", str(directory / files.CONFIG))
+    if reason := unsupported(config):
+        raise TransductError(f"{directory}: CTranslate2 has no place for {reason}; train a model without it")
+    model = Transformer(config)
+    path = directory / files.WEIGHTS
+    with torch.no_grad():
+        files.load_weights(model, files.read_tensors(path), path)
+    names = sorted(path.name for path in directory.glob("tokenizer*.json"))
+    tokenizers = [Tokenizer.load(directory / name) for name in names]  # the source's, the target's
+    beside = out.with_name(f".{out.name}.part")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    try:
+        _specification(specs, model, tokenizers).save(str(beside))
+        for name in names:
+            shutil.copyfile(directory / name, beside / name)
+        beside.rename(out)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _library() -> Any:
+    try:
+        from ctranslate2 import specs
+    except ImportError as error:
+        raise missing_extra("ctranslate2", "ctranslate2") from error
+    return specs
+
+
+def unsupported(config: Config) -> str | None:
+    """What of a model CTranslate2 cannot express, if there is anything."""
+    width = config.d_model // config.num_heads
+    if config.positions != "none" and (config.vector_scheme is None or config.position_mode != "add"):
+        return f"positions '{config.positions}' that are not added to the embedding"
+    if config.positions == "normalised_index":
+        return "positions that depend on the length of the sentence"
+    if (config.d_k or width, config.d_v or width) != (width, width):
+        return f"heads of the widths d_k {config.d_k} and d_v {config.d_v}"
+    if config.num_kv_heads not in (None, config.num_heads):
+        return f"groups of heads ({config.num_kv_heads} for keys, {config.num_heads} for queries)"
+    return None
+
+
+def _specification(specs: Any, model: Transformer, tokenizers: list[Tokenizer]) -> Any:
+    config = model.config
+    spec = specs.TransformerSpec.from_config(
+        (config.encoder_layers, config.decoder_layers),
+        config.num_heads,
+        pre_norm=config.norm == "pre",
+        activation=getattr(specs.common_spec.Activation, ACTIVATIONS[config.activation]),
+        ffn_glu=config.activation == "swiglu",
+        rms_norm=config.norm_kind == "rms",
+    )
+    longest = config.max_length
+    _embedding(spec.encoder.embeddings[0], spec.encoder.position_encodings, model.source_embedding, longest)
+    _embedding(spec.decoder.embeddings, spec.decoder.position_encodings, model.target_embedding, longest)
+    for side, layers, norm in (
+        (spec.encoder, model.encoder, model.encoder_norm),
+        (spec.decoder, model.decoder, model.decoder_norm),
+    ):
+        for held, layer in zip(side.layer, layers, strict=True):
+            _layer(held, layer)
+        if config.norm == "pre":
+            _norm(side.layer_norm, norm)
+    spec.decoder.projection.weight = model.output_table.detach().numpy()
+    spec.register_source_vocabulary(tokenizers[0].pieces(range(config.source_size)))
+    spec.register_target_vocabulary(tokenizers[-1].pieces(range(config.target_size)))
+    begin, end, unknown = tokenizers[-1].pieces([BEGIN, END, UNKNOWN])
+    spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = begin, end, unknown
+    spec.config.decoder_start_token = begin
+    if config.norm_kind == "rms":
+        spec.config.layer_norm_epsilon = 1e-6
+    spec.validate()
+    spec.optimize()
+    return spec
+
+
+def _embedding(held: Any, positions: Any, embedding: Any, longest: int) -> None:
+    held.weight = embedding.table.detach().numpy()
+    places = torch.arange(longest)
+    if embedding.positions is None:
+        vectors = torch.zeros(longest, embedding.table.shape[1])
+    else:
+        vectors = embedding.positions(places, places).detach().float()
+    positions.encodings = vectors.numpy()
+
+
+def _layer(held: Any, layer: Any) -> None:
+    own = layer.self_attention
+    _fused(held.self_attention.linear[0], [own.query, own.key, own.value])
+    _fused(held.self_attention.linear[1], [own.output])
+    _norm(held.self_attention.layer_norm, layer.around_attention.norm)
+    if hasattr(layer, "cross_attention"):
+        cross = layer.cross_attention
+        _fused(held.attention.linear[0], [cross.query])
+        _fused(held.attention.linear[1], [cross.key, cross.value])
+        _fused(held.attention.linear[2], [cross.output])
+        _norm(held.attention.layer_norm, layer.around_cross.norm)
+    _fused(held.ffn.linear_0, [layer.feed_forward.inner])
+    _fused(held.ffn.linear_1, [layer.feed_forward.outer])
+    if layer.feed_forward.gate is not None:
+        _fused(held.ffn.linear_0_noact, [layer.feed_forward.gate])
+    _norm(held.ffn.layer_norm, layer.around_feed_forward.norm)
+
+
+def _fused(held: Any, layers: list[nn.Linear]) -> None:
+    """Linear layers that read the same, as one."""
+    held.weight = torch.cat([layer.weight.detach() for layer in layers]).numpy()
+    held.bias = torch.cat([layer.bias.detach() for layer in layers]).numpy()
+
+
+def _norm(held: Any, norm: Any) -> None:
+    held.gamma = norm.weight.detach().numpy()
+    if isinstance(norm, nn.LayerNorm):
+        held.beta = norm.bias.detach().numpy()

@@ -219,7 +219,7 @@ def test_a_recipe_for_files_takes_overrides(tmp_path):
 
 def test_a_task_that_is_none_is_refused(tmp_path):
     for name in ("base", "translator", "poetry"):
-        with pytest.raises(TransductError, match=f"recipe: unknown task '{name}'; known are: language_modeling"):
+        with pytest.raises(TransductError, match=f"recipe: unknown task '{name}'; known are: image_classification"):
             base.train(replace(SHORT, task=name), tmp_path / "run", notify=str)
 
 

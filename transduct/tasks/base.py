@@ -29,7 +29,9 @@ from transduct.training.machine import pick_device, seed_generators
 from transduct.training.trainer import Terms, TrainingConfig, fit
 
 RECIPE, LOG = "recipe.yaml", "log.jsonl"
-HELPERS = ("base", "classifier", "model", "text", "translator")  # files of this folder that are no tasks
+HELPERS = (  # files of this folder that are no tasks
+    *("base", "classifier", "detector", "model", "painter", "picture_classifier", "recogniser", "text", "translator"),
+)
 Notify = Callable[[str], None]
 
 

@@ -6,11 +6,14 @@ from typing import Any
 import torch
 
 from tests.helpers import BEGIN, SIZE, randomise, tiny
+from tests.pictures import SIDE, write_pictures
 from tests.recipes import tiny_recipe
+from tests.tones import PATTERN, RATE, write_tones
 from transduct.config import Recipe
 from transduct.decoding import engine
 from transduct.functional.segments import Segments
 from transduct.models import gpt, rnn
+from transduct.tasks import base
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,22 @@ def labelled(kind: str, corpus: str) -> dict[str, Any]:
 
 
 WORDS = {"kind": "word", "size": 60}
+PICTURES = {"images": "pictures.tar"}
+AUGMENTATION = {"crop": 2, "flip": True, "operations": 1, "erase": 0.3, "mix": 0.3}
+SCENES = {"images": "pictures.tar", "collage": {"count": 20, "objects": [1, 3], "sizes": [8, 16]}}
+DRAWN = {
+    "train": [{"generate": "scenes", "count": 24}],
+    "size": 8,
+    **{part: {"generate": "scenes", "part": part, "count": 3} for part in ("valid", "test")},
+}
+
+
+def image_codes_recipe(**model: Any) -> Recipe:
+    shape = {"channels": [8, 8], "codes": 6, "d_code": 4, **model}
+    return Recipe("image_codes", {**DRAWN, "workers": 0}, {}, shape, {**TRAINING, "batch_tokens": 16})
+
+
+TONES = {"sounds": "tones.tar", "pattern": PATTERN, "join": [2, 3]}
 LINES, LABELS = {"text": "lines.txt"}, {"pairs": "labels.tsv"}
 RECIPES = {
     "transformer": tiny_recipe(training=TRAINING),
@@ -112,6 +131,43 @@ RECIPES = {
     ),
     "tokens": text_recipe("text_classification", labelled("tokens", "seen_before"), WORDS),
     "span": text_recipe("text_classification", labelled("span", "spans"), WORDS),
+    "pictures": text_recipe(
+        "image_classification",
+        {"train": [PICTURES], "test": PICTURES, "hold_out": 0.2, "size": SIDE, "augmentation": AUGMENTATION},
+        {},
+        patch_size=4,
+    ),
+    "scenes": Recipe(
+        "object_detection",
+        {"train": [SCENES], "valid": SCENES, "test": SCENES, "side": 32, "workers": 0},
+        {},
+        {**WIDTHS, "channels": [8, 16], "encoder_layers": 1, "decoder_layers": 2, "queries": 4},
+        {**TRAINING, "batch_tokens": 256},
+        {"threshold": 0.1},
+    ),
+    "image codes": image_codes_recipe(quantiser="vq"),
+    "image codes, drawn": image_codes_recipe(quantiser="gumbel", beta=0.01),
+    "text to image": Recipe(
+        "text_to_image",
+        {**DRAWN, "max_length": 12, "drop_captions": 0.3, "workers": 0},
+        WORDS,
+        {**WIDTHS, "layers": 1, "start_from": "codes/model"},
+        TRAINING,
+        {"samples": 2},
+    ),
+    "speech": Recipe(
+        "speech_recognition",
+        {
+            "train": [{**TONES, "strings": 40}],
+            **{part: {**TONES, "strings": 6} for part in ("valid", "test")},
+            "features": {"rate": RATE, "bands": 20},
+            "leave_out": ["bela"],
+            "workers": 0,
+        },
+        {"kind": "character", "size": 20},
+        {**WIDTHS, "encoder_layers": 1, "decoder_layers": 1, "heads": "bands"},
+        TRAINING,
+    ),
 }  # fmt: skip
 
 
@@ -123,6 +179,11 @@ def in_folder(recipe: Recipe, folder) -> Recipe:
     (folder / "labels.tsv").write_text(
         "".join(f"{line}\t{'odd' if i % 2 else 'even'}\n" for i, line in enumerate(lines))
     )
+    write_pictures(folder / "pictures.tar", 60)
+    write_tones(folder / "tones.tar", 2, 4)
+    if recipe.task == "text_to_image":
+        base.train(RECIPES["image codes"], folder / "codes", notify=str)
+        recipe = replace(recipe, model={**recipe.model, "start_from": str(folder / "codes" / "model")})
     return replace(recipe, data={**recipe.data, "root": str(folder)})
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.pictures import BARS, write_pictures
+from tests.tones import write_tones
 from transduct.config import load_recipe, record
 from transduct.data.samples import generate
 from transduct.tasks.base import _task_module, evaluate, stages_of, train
@@ -18,6 +20,7 @@ from transduct.training.trainer import TrainingConfig
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
 TRANSLATED = {"bleu", "chrf", "ter", "exact_match"}
+CODED = {"nats_per_code", "reconstruction_error", "psnr", "code_usage", "code_perplexity"}
 SCORES = {  # what `transduct evaluate --json` is promised to give
     "multi30k_en_de": TRANSLATED,
     "multi30k_rnn": TRANSLATED,
@@ -34,6 +37,11 @@ SCORES = {  # what `transduct evaluate --json` is promised to give
     "wsj_tags": {"accuracy", "f1"},
     "generated_spans": {"exact_match", "f1"},
     "shakespeare_bert": {"accuracy", "masked_accuracy", "nats_per_token"},
+    "cifar10_vit": {"accuracy", "f1"},
+    "scenes_detr": {"ap", "ap50"},
+    "digits_speech": {"word_error_rate", "token_error_rate"},
+    "scenes_dalle": {"attributes_right", *CODED},
+    "crawl_tiles_dalle": CODED,
     "tinyshakespeare_gpt": {"nats_per_token", "nats_per_character", "perplexity"},
 }
 
@@ -72,6 +80,17 @@ def test_the_quick_profile_runs(path, tmp_path):
 
 def write(folder: Path, corpus: dict, part: str) -> None:
     """Text as the files a recipe names, compressed as their endings say; what is generated needs none."""
+    if "images" in corpus:
+        count = 60 if part == "train" else 12
+        write_pictures(folder / corpus["images"], count)
+        if "captions" in corpus:
+            names = [f"{BARS[i % 3]}/{i:04}.png" for i in range(count)]
+            text = "".join(f"{name}\ta bar {name.split('/')[0]}\n" for name in names)
+            (folder / corpus["captions"]).write_bytes(lzma.compress(text.encode()))
+        return
+    if "sounds" in corpus:
+        write_tones(folder / corpus["sounds"])
+        return
     pairs = list(generate("reverse", 400 if part == "train" else 12, part))
     if "source" in corpus:
         files = {corpus["source"]: [s for s, _ in pairs], corpus["target"]: [t for _, t in pairs]}

@@ -4,10 +4,12 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from tests.helpers import VECTORS
-from transduct.blocks.embeddings import Embedding, PositionVectors, embedding_table
+from transduct.blocks.embeddings import Embedding, FilterbankStem, PatchEmbedding, PositionVectors, embedding_table
 from transduct.functional import positions as schemes
+from transduct.functional.segments import Segments
 
 POSITIONS, LENGTHS = torch.tensor([0, 1, 2, 0, 1]), torch.tensor([3, 3, 3, 2, 2])
 D, LONGEST = 16, 12
@@ -101,3 +103,46 @@ def test_scaled_embeddings_and_tied_logits_begin_near_one():
     assert (table * 8).std().item() == pytest.approx(1.0, rel=0.02)
     hidden = torch.nn.functional.layer_norm(torch.randn(50, 64), (64,))
     assert (hidden @ table.T).std().item() == pytest.approx(1.0, rel=0.02)
+
+
+@pytest.mark.parametrize("channels", [3, 2])
+def test_patches_are_a_convolution_with_steps_as_long_as_its_window(channels):
+    torch.manual_seed(1)
+    patches, pictures = PatchEmbedding(4, D, channels), torch.randn(2, channels, 8, 12)
+    weight = patches.projection.weight.view(D, channels, 4, 4)
+    expected = F.conv2d(pictures, weight, patches.projection.bias, stride=4)  # (B, D, 2, 3)
+    torch.testing.assert_close(patches(pictures), expected.flatten(2).transpose(1, 2))
+    as_photographs_lie = pictures.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    torch.testing.assert_close(patches(as_photographs_lie), patches(pictures))
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+@torch.no_grad()
+def test_the_stem_is_two_convolutions_of_each_sequence_alone(groups):
+    torch.manual_seed(1)
+    stem, lengths = FilterbankStem(8, D, groups), [8, 4, 20]
+    segments = Segments.of(lengths)
+    x = torch.randn(sum(lengths), 8)
+    for layer in (stem.first, stem.second):
+        layer.bias.normal_()
+    found, quarters = stem(x, segments)
+    assert quarters.lengths.tolist() == [2, 1, 5]
+    assert (quarters.longest, quarters.total, quarters.offsets.tolist()) == (5, 8, [0, 2, 3, 8])
+    for one, part in zip(x.split(lengths), found.split([2, 1, 5]), strict=True):
+        y = one.T[None]
+        for layer in (stem.first, stem.second):
+            weight = layer.weight.unflatten(1, (3, -1)).permute(0, 3, 2, 1).flatten(0, 1)  # (D, C / groups, 3)
+            y = F.gelu(F.conv1d(y, weight, layer.bias, stride=2, padding=1, groups=groups))
+        torch.testing.assert_close(part, y[0].T)
+
+
+@torch.no_grad()
+def test_groups_of_bands_stay_apart():
+    torch.manual_seed(1)
+    stem, segments = FilterbankStem(8, D, 4), Segments.of([8])
+    x = torch.randn(8, 8)
+    other = x.clone()
+    other[:, 2:4] += 1.0  # the bands of the second group
+    difference = (stem(x, segments)[0] - stem(other, segments)[0]).abs().amax(0).view(4, -1).amax(1)
+    assert difference[1] > 1e-3
+    assert difference[[0, 2, 3]].max() == 0.0

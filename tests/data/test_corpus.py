@@ -337,3 +337,16 @@ def test_seen_is_a_set():
         assert seen.add(hashes).tolist() == expected
     assert sum(len(run) for bucket in seen._buckets for run in bucket) == len(known)
     assert max(map(len, seen._buckets)) < 10
+
+
+def test_a_folder_is_another_once_a_file_in_it_is(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a").write_text("one")
+    before = module._digest(tmp_path)
+    assert before == module._digest(tmp_path)
+    (tmp_path / "sub" / "a").write_text("three")
+    changed = module._digest(tmp_path)
+    (tmp_path / "sub" / "a").rename(tmp_path / "sub" / "b")
+    renamed = module._digest(tmp_path)
+    (tmp_path / "c").write_text("")
+    assert len({repr(found) for found in (before, changed, renamed, module._digest(tmp_path))}) == 4

@@ -1,10 +1,14 @@
-"""The fused loss is torch's cross-entropy, however it is cut into pieces."""
+"""The fused loss is torch's cross-entropy, however it is cut into pieces; those of sets are Hugging Face's DETR's."""
+
+from itertools import permutations
 
 import pytest
 import torch
 from torch.nn import functional as F
+from transformers.loss import loss_for_object_detection as detection
 
 from transduct.functional import losses
+from transduct.functional.segments import Segments, pad
 
 
 @pytest.fixture
@@ -66,3 +70,167 @@ def test_under_autocast_the_projection_alone_is_rounded(example):
     for mine, reference in zip(*(torch.autograd.grad(x, (hidden, weight)) for x in (loss, expected))):
         assert mine.dtype == torch.float32
         torch.testing.assert_close(mine, reference, rtol=0.05, atol=0.05)
+
+
+# sets of boxes
+
+
+def scenes(seed, queries=7, classes=4, sizes=(2, 0, 5, 1)):
+    """What a model says of some pictures, and what is there."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(len(sizes), queries, classes + 1, generator=generator)
+    boxes = torch.rand(len(sizes), queries, 4, generator=generator) * 0.5 + 0.2
+    labels = torch.randint(classes, (sum(sizes),), generator=generator)
+    targets = torch.rand(sum(sizes), 4, generator=generator) * 0.5 + 0.2
+    return logits, boxes, labels, targets, list(sizes)
+
+
+def hugging_face(logits, boxes, labels, targets, sizes):
+    """Matches and mean losses of transformers' matcher and loss."""
+    matcher = detection.HungarianMatcher(class_cost=1.0, bbox_cost=5.0, giou_cost=2.0)
+    criterion = detection.ImageLoss(matcher, logits.shape[-1] - 1, losses.NO_OBJECT, ["labels", "boxes"])
+    outputs = {"logits": logits, "pred_boxes": boxes}
+    split = zip(labels.split(sizes), targets.split(sizes), strict=True)
+    wanted = [{"class_labels": own, "boxes": where} for own, where in split]
+    return matcher(outputs, wanted), criterion(outputs, wanted)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("sizes", [(2, 0, 5, 1), (7, 7), (9, 1, 3), (1,)])
+def test_matches_and_losses_of_sets_are_hugging_face_s(seed, sizes):
+    case = scenes(seed, sizes=sizes)
+    matched, expected = hugging_face(*case)
+    queries, objects = losses.match(*case)
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    theirs = {
+        (q + 7 * i, o + starts[i]) for i, pair in enumerate(matched) for q, o in zip(*map(torch.Tensor.tolist, pair))
+    }
+    assert set(zip(queries.tolist(), objects.tolist())) == theirs
+    sums = losses.set_losses(*case)
+    counts = losses.set_counts(sizes, 7)
+    if max(sizes) > 7:  # transformers counts objects that no query is left for
+        counts |= dict.fromkeys(("l1", "giou"), float(sum(sizes)))
+    for name, other in (("labels", "loss_ce"), ("l1", "loss_bbox"), ("giou", "loss_giou")):
+        torch.testing.assert_close(sums[name] / counts[name], expected[other], rtol=1e-5, atol=1e-5)
+
+
+def test_a_matching_costs_no_more_than_any_other():
+    logits, boxes, labels, targets, sizes = scenes(1, queries=4, sizes=(3,))
+    costs = losses.matching_costs(logits, boxes, labels, targets, sizes)  # (A, Q)
+    queries, objects = losses.match(logits, boxes, labels, targets, sizes)
+    cheapest = min(sum(costs[a, q] for a, q in enumerate(order)) for order in permutations(range(4), 3))
+    torch.testing.assert_close(costs[objects, queries].sum(), cheapest)
+
+
+def test_parts_of_a_batch_of_sets_add_up_to_the_whole():
+    logits, boxes, labels, targets, sizes = scenes(1)
+    whole, counts = losses.set_losses(logits, boxes, labels, targets, sizes), losses.set_counts(sizes, 7)
+    parts = [
+        (losses.set_losses(logits[p], boxes[p], labels[o], targets[o], sizes[p]), losses.set_counts(sizes[p], 7))
+        for p, o in ((slice(0, 2), slice(0, 2)), (slice(2, 4), slice(2, 8)))
+    ]
+    for name, value in whole.items():
+        torch.testing.assert_close(sum(sums[name] for sums, _ in parts), value)
+        assert sum(held[name] for _, held in parts) == pytest.approx(counts[name])
+
+
+def test_pictures_without_objects_teach_that_there_are_none():
+    logits, boxes, labels, targets, sizes = scenes(1, sizes=(0, 0))
+    sums = losses.set_losses(logits.requires_grad_(), boxes, labels, targets, sizes)
+    assert (sums["l1"], sums["giou"]) == (0.0, 0.0)
+    counts = losses.set_counts(sizes, 7)
+    assert all(count > 0.0 for count in counts.values())
+    expected = -logits.log_softmax(-1)[..., -1].mean()
+    torch.testing.assert_close(sums["labels"] / counts["labels"], expected)
+
+
+def test_a_model_that_has_diverged_is_matched_all_the_same():
+    logits, boxes, labels, targets, sizes = scenes(1)
+    sums = losses.set_losses(logits * float("nan"), boxes, labels, targets, sizes)
+    assert sums["labels"].isnan()
+
+
+@pytest.mark.parametrize(
+    "times, lengths",
+    [([5, 9, 12], [2, 0, 4]), ([7], [3]), ([1, 3], [0, 1]), ([30, 50, 41], [10, 20, 3]), ([4, 4], [2, 2])],
+)
+def test_ctc_and_its_gradients_are_torchs(times, lengths):
+    torch.manual_seed(1)
+    segments, target_segments = Segments.of(times), Segments.of(lengths)
+    logits = (3 * torch.randn(sum(times), 6, dtype=torch.float64)).requires_grad_()
+    targets, blank = torch.randint(5, (sum(lengths),)), 5
+    targets[1:2] = targets[:1]  # two of a kind
+    found = losses.ctc_loss(logits.log_softmax(-1), segments, targets, target_segments, blank)
+    dense = pad(logits.log_softmax(-1), segments).transpose(0, 1)
+    expected = F.ctc_loss(dense, targets, tuple(times), tuple(lengths), blank, reduction="none")
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
+    weights = torch.arange(1.0, len(times) + 1)
+    ours, theirs = (torch.autograd.grad((loss * weights).sum(), logits)[0] for loss in (found, expected))
+    torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-9)
+
+
+def test_ctc_in_single_precision_is_near_it():
+    torch.manual_seed(1)
+    logits = (3 * torch.randn(90, 12)).requires_grad_()
+    targets, segments, target_segments = torch.randint(1, 12, (20,)), Segments.of([50, 40]), Segments.of([12, 8])
+    found = losses.ctc_loss(logits.log_softmax(-1), segments, targets, target_segments, 0)
+    dense = pad(logits.log_softmax(-1), segments).transpose(0, 1)
+    expected = F.ctc_loss(dense, targets, (50, 40), (12, 8), 0, reduction="none")
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    ours, theirs = (torch.autograd.grad(loss.sum(), logits)[0] for loss in (found, expected))
+    torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-5)
+
+
+def test_ctc_of_a_text_that_needs_more_frames_is_infinite_and_moves_nothing():
+    logits = torch.randn(5, 4, requires_grad=True)
+    targets = torch.tensor([1, 1, 2])  # three frames for two of a kind
+    loss = losses.ctc_loss(logits.log_softmax(-1), Segments.of([2, 3]), targets, Segments.of([2, 1]), 0)
+    assert loss.isinf().tolist() == [True, False]
+    assert torch.autograd.grad(loss[1], logits, retain_graph=True)[0].isfinite().all()
+    assert (torch.autograd.grad(loss.sum(), logits)[0][:2] == 0).all()
+
+
+def test_ctc_of_a_sequence_is_the_same_alone_and_beside_others():
+    torch.manual_seed(1)
+    log_probabilities = torch.randn(30, 5).log_softmax(-1)
+    targets = torch.randint(1, 5, (7,))
+    together = losses.ctc_loss(log_probabilities, Segments.of([10, 20]), targets, Segments.of([3, 4]), 0)
+    alone = losses.ctc_loss(log_probabilities[10:], Segments.of([20]), targets[3:], Segments.of([4]), 0)
+    torch.testing.assert_close(together[1:], alone)
+
+
+def test_vector_quantisation_is_the_formula_and_its_gradient_passes_straight():
+    torch.manual_seed(1)
+    vectors, codebook = torch.randn(12, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    found, codes, penalty = losses.vector_quantise(vectors, codebook, 0.25)
+    nearest = torch.cdist(vectors, codebook).argmin(1)
+    assert torch.equal(codes, nearest)
+    torch.testing.assert_close(found, codebook[nearest])
+    torch.testing.assert_close(penalty, 1.25 * (vectors - codebook[nearest]).square().sum())
+    downstream = torch.randn(12, 4)
+    straight = torch.autograd.grad(
+        (found * downstream).sum(), (vectors, codebook), retain_graph=True, allow_unused=True
+    )
+    torch.testing.assert_close(straight[0], downstream)  # as if nothing had been quantised
+    assert straight[1] is None
+    of_vectors, of_codebook = torch.autograd.grad(penalty, (vectors, codebook))
+    gap = (vectors - codebook[nearest]).detach()
+    torch.testing.assert_close(of_vectors, 2 * 0.25 * gap)
+    torch.testing.assert_close(of_codebook, torch.zeros(5, 4).index_add(0, nearest, -2 * gap))
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0, 3.0])
+def test_gumbel_softmax_is_torchs_with_the_same_noise(temperature):
+    logits = 3 * torch.randn(20, 6)
+    torch.manual_seed(2)
+    found = losses.gumbel_softmax(logits, temperature)
+    torch.manual_seed(2)
+    torch.testing.assert_close(found, F.gumbel_softmax(logits, temperature))
+
+
+def test_the_divergence_from_uniform_is_torchs():
+    logits = torch.randn(7, 5)
+    uniform = torch.full((7, 5), 1 / 5)
+    expected = F.kl_div(uniform.log(), logits.softmax(-1), reduction="none").sum(1)
+    torch.testing.assert_close(losses.divergence_from_uniform(logits), expected)
+    torch.testing.assert_close(losses.divergence_from_uniform(torch.zeros(2, 5)), torch.zeros(2))

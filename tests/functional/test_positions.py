@@ -51,6 +51,15 @@ def test_the_dot_product_of_sinusoids_depends_on_their_distance_alone(encode):
     torch.testing.assert_close(vectors @ vectors.T, expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("width", [7, 8])
+def test_in_a_plane_half_tells_the_row_and_half_the_column(width):
+    rows, columns = torch.tensor([0.0, 0.5, 3.0, 3.0]), torch.tensor([0, 2, 2, 5])
+    found = schemes.sinusoidal_2d(rows, columns, width)
+    assert found.shape == (4, width)
+    assert torch.equal(found[:, :4], schemes.sinusoidal(rows, 4))
+    assert torch.equal(found[:, 4:], schemes.sinusoidal(columns, width - 4))
+
+
 def test_rotary_keeps_lengths_and_makes_the_dot_product_relative():
     query, key = torch.randn(2, 1, 3, 8, dtype=torch.float64)  # one token, three heads
 

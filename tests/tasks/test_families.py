@@ -6,6 +6,8 @@ import pytest
 
 import transduct
 from tests.families import RECIPES, in_folder
+from tests.pictures import BARS, bar
+from tests.tones import string
 from transduct.tasks import base
 
 INPUTS = {
@@ -14,8 +16,18 @@ INPUTS = {
         "tokens": ["a b a", "c", "d d e f", "b b"],
         "span": [f"where is anna ?\tanna is in {place} . bela is in rome ." for place in ("oslo", "a boat", "lagos")],
     },
+    "image_classification": [bar(kind, 100) for kind in BARS],
+    "object_detection": [bar(kind, 100) for kind in BARS],
+    "image_codes": [bar(kind, 100) for kind in BARS],
+    "text_to_image": ["a small red circle in the middle", "red", "", "a large cross"],
+    "speech_recognition": [string("1 2"), string("3", "bela"), string("0 1 2")],
     "masked_language_modeling": ["to be or [MASK] to", "[MASK]", "that is the [MASK] the mind", "and"],
 }
+
+
+def inputs_of(recipe):
+    inputs = INPUTS.get(recipe.task, ["a b c", "c", "d e f g a", "b a"])
+    return inputs[recipe.data["kind"]] if isinstance(inputs, dict) else inputs
 
 
 class Interrupted(Exception):
@@ -67,8 +79,7 @@ def test_the_log_tells_speed_and_loss(finished):
 def test_an_answer_is_the_same_alone_and_in_any_batch(finished):
     recipe, run = finished
     model = transduct.load(run)
-    inputs = INPUTS.get(recipe.task, ["a b c", "c", "d e f g a", "b a"])
-    inputs = inputs[recipe.data["kind"]] if isinstance(inputs, dict) else inputs
+    inputs = inputs_of(recipe)
     together = model.predict(inputs)
     assert len(together) == len(inputs)
     assert [model.predict([text])[0] for text in inputs] == together
@@ -88,11 +99,10 @@ def test_it_is_measured_on_its_test_set(finished):
 
 
 def test_a_moved_model_answers_alike(finished, tmp_path):
-    _, run = finished
+    recipe, run = finished
     (run / "model").rename(tmp_path / "moved")
     try:
         moved = transduct.load(tmp_path / "moved")
     finally:
         (tmp_path / "moved").rename(run / "model")
-    inputs = ["a b", "the [MASK]\tb a"]
-    assert moved.predict(inputs[1:]) == transduct.load(run).predict(inputs[1:])
+    assert moved.predict(inputs_of(recipe)) == transduct.load(run).predict(inputs_of(recipe))

@@ -1,6 +1,5 @@
 """What tasks over text share: tokenizers made once, weights taken over by name, model directories."""
 
-
 import numpy as np
 import pytest
 

@@ -190,16 +190,23 @@ class MultiHeadAttention(nn.Module):
         self.output = nn.Linear(num_heads * self.d_v, d_model)
 
     def forward(
-        self, x: Tensor, segments: Segments, causal: bool = False, weights: list[Tensor] | None = None
+        self,
+        x: Tensor,
+        segments: Segments,
+        causal: bool = False,
+        weights: list[Tensor] | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """Self-attention: each token of (N, D) over its own sequence, or over what came before it there.
 
-        A list given as `weights` is handed the attention weights (B, H, T, S), recomputed by the plain formula.
+        A list given as `weights` is handed the attention weights (B, H, T, S), recomputed by the plain formula. A bias
+        (B, H, T, S) is added to the scaled scores, in place of that of the positions.
         """
         lengths = segments.lengths[segments.sequence] if self.positions and not causal else None
         query, key, value = self._project(x, segments.positions, lengths)
-        bias = self.positions.bias if self.positions else None
-        return self._attend(query, key, value, segments, segments, causal, bias, weights)
+        of_positions = self.positions.bias if self.positions else None
+        term = of_positions if bias is None else lambda *_: bias
+        return self._attend(query, key, value, segments, segments, causal, term, weights)
 
     def cross(
         self,
@@ -208,11 +215,16 @@ class MultiHeadAttention(nn.Module):
         memory: Tensor,
         memory_segments: Segments,
         weights: list[Tensor] | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor:
-        """Cross-attention: each token of (N, D) over the memory (M, D) of its own source."""
+        """Cross-attention: each token of (N, D) over the memory (M, D) of its own source.
+
+        A bias (B, H, T, S) is added to the scaled scores.
+        """
         query = self.query(x).unflatten(-1, (self.num_heads, self.d_k))  # (N, H, K)
         key, value = self._keys_and_values(memory)
-        return self._attend(query, key, value, segments, memory_segments, False, None, weights)
+        term = None if bias is None else lambda *_: bias
+        return self._attend(query, key, value, segments, memory_segments, False, term, weights)
 
     def step(self, x: Tensor, cache: KVCache, prompt: Memory | None = None, positions: Tensor | None = None) -> Tensor:
         """Causal self-attention of one new token a row: (R, D) -> (R, D); its key and value join the cache.

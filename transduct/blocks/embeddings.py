@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from transduct.functional import positions as schemes
 from transduct.functional.dropout import dropout
+from transduct.functional.segments import Segments
 
 VectorScheme = Literal[
     "index", "normalised_index", "binary", "one_hot", "learned", "sinusoidal", "sinusoidal_concatenated"
@@ -90,6 +91,79 @@ class Embedding(nn.Module):
             vectors = self.positions(positions, lengths).to(x.dtype)
             x = x + vectors if self.projection is None else self.projection(torch.cat((x, vectors), -1))
         return dropout(x, self.rate, self.training)
+
+
+class PatchEmbedding(nn.Module):
+    """Pictures cut into squares, each made a vector by one matrix (Dosovitskiy et al. 2021, equation 1).
+
+    The squares go row by row, the numbers in one channel by channel, as the weights of a convolution lie.
+    """
+
+    def __init__(self, patch_size: int, d_model: int, channels: int = 3) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        self.projection = nn.Linear(channels * patch_size**2, d_model)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """(B, C, height, width) -> (B, P, D)."""
+        (count, channels, height, width), side = pictures.shape, self.patch_size
+        squares = pictures.reshape(count, channels, height // side, side, width // side, side)
+        return self.projection(squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2))  # (B, P, D)
+
+
+class GroupedLinear(nn.Module):
+    """A linear layer for each group of neighbouring channels, which sees no other: (..., inputs) -> (..., outputs)."""
+
+    def __init__(self, inputs: int, outputs: int, groups: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(groups, inputs // groups, outputs // groups))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        bound = math.sqrt(6.0 * groups / (inputs + outputs))  # Xavier-uniform in each group
+        nn.init.uniform_(self.weight, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, inputs) -> (N, outputs)."""
+        groups, width, _ = self.weight.shape
+        parts = x.view(-1, groups, width).transpose(0, 1)  # (groups, N, width)
+        return torch.baddbmm(self.bias.view(groups, 1, -1), parts, self.weight).transpose(0, 1).flatten(1)
+
+
+class FilterbankStem(nn.Module):
+    """Two convolutions over time, three frames wide, each of which halves the frames (as in Wang et al. 2020).
+
+    They run over flat sequences: what stands before the first frame of each is zero.
+
+    Every sequence has a multiple of four frames, so that three neighbours, two steps on each time, are a pair and the
+    last of the pair before, and no sequence reaches into the next.
+
+    Args:
+        groups: with more than one the bands, and the channels made of them, fall into as many groups that stay apart.
+    """
+
+    def __init__(self, bands: int, d_model: int, groups: int = 1) -> None:
+        super().__init__()
+        self.groups = groups
+        self.first = GroupedLinear(3 * bands, d_model, groups)
+        self.second = GroupedLinear(3 * d_model, d_model, groups)
+
+    def forward(self, x: Tensor, segments: Segments) -> tuple[Tensor, Segments]:
+        """Filterbanks (N, M) -> (N / 4, D), and where each sequence lies there."""
+        for convolution in (self.first, self.second):
+            segments = halved(segments)
+            pairs = x.view(-1, 2, x.shape[1])  # (N / 2, 2, C)
+            before = nn.functional.pad(pairs[:-1, 1], (0, 0, 1, 0)) * (segments.positions > 0)[:, None]
+            three = torch.cat((before[:, None], pairs), 1)  # (N / 2, 3, C)
+            grouped = (
+                three.view(len(three), 3, self.groups, -1).transpose(1, 2).flatten(1)
+            )  # (N / 2, 3 * C) group by group
+            x = nn.functional.gelu(convolution(grouped))
+        return x, segments
+
+
+def halved(segments: Segments) -> Segments:
+    """Sequences of half as many tokens; all have an even number."""
+    lengths, offsets = segments.lengths // 2, segments.offsets // 2
+    return Segments(lengths, offsets, segments.longest // 2, segments.total // 2, segments.equal)
 
 
 def embedding_table(size: int, d_model: int) -> nn.Parameter:

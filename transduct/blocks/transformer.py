@@ -102,7 +102,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, cross-attention over the memory, then feed-forward."""
+    """Self-attention, cross-attention over the memory, then feed-forward."""
 
     def __init__(self, shape: LayerShape, attention: MultiHeadAttention, cross: MultiHeadAttention) -> None:
         super().__init__()
@@ -118,10 +118,14 @@ class DecoderLayer(nn.Module):
         memory: Tensor,
         memory_segments: Segments,
         weights: list[Tensor] | None = None,
+        causal: bool = True,
+        self_bias: Tensor | None = None,
+        cross_bias: Tensor | None = None,
     ) -> Tensor:
-        """(N, D) over a memory (M, D) -> (N, D)."""
-        x = self.around_attention(x, lambda y: self.self_attention(y, segments, True, weights))
-        x = self.around_cross(x, lambda y: self.cross_attention.cross(y, segments, memory, memory_segments, weights))
+        """(N, D) over a memory (M, D) -> (N, D); biases (B, H, T, S) are added to the scores of each attention."""
+        own, cross = self.self_attention, self.cross_attention.cross
+        x = self.around_attention(x, lambda y: own(y, segments, causal, weights, self_bias))
+        x = self.around_cross(x, lambda y: cross(y, segments, memory, memory_segments, weights, cross_bias))
         return self.around_feed_forward(x, self.feed_forward)
 
     def step(self, x: Tensor, cache: KVCache, memory: Memory) -> Tensor:

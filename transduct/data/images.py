@@ -151,7 +151,7 @@ def read_labelled(source: ImageSource, root: Path, refused: Refused) -> Iterator
     """
     captions = None if source.captions is None else read_captions(source.captions, root)
     for name, picture in read_pictures(source, root, refused):
-        text = name.rpartition("/")[0] if captions is None else captions.pop(name, None)
+        text = Path(name).parent.name if captions is None else captions.pop(name, None)
         with refused.each():
             if not text:
                 expected = "a caption of it" if source.captions else "a folder named by its label"

@@ -1,15 +1,23 @@
-"""Losses over flat tokens.
+"""Losses over flat tokens, and over sets of boxes.
 
-Let N be tokens, D the model width, V the vocabulary.
+Let N be tokens, D the model width, V the vocabulary; B pictures, Q object queries, A objects, C classes.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduct.functional.boxes import generalised_iou, to_corners
+from transduct.functional.segments import Segments, pad
+
 CHUNK = 2**21  # logits that exist at a time: 8 MiB of float32, which a small machine's cache still holds
+SET_WEIGHTS = {"labels": 1.0, "l1": 5.0, "giou": 2.0}  # of DETR's costs and losses
+NO_OBJECT = 0.1  # the weight of a query without an object among the labels
 
 
 def label_smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
@@ -17,6 +25,38 @@ def label_smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: flo
     log_probabilities = logits.log_softmax(-1)  # (N, V)
     nll = -log_probabilities.gather(-1, targets[:, None]).squeeze(-1)  # (N,)
     return (1.0 - smoothing) * nll - smoothing * log_probabilities.mean(-1)  # (N,)
+
+
+def vector_quantise(vectors: Tensor, codebook: Tensor, commitment: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Each vector's nearest of a codebook, through which gradients pass straight (van den Oord et al. 2017).
+
+    Args:
+        vectors: (N, D).
+        codebook: (V, D).
+        commitment: beta of their equation 3.
+
+    Returns:
+        The nearest vectors (N, D), their gradient that of `vectors`; their numbers (N,); and the sum of
+        |sg[z] - e|^2 + beta |z - sg[e]|^2, the last two terms of equation 3.
+    """
+    distances = codebook.square().sum(1) - 2 * vectors @ codebook.T  # (N, V), less |z|^2, the same for all
+    codes = distances.argmin(1)
+    nearest = codebook.index_select(0, codes)  # (N, D)
+    moved = (vectors.detach() - nearest).square().sum()
+    committed = (vectors - nearest.detach()).square().sum()
+    return vectors + (nearest - vectors).detach(), codes, moved + commitment * committed
+
+
+def gumbel_softmax(logits: Tensor, temperature: float) -> Tensor:
+    """softmax((logits + g) / temperature) with g from Gumbel(0, 1) (Jang et al. 2017, equation 2): (N, V) -> (N, V)."""
+    noise = -torch.empty_like(logits).exponential_().log()
+    return ((logits + noise) / temperature).softmax(-1)
+
+
+def divergence_from_uniform(logits: Tensor) -> Tensor:
+    """KL(softmax(logits) || uniform), in nats: (N, V) -> (N,)."""
+    log_probabilities = logits.log_softmax(-1)  # (N, V)
+    return (log_probabilities.exp() * log_probabilities).sum(-1) + math.log(logits.shape[-1])  # (N,)
 
 
 def projected_cross_entropy(
@@ -81,3 +121,159 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         hidden_grad, weight_grad = ctx.saved_tensors
         return hidden_grad * grads[0], weight_grad * grads[0], None, None, None
+
+
+def matching_costs(logits: Tensor, boxes: Tensor, labels: Tensor, targets: Tensor, sizes: Sequence[int]) -> Tensor:
+    """What it costs to give each object each query of its picture, -p(label) + 5 L1 - 2 GIoU (Carion et al. 2020,
+    equation 2): (A, Q).
+
+    Args:
+        logits: (B, Q, C + 1), the last class for no object.
+        boxes: (B, Q, 4), centre, width and height as shares of the picture's.
+        labels, targets: (A,) and (A, 4), the objects of all pictures one after the other.
+        sizes: how many objects each picture holds.
+    """
+    pictures = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)).to(logits.device)  # (A,)
+    probabilities = logits.softmax(-1).index_select(0, pictures)  # (A, Q, C + 1)
+    probabilities = probabilities.gather(2, labels[:, None, None].expand(-1, logits.shape[1], 1)).squeeze(2)  # (A, Q)
+    ours, theirs = targets[:, None].expand(-1, boxes.shape[1], 4), boxes.index_select(0, pictures)  # (A, Q, 4)
+    distances = (ours - theirs).abs().sum(-1)  # (A, Q)
+    overlaps = generalised_iou(to_corners(ours), to_corners(theirs))  # (A, Q)
+    weights = SET_WEIGHTS
+    return weights["l1"] * distances - weights["labels"] * probabilities - weights["giou"] * overlaps
+
+
+@torch.no_grad()
+def match(
+    logits: Tensor, boxes: Tensor, labels: Tensor, targets: Tensor, sizes: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """The cheapest way to give each object of a picture a query of its own (Kuhn 1955); arguments as above.
+
+    Returns:
+        Queries, counted through all pictures, and the objects they are given, one by one. Where a picture holds more
+        objects than there are queries some objects have none.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    costs = matching_costs(logits, boxes, labels, targets, sizes)
+    most = torch.finfo(costs.dtype).max  # a diverged model is the trainer's affair: the loss will tell
+    tables = np.split(costs.nan_to_num(most, most, most).cpu().numpy(), np.cumsum(sizes)[:-1])
+    queries, objects, before = [], [], 0
+    for picture, table in enumerate(tables):
+        rows, columns = linear_sum_assignment(table)
+        queries.append(columns + picture * logits.shape[1])
+        objects.append(rows + before)
+        before += len(table)
+    found, given = (torch.from_numpy(np.concatenate(each)).to(logits.device) for each in (queries, objects))
+    return found, given
+
+
+def set_losses(
+    logits: Tensor,
+    boxes: Tensor,
+    labels: Tensor,
+    targets: Tensor,
+    sizes: Sequence[int],
+    no_object: float = NO_OBJECT,
+) -> dict[str, Tensor]:
+    """DETR's losses of matched boxes, summed (Carion et al. 2020, section 3.1); arguments as for `matching_costs`.
+
+    Returns:
+        `labels`, the cross-entropy of all queries, those without an object with the weight `no_object`; `l1` and `giou`
+        of the matched boxes. What each is to be divided by, `set_counts` says.
+    """
+    logits, boxes = logits.float(), boxes.float()
+    queries, objects = match(logits, boxes, labels, targets, sizes)
+    none = logits.shape[-1] - 1
+    wanted = torch.full((len(sizes) * logits.shape[1],), none, device=logits.device)
+    wanted = wanted.index_copy(0, queries, labels.index_select(0, objects))  # (B * Q,)
+    nll = -logits.flatten(0, 1).log_softmax(-1).gather(1, wanted[:, None]).squeeze(1)  # (B * Q,)
+    found, right = boxes.flatten(0, 1).index_select(0, queries), targets.index_select(0, objects)  # (A, 4)
+    return {
+        "labels": torch.where(wanted == none, no_object * nll, nll).sum(),
+        "l1": (found - right).abs().sum(),
+        "giou": (1.0 - generalised_iou(to_corners(found), to_corners(right))).sum(),
+    }
+
+
+def set_counts(sizes: Sequence[int], queries: int, no_object: float = NO_OBJECT) -> dict[str, float]:
+    """What the sums of `set_losses` are divided by, for pictures with so many objects: known before any is found."""
+    matched = float(sum(min(size, queries) for size in sizes))
+    labels = matched + no_object * (len(sizes) * queries - matched)
+    return {"labels": labels, "l1": max(matched, 1e-6), "giou": max(matched, 1e-6)}  # a batch may hold no object
+
+
+def ctc_loss(
+    log_probabilities: Tensor, segments: Segments, targets: Tensor, target_segments: Segments, blank: int
+) -> Tensor:
+    """Minus the log-probability of each target, summed over all its alignments (Graves et al. 2006, section 4.1).
+
+    Args:
+        log_probabilities: (N, V) of each frame, T of them in a sequence.
+        targets: (M,) tokens without blanks; a sequence of no token is allowed.
+
+    Returns:
+        (B,), infinite where a target needs more frames than there are: one a token, and one between equal neighbours.
+    """
+    padded, labels = pad(log_probabilities, segments), pad(targets, target_segments)  # (B, T, V), (B, L)
+    return _CTC.apply(padded, segments.lengths, labels, target_segments.lengths, blank)  # type: ignore[no-untyped-call]
+
+
+class _CTC(torch.autograd.Function):
+    """Forward and backward variables in one loop over time: the latter are the former of what is read backwards.
+
+    The states are the tokens with a blank before, between and after: S = 2 L + 1.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, frames: Tensor, times: Tensor, labels: Tensor, lengths: Tensor, blank: int) -> Tensor:
+        (count, longest, size), states = frames.shape, 2 * labels.shape[1] + 1
+        frames = frames.to(torch.promote_types(frames.dtype, torch.float32))
+        tokens = torch.full((count, states), blank, device=frames.device)
+        tokens[:, 1::2] = labels
+        emitted = frames.gather(2, tokens[:, None].expand(-1, longest, -1))  # (B, T, S)
+        time, state = (torch.arange(n, device=frames.device) for n in (longest, states))
+        ends = 2 * lengths + 1  # (B,) states
+        held = (time < times[:, None])[:, :, None] & (state < ends[:, None])[:, None]  # (B, T, S)
+        mirrored_time = (times[:, None] - 1 - time).clamp(min=0)[:, :, None].expand_as(emitted)
+        mirrored_state = (ends[:, None] - 1 - state).clamp(min=0)  # (B, S)
+        places = mirrored_state[:, None].expand_as(emitted)
+
+        def mirrored(x: Tensor) -> Tensor:
+            return x.gather(1, mirrored_time).gather(2, places)  # (B, T, S)
+
+        both = torch.cat((emitted, mirrored(emitted)))  # (2 B, T, S)
+        alphas = _forward_variables(both, torch.cat((tokens, tokens.gather(1, mirrored_state))), blank)
+        alpha, beta = alphas[:count], mirrored(alphas[count:])
+        last = (times - 1).clamp(min=0)[:, None, None].expand(-1, 1, states)
+        final = alpha.gather(1, last).squeeze(1)  # (B, S)
+        final = final.masked_fill((state < ends[:, None] - 2) | (state >= ends[:, None]), float("-inf"))
+        total = final.logsumexp(1)  # (B,)
+        if ctx.needs_input_grad[0]:  # what is expected of each state at each time, put together by token
+            expected = (alpha + beta - emitted - total[:, None, None]).exp()
+            expected = expected.masked_fill(~held | total.isinf()[:, None, None], 0.0)
+            of_token = (tokens[:, :, None] == torch.arange(size, device=frames.device)).to(expected.dtype)  # (B, S, V)
+            ctx.save_for_backward(expected @ of_token)  # (B, T, V)
+        return -total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (expected,) = ctx.saved_tensors
+        return -expected * grads[0][:, None, None], None, None, None, None
+
+
+def _forward_variables(emitted: Tensor, tokens: Tensor, blank: int) -> Tensor:
+    """alpha_t(s), the log-probability of all ways to stand at state s at time t: (B, T, S) -> (B, T, S)."""
+    count, longest, states = emitted.shape
+    nothing = float("-inf")
+    skips = torch.full((count, states), nothing, device=emitted.device)  # a blank between other tokens may be left out
+    skips[:, 1:2] = 0.0  # only the start stands two states before the first token
+    skips[:, 2:].masked_fill_((tokens[:, 2:] != blank) & (tokens[:, 2:] != tokens[:, :-2]), 0.0)
+    alphas = emitted.new_full((longest, count, states + 2), nothing)  # two states before the first, never reached
+    before = emitted.new_full((count, states + 2), nothing)
+    before[:, 1] = 0.0  # as if it stood just before the first state
+    for now, step in zip(alphas, emitted.unbind(1), strict=True):
+        ways = torch.stack((before[:, 2:], before[:, 1:-1], before[:, :-2] + skips))  # (3, B, S)
+        torch.add(ways.logsumexp(0), step, out=now[:, 2:])
+        before = now
+    return alphas[:, :, 2:].transpose(0, 1)

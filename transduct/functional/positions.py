@@ -44,6 +44,15 @@ def sinusoidal_concatenated(positions: Tensor, width: int) -> Tensor:
     return torch.cat((angles.sin(), angles.cos()), -1)[:, :width]  # (N, width)
 
 
+def sinusoidal_2d(rows: Tensor, columns: Tensor, width: int) -> Tensor:
+    """(P,), (P,) -> (P, width): the sinusoids of the row in the first half, those of the column in the second.
+
+    Places may lie between whole numbers, as those of boxes do (Carion et al. 2020, appendix A.4).
+    """
+    halves = sinusoidal(rows, width - width // 2), sinusoidal(columns, width // 2)
+    return torch.cat(halves, -1)  # (P, width)
+
+
 def dot_product_by_distance(distances: Tensor, width: int) -> Tensor:
     """PE(t) . PE(t + d) = sum_k cos(w_k d): it depends on the distance d alone; (...,) -> (...,)."""
     return (distances[..., None] * frequencies(width, distances.device)).cos().sum(-1)

@@ -25,8 +25,8 @@ from transduct.training.machine import pick_device, prepare_machine, seed_genera
 from transduct.training.optim import MovingAverage, Schedule, clip_gradients, make_optimiser, rate
 
 LOWER_IS_BETTER = (
-    *("loss", "perplexity", "nats_per_token", "nats_per_character"),
-    *("ter", "word_error_rate", "token_error_rate"),
+    *("loss", "perplexity", "nats_per_token", "nats_per_character", "nats_per_code"),
+    *("ter", "word_error_rate", "token_error_rate", "reconstruction_error"),
 )
 Terms = Mapping[str, tuple[Tensor, float, float]]
 

@@ -1,0 +1,84 @@
+"""Whether loading keeps up with training: examples a second of one loading process, and of the training step itself.
+
+python benchmarks/loading.py recipes/cifar10_vit.yaml data.root=DATA/cifar10_jpg [--profile cpu] [--batches 30]
+
+Prepares the recipe's data in a folder that is removed again (or is kept: --out), makes batches in this process and then
+trains on them, each alone on one core. On a CPU seconds are those of the processor, so that other work counts little.
+Prints JSON.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transduct.config import load_recipe
+from transduct.tasks.base import _task_module, stages_of
+from transduct.training.distributed import Ranks
+from transduct.training.log import ignore
+from transduct.training.machine import pick_device, prepare_machine, seed_generators
+from transduct.training.trainer import Trainer
+
+
+def examples(batch: Any) -> int:
+    """How many examples a batch holds: its pictures, or the utterances that its frames belong to."""
+    return len(batch.pictures if hasattr(batch, "pictures") else batch.frames)
+
+
+def measure(task: Any, directory: Path, count: int) -> dict[str, Any]:
+    """Examples a second that are loaded, and that are trained on, over `count` batches of the first epoch."""
+    device = pick_device(task.training.device)
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    seed_generators(task.training.seed)
+    model = task.build_model().to(device).train()
+    trainer = Trainer(model, task.training, directory, task.batches, task.loss, None, ignore, Ranks.join(device))
+    stream = task.batches("train", 0, 0, 0, 1)
+    first = next(stream)  # opens files, imports what is imported late
+    started = clock()
+    batches = list(islice(stream, count))
+    loading = clock() - started
+    trainer.optimise([first])  # takes its memory
+    started = clock()
+    for batch in batches:
+        trainer.optimise([batch])
+    training = clock() - started
+    total = sum(map(examples, batches))
+    speeds = {"loaded_per_second": total / loading, "trained_per_second": total / training}
+    return {
+        "examples": total,
+        **{name: round(speed, 1) for name, speed in speeds.items()},
+        "loading_over_training": round(training / loading, 1),
+        "precision": task.training.precision,
+        "device": device.type,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("overrides", nargs="*", metavar="a.b=c")
+    parser.add_argument("--profile", default="cpu")
+    parser.add_argument("--batches", type=int, default=30)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    prepare_machine()
+    recipe = load_recipe(arguments.recipe, [*arguments.overrides, "data.workers=0"], arguments.profile)
+    with tempfile.TemporaryDirectory() as folder:
+        directory = arguments.out or Path(folder)
+        task = _task_module(recipe.task).create(
+            stages_of(recipe)[0], directory, lambda line: print(line, file=sys.stderr)
+        )
+        task.prepare()
+        found = measure(task, directory, arguments.batches)
+    print(json.dumps({"recipe": arguments.recipe.stem, "profile": arguments.profile, **found}))
+
+
+if __name__ == "__main__":
+    main()

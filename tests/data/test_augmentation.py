@@ -1,0 +1,149 @@
+"""What is done to a picture is what its paper says, as often as the recipe says, and depends on its draws alone."""
+
+import sys
+from random import Random
+
+import numpy as np
+import pytest
+
+from transduct.data import augmentation
+from transduct.data.augmentation import GREY, Augmentation, augmented, mixed, moved, operated, operations
+from transduct.errors import TransductError
+
+SIDE = 24
+PICTURE = np.random.default_rng(1).integers(150, 256, (SIDE, SIDE, 3)).astype(np.uint8)
+OTHER = np.random.default_rng(2).integers(0, 100, (SIDE, SIDE, 3)).astype(np.uint8)
+EVERYTHING = Augmentation(crop=2, flip=True, operations=2, erase=0.5)
+
+
+def many(count=400, **changes):
+    return [augmented(PICTURE, Augmentation(**changes), Random(i)) for i in range(count)]
+
+
+def share_of(pictures, test):
+    return sum(map(test, pictures)) / len(pictures)
+
+
+def test_nothing_is_done_unless_it_is_asked_for():
+    assert augmented(PICTURE, Augmentation(), Random(1)) is PICTURE
+
+
+def test_what_is_drawn_alike_comes_out_alike_and_the_picture_stays():
+    before = PICTURE.copy()
+    one, same, another = (augmented(PICTURE, EVERYTHING, Random(f"1/{epoch}/7")) for epoch in (0, 0, 1))
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, another)
+    assert np.array_equal(PICTURE, before)
+    assert one.shape == PICTURE.shape
+    assert one.dtype == np.uint8
+
+
+def test_half_of_the_pictures_are_mirrored():
+    pictures = many(flip=True)
+    mirrored = share_of(pictures, lambda picture: np.array_equal(picture, PICTURE[:, ::-1]))
+    assert 0.4 < mirrored < 0.6
+    assert share_of(pictures, lambda picture: np.array_equal(picture, PICTURE)) == pytest.approx(1 - mirrored)
+
+
+@pytest.mark.parametrize("down", [-3, 0, 2, SIDE])
+@pytest.mark.parametrize("right", [-SIDE, -1, 0, 3])
+def test_a_moved_picture_is_a_crop_of_one_with_a_black_border(down, right):
+    wide = np.pad(PICTURE, ((SIDE, SIDE), (SIDE, SIDE), (0, 0)))
+    expected = wide[SIDE - down : 2 * SIDE - down, SIDE - right : 2 * SIDE - right]
+    assert np.array_equal(moved(PICTURE, down, right), expected)
+
+
+def test_every_crop_within_reach_comes():
+    wide = np.pad(PICTURE, ((1, 1), (1, 1), (0, 0)))
+    crops = {wide[y : y + SIDE, x : x + SIDE].tobytes() for y in range(3) for x in range(3)}
+    assert {picture.tobytes() for picture in many(crop=1)} == crops
+
+
+@pytest.mark.parametrize("name", [name for name in operations() if name not in ("stretch", "equalise")])
+def test_an_operation_without_strength_does_nothing(name):
+    assert np.array_equal(operated(PICTURE, name, 0.0), PICTURE)
+
+
+@pytest.mark.parametrize("name", [name for name in operations() if name != "identity"])
+@pytest.mark.parametrize("strength", [-1.0, 1.0])
+def test_an_operation_of_full_strength_changes_a_picture(name, strength):
+    found = operated(PICTURE, name, strength)
+    assert found.shape == PICTURE.shape
+    assert found.dtype == np.uint8
+    assert not np.array_equal(found, PICTURE)
+
+
+def test_operations_do_what_they_are_called():
+    assert np.array_equal(operated(PICTURE, "translate_x", 0.25), moved(PICTURE, 0, -6))
+    assert np.array_equal(operated(PICTURE, "translate_y", -0.25), moved(PICTURE, 6, 0))
+    assert np.array_equal(operated(PICTURE, "rotate", 2 / 3), np.rot90(PICTURE))
+    assert operated(PICTURE, "brightness", -1.0).max() <= 3
+    assert np.ptp(operated(PICTURE, "colour", -1.0).astype(int), axis=2).max() <= 2
+    assert np.ptp(operated(PICTURE, "contrast", -1.0).astype(int)) <= 3
+    assert not (operated(PICTURE, "posterise", 1.0) % 64).any()
+    assert np.array_equal(operated(PICTURE, "solarise", 1.0), 255 - PICTURE)
+    assert operated(PICTURE, "stretch", 0.3).min() == 0
+    assert operated(PICTURE, "equalise", 0.3).min() < 10
+    assert operated(PICTURE, "sharpness", -1.0).std() < 0.7 * PICTURE.std()
+    for axis, name in enumerate(("shear_y", "shear_x")):  # rows or columns stay, each moved as a whole
+        line = PICTURE[5] if name == "shear_x" else PICTURE[:, 5]
+        sheared = operated(PICTURE, name, 0.2)
+        assert np.array_equal(np.take(sheared, 5, axis=1 - axis)[:-1], line[1:])
+
+
+def test_as_many_operations_are_done_as_asked_for():
+    done = []
+    for count in range(4):
+        random = Random(3)
+        augmented(PICTURE, Augmentation(operations=count), random)
+        done.append(random.random())
+    assert len(set(done)) == 4  # each takes its draws
+    assert share_of(many(operations=1), lambda picture: np.array_equal(picture, PICTURE)) < 0.25
+
+
+def test_a_piece_is_erased_of_as_many_as_asked_for():
+    pictures = many(erase=0.4)
+    grey = [(picture == GREY).all(2).mean() for picture in pictures]
+    assert 0.3 < share_of(grey, bool) < 0.5
+    assert max(grey) <= 0.4
+    for picture in pictures:
+        kept = (picture != GREY).any(2)
+        assert np.array_equal(picture[kept], PICTURE[kept])
+        rows, columns = (~kept).any(1), (~kept).any(0)
+        assert (~kept).sum() == rows.sum() * columns.sum()  # a rectangle
+
+
+def test_half_are_laid_over_each_other_and_half_hold_a_piece_of_the_other():
+    pasted = 0
+    for i in range(200):
+        picture, share = mixed(PICTURE, OTHER, Random(i))
+        own, other = (picture == PICTURE).all(2), (picture == OTHER).all(2)
+        assert 0.0 <= share <= 1.0
+        if (own | other).all():
+            pasted += 1
+            assert own.mean() == pytest.approx(share)
+        else:
+            assert np.abs(picture - (share * PICTURE + (1 - share) * OTHER)).max() <= 0.51
+    assert 80 < pasted < 120
+
+
+def test_without_pillow_operations_name_what_to_install(monkeypatch):
+    augmentation.operations.cache_clear()
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"):
+        augmented(PICTURE, EVERYTHING, Random(1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"crop": -1}, "crop is -1, must be at least 0"),
+        ({"operations": -1}, "operations is -1, must be at least 0"),
+        ({"erase": 1.5}, "erase is 1.5, must be from 0 to 1"),
+        ({"mix": -0.1}, "mix is -0.1, must be from 0 to 1"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_done_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Augmentation(**changes)

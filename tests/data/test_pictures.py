@@ -1,0 +1,135 @@
+"""Pictures with captions: read at one size, prepared once, and what does not belong together named and counted."""
+
+import numpy as np
+import pytest
+
+from tests.pictures import bar, png, write_pictures
+from transduct.data.pictures import (
+    Examples,
+    PicturesConfig,
+    PictureSource,
+    examples_given,
+    prepare,
+    ragged,
+    read_examples,
+)
+from transduct.errors import TransductError
+
+SCENES = PictureSource(generate="scenes", count=5)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three captioned pictures, a picture without a caption, and a caption without its picture."""
+    for number, kind in enumerate(["across", "down", "aslope", "down"]):
+        (tmp_path / "pictures").mkdir(exist_ok=True)
+        (tmp_path / "pictures" / f"{number}.png").write_bytes(png(bar(kind, number)))
+    lines = ["0.png\ta bar across", "1.png\ta bar down", "2.png\ta bar aslope", "7.png\tnothing"]
+    (tmp_path / "captions.tsv").write_text("".join(f"{line}\n" for line in lines))
+    return tmp_path
+
+
+def config(folder, broken="stop", captions="captions.tsv"):
+    source = PictureSource(images="pictures", captions=captions)
+    return PicturesConfig(train=[source], root=str(folder), size=8, broken=broken)
+
+
+def columns(captions, pictures):
+    return [ragged([[len(text)] for text in captions]), ragged([[*picture[0, 0]] for picture in pictures])]
+
+
+def test_pictures_and_captions_that_lack_each_other_are_named_and_counted(folder):
+    data, said = config(folder, "skip"), []
+    examples = read_examples(data.train[0], data, True, said.append)
+    assert examples.captions == ["a bar across", "a bar down", "a bar aslope"]
+    assert examples.fitted(8).shape == (3, 8, 8, 3)
+    assert "pictures: 2 left out" in said[0]
+    assert "3.png: found no text" in said[0]
+    assert "7.png: found a caption without its picture" in said[0]
+    corpus = prepare(data, True, columns, {}, folder / "corpus", said.append)
+    assert len(corpus) == 3
+    assert corpus.dropped == {"broken": 2}
+    assert corpus.columns(np.array([2, 0]))[0][0].tolist() == [len("a bar aslope"), len("a bar across")]
+
+
+def test_by_default_they_stop_it(folder):
+    data = config(folder)
+    with pytest.raises(TransductError, match=r"3.png: found no text.*data.broken=skip"):
+        read_examples(data.train[0], data, True, str)
+    assert len(read_examples(data.train[0], data, False, str).pictures) == 4  # who needs no captions misses none
+
+
+def test_a_folder_s_name_is_a_caption(tmp_path):
+    write_pictures(tmp_path / "bars.tar", 3)
+    source = PictureSource(images="bars.tar")
+    data = PicturesConfig(train=[source], root=str(tmp_path), size=8)
+    assert read_examples(source, data, True, str).captions == ["across", "down", "aslope"]
+
+
+def test_generated_ones_say_so(tmp_path):
+    examples = read_examples(SCENES, PicturesConfig(train=[SCENES], size=16), True, str)
+    assert examples.generated == "scenes"
+    assert len(examples.captions) == len(examples.pictures) == 5
+    assert SCENES.files() == []
+
+
+def test_an_epoch_shows_corpora_as_often_as_their_weights_say(tmp_path):
+    train = [SCENES, PictureSource(generate="scenes", part="valid", count=3, weight=2.0)]
+    corpus = prepare(PicturesConfig(train=train, size=8), True, columns, {}, tmp_path / "corpus", str)
+    assert corpus.weights == [(0, 5, 1.0), (5, 8, 2.0)]
+
+
+def test_nothing_left_is_refused(tmp_path):
+    (tmp_path / "pictures").mkdir()
+    data = config(tmp_path, "skip", None)
+    with pytest.raises(TransductError, match="pictures: found no picture in it"):
+        read_examples(data.train[0], data, True, str)
+    with pytest.raises(TransductError, match="no picture is left to train on"):
+        prepare(data, True, columns, {}, tmp_path / "corpus", str)
+
+
+def test_what_a_model_is_scored_on(folder):
+    test = PictureSource(generate="scenes", part="test", count=2)
+    data = PicturesConfig(train=[SCENES], test=test, size=8)
+    assert len(examples_given({}, data, True).captions) == 2
+    write_pictures(folder / "bars", 3)
+    given = examples_given({"source": str(folder / "bars")}, None, True)
+    assert isinstance(given, Examples)
+    assert given.pictures[0].shape == (12, 12, 3)
+    assert given.fitted(8).shape == (3, 8, 8, 3)
+    (folder / "captions.tsv").write_text("across/0000.png\tone\ndown/0001.png\ttwo\naslope/0002.png\tthree\n")
+    named = examples_given({"source": str(folder / "bars"), "reference": str(folder / "captions.tsv")}, None, True)
+    assert sorted(named.captions) == ["one", "three", "two"]
+    with pytest.raises(TransductError, match="names no test set; give --source"):
+        examples_given({}, None, True)
+    with pytest.raises(TransductError, match="captions, without their pictures; give them as --source"):
+        examples_given({"reference": "captions.tsv"}, data, True)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({}, "give images or generate: exactly one of them"),
+        ({"images": "a.tar", "generate": "scenes", "count": 3}, "give images or generate: exactly one of them"),
+        ({"generate": "scenes"}, "count is 0; give how many pictures to generate"),
+        ({"images": "a.tar", "count": 3}, "count is 3; give how many pictures to generate, only with generate"),
+        ({"generate": "scenes", "count": 3, "captions": "a.tsv"}, "captions is a.tsv; give it only with images"),
+        ({"images": "a.tar", "weight": 0.0}, "weight is 0.0; give a number above 0"),
+    ],
+)
+def test_impossible_corpora_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        PictureSource(**change)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"train": []}, "train is empty; name at least one corpus"),
+        ({"size": 0}, "size is 0, must be at least 1"),
+        ({"workers": -1}, "workers is -1, must be at least 0"),
+    ],
+)
+def test_impossible_data_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        PicturesConfig(**{"train": [SCENES], **change})

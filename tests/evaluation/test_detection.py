@@ -1,0 +1,115 @@
+"""Average precision is pycocotools'."""
+
+import contextlib
+import io
+
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from transduct.errors import TransductError
+from transduct.evaluation.detection import Found, detection_scores
+
+CLASSES = ["cat", "dog", "ship"]
+
+
+def found(boxes, labels, scores=None):
+    scores = np.ones(len(labels)) if scores is None else scores
+    return Found(np.array(boxes, float).reshape(-1, 4), np.array(labels, int), np.array(scores, float))
+
+
+def pictures(seed, count=12, classes=3, most=6, steps=5):
+    """Random objects, and detections near them or anywhere; scores in a few steps, so that many are tied."""
+    random = np.random.default_rng(seed)
+    there, detected = [], []
+    for _ in range(count):
+        held = random.integers(0, most + 1) * (random.random() < 0.8)
+        first = random.integers(0, 40, (held, 2))
+        boxes = np.concatenate((first, first + random.integers(4, 30, (held, 2))), 1)
+        labels = random.integers(0, classes, held)
+        there.append(found(boxes, labels))
+        near = boxes[random.random(held) < 0.8].repeat(2, 0) + random.integers(-2, 3, (1, 4))
+        first = random.integers(0, 40, (random.integers(0, most), 2))
+        anywhere = np.concatenate((first, first + random.integers(4, 30, first.shape)), 1)
+        boxes = np.concatenate((near, anywhere))
+        order = random.permutation(len(boxes))
+        scores = random.integers(1, steps + 1, len(boxes)) / steps
+        detected.append(found(boxes[order], random.integers(0, classes, len(boxes)), scores))
+    return detected, there
+
+
+def pycocotools(detected, there, classes):
+    """AP, AP50 and the AP of each class."""
+    annotations, results = [], []
+    for picture, (ours, truth) in enumerate(zip(detected, there)):
+        for x0, y0, x1, y1, label in np.column_stack((truth.boxes, truth.labels)).tolist():
+            annotations.append(
+                {"id": len(annotations) + 1, "image_id": picture, "category_id": int(label), "iscrowd": 0,
+                 "bbox": [x0, y0, x1 - x0, y1 - y0], "area": (x1 - x0) * (y1 - y0)}
+            )  # fmt: skip
+        for (x0, y0, x1, y1), label, score in zip(ours.boxes.tolist(), ours.labels.tolist(), ours.scores.tolist()):
+            results.append(
+                {"image_id": picture, "category_id": label, "bbox": [x0, y0, x1 - x0, y1 - y0], "score": score}
+            )
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO()
+        truth.dataset = {
+            "images": [{"id": i} for i in range(len(there))],
+            "annotations": annotations,
+            "categories": [{"id": i} for i in range(classes)],
+        }
+        truth.createIndex()
+        run = COCOeval(truth, truth.loadRes(results), "bbox")
+        run.evaluate()
+        run.accumulate()
+        run.summarize()
+    precision = run.eval["precision"][:, :, :, 0, 2]  # (thresholds, recalls, classes), any area, 100 detections
+    return 100 * run.stats[0], 100 * run.stats[1], 100 * precision.mean((0, 1))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_average_precision_is_pycocotools(seed):
+    detected, there = pictures(seed)
+    ours = detection_scores(detected, there, CLASSES)
+    ap, ap50, each = pycocotools(detected, there, 3)
+    assert ours.scores == pytest.approx({"ap": ap, "ap50": ap50}, abs=1e-6)
+    for label, name in enumerate(CLASSES):
+        assert ours.details["classes"][name]["ap"] == pytest.approx(each[label], abs=1e-6)
+
+
+def test_a_class_that_is_never_there_counts_for_nothing():
+    detected, there = pictures(1, classes=2)
+    detected = [Found(d.boxes, (d.labels + 1) % 3, d.scores) for d in detected]  # found where there are none
+    ours = detection_scores(detected, there, CLASSES)
+    ap, ap50, _ = pycocotools(detected, there, 3)
+    assert ours.scores == pytest.approx({"ap": ap, "ap50": ap50}, abs=1e-6)
+    assert set(ours.details["classes"]) == {"cat", "dog"}
+
+
+def test_a_class_that_is_never_found_scores_nothing():
+    there = [found([[0, 0, 10, 10], [20, 20, 30, 30]], [0, 1])]
+    ours = detection_scores([found([[0, 0, 10, 10]], [0], [0.5])], there, CLASSES)
+    assert ours.scores == pytest.approx({"ap": 50.0, "ap50": 50.0})
+    assert ours.details["classes"]["dog"] == {"ap": 0.0, "ap50": 0.0}
+    assert (ours.details["pictures"], ours.details["objects"]) == (1, 2)
+
+
+def test_only_the_best_hundred_of_a_picture_and_class_count():
+    detected, there = pictures(3, count=3, classes=1, most=150, steps=1000)
+    assert max(len(picture.labels) for picture in detected) > 200
+    ap, ap50, _ = pycocotools(detected, there, 1)
+    assert detection_scores(detected, there, ["cat"]).scores == pytest.approx({"ap": ap, "ap50": ap50}, abs=1e-6)
+
+
+def test_what_is_there_found_again_scores_all():
+    _, there = pictures(1)
+    assert detection_scores(there, there, CLASSES).scores == pytest.approx({"ap": 100.0, "ap50": 100.0})
+
+
+def test_what_cannot_be_scored_is_refused():
+    nothing = [found([], [])]
+    with pytest.raises(TransductError, match="1 predictions for 2 pictures"):
+        detection_scores(nothing, nothing * 2, CLASSES)
+    with pytest.raises(TransductError, match="nothing to score"):
+        detection_scores(nothing, nothing, CLASSES)

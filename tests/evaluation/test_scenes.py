@@ -1,0 +1,79 @@
+"""The rule that reads pixels says yes to every true picture, and no as soon as anything named is changed."""
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from transduct.data.scenes import COLOURS, PLACES, RELATIONS, SHAPES, SIZES, generate
+from transduct.errors import TransductError
+from transduct.evaluation.scenes import Seen, attribute_scores, captions_of, connected, shows, things_in
+
+KINDS = [[*SIZES], [*COLOURS], [*SHAPES], [*PLACES], [*RELATIONS]]
+
+
+@pytest.mark.parametrize("size", [32, 64])
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_true_pictures_show_their_captions(size, part):
+    examples = list(generate(400, part, size))
+    assert [text for text, picture in examples if not shows(picture, text, COLOURS)] == []
+
+
+def changed(caption, random):
+    """The caption with one of the attributes it names replaced by another of its kind."""
+    kind = random.choice([kind for kind in KINDS if any(f" {name} " in f" {caption} " for name in kind)])
+    held = random.choice([name for name in kind if f" {name} " in f" {caption} "])
+    other = random.choice([name for name in kind if name != held])
+    return f" {caption} ".replace(f" {held} ", f" {other} ", 1).strip()
+
+
+def test_a_changed_attribute_is_seen():
+    random = Random(1)
+    examples = [(changed(text, random), text, picture) for text, picture in generate(400, "test", 32)]
+    assert all(other != text for other, text, _ in examples)
+    assert [other for other, _, picture in examples if shows(picture, other, COLOURS)] == []
+
+
+def test_of_two_things_either_may_be_named_first():
+    upper, lower = Seen("large", "red", "circle", 0.5, 0.2), Seen("small", "blue", "square", 0.45, 0.7)
+    assert captions_of([upper, lower]) == {
+        "a large red circle above a small blue square",
+        "a small blue square below a large red circle",
+    }
+    assert captions_of([]) == captions_of([upper, lower, upper]) == set()
+
+
+def test_one_thing_between_two_places_is_in_neither():
+    assert captions_of([Seen("large", "red", "circle", 0.5, 0.2)]) == set()
+    assert captions_of([Seen("large", "red", "circle", 0.5, 0.55)]) == {"a large red circle in the middle"}
+
+
+def test_specks_and_faint_shadows_are_no_things():
+    _, picture = next(generate(1, "test", 32))
+    spoiled = picture.copy()
+    spoiled[0, :3] = 0
+    spoiled[picture.min(2) == 255] -= 30
+    assert [str(thing) for thing in things_in(spoiled, COLOURS)] == [str(t) for t in things_in(picture, COLOURS)]
+    spoiled[-5:, -5:] = 0  # too large for a speck
+    assert len(things_in(spoiled, COLOURS)) == len(things_in(picture, COLOURS)) + 1
+
+
+def test_pixels_hang_together_by_edges_and_corners():
+    mask = np.array([[1, 0, 0, 1], [0, 1, 0, 1], [0, 0, 0, 0], [1, 1, 0, 0]], bool)
+    assert sorted(sorted(part) for part in connected(mask)) == [
+        [(0, 0), (1, 1)],
+        [(0, 3), (1, 3)],
+        [(3, 0), (3, 1)],
+    ]
+
+
+def test_the_score_is_the_share_that_is_right():
+    examples = list(generate(4, "test", 32))
+    captions, pictures = [text for text, _ in examples], [picture for _, picture in examples]
+    found = attribute_scores(captions, [*pictures[:3], pictures[0]], COLOURS)
+    assert found.scores == {"attributes_right": 75.0}
+    assert found.right == [True, True, True, False]
+    low, high = found.details["attributes_right"]["interval"]
+    assert low < 75 < high
+    with pytest.raises(TransductError, match="4 captions and 3 pictures; give one picture of each"):
+        attribute_scores(captions, pictures[:3], COLOURS)

@@ -1,0 +1,233 @@
+"""DALL-E is a GPT over texts and codes; its codes are those nearest to a picture; guidance mixes two of its answers."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.helpers import randomise
+from transduct.decoding import engine
+from transduct.decoding.engine import DecodingConfig
+from transduct.decoding.search import FixedLength
+from transduct.functional.segments import Segments
+from transduct.models import gpt
+from transduct.models.dalle import DALLE, CodesConfig, Config, DiscreteVAE, Guided
+
+CODES, WORDS, SIDE = 7, 9, 3
+PLACES, BEGIN = SIDE**2, CODES
+TEXTS = [[8, 9, 10, 11], [12], [], [16, 15, 14, 13, 12]]
+
+
+def codes_config(**changes):
+    shape = {"picture_size": 2 * SIDE, "channels": [16], "codes": CODES, "d_code": 4}
+    return CodesConfig(**{**shape, **changes})
+
+
+def tiny_vae(**changes):
+    torch.manual_seed(1)
+    return randomise(DiscreteVAE(codes_config(**changes)).eval(), spread=0.1)
+
+
+def tiny_dalle(**changes):
+    torch.manual_seed(1)
+    shape = {"d_model": 16, "num_heads": 4, "d_ff": 32, "layers": 2, "dropout": 0.0, "max_length": 5}
+    return randomise(DALLE(Config(WORDS, codes_config(), **{**shape, **changes})).eval())
+
+
+def pictures(count=3, seed=2):
+    return torch.rand(count, 3, 2 * SIDE, 2 * SIDE, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+
+
+@torch.inference_mode()
+def logits_of(model, text, codes):
+    """(T, V + 1): what is predicted after the begin and each code, all given at once."""
+    tokens, segments = engine.flat([[*text, BEGIN, *codes]], torch.device("cpu"))
+    return model.logits(model.hidden(tokens, segments))[len(text) :]
+
+
+# the discrete VAE
+
+
+@pytest.mark.parametrize("quantiser", ["vq", "gumbel"])
+def test_a_picture_goes_to_a_grid_of_codes_and_back(quantiser):
+    vae = tiny_vae(quantiser=quantiser)
+    codes = vae.encode(pictures())
+    assert codes.shape == (3, PLACES)
+    assert len(codes.unique()) > 1
+    assert vae.decode(codes).shape == (3, 3, 2 * SIDE, 2 * SIDE)
+
+
+def test_the_nearest_codes_are_those_of_training():
+    vae = tiny_vae()
+    remade, codes, penalty = vae(pictures(), 1.0)
+    assert torch.equal(codes, vae.encode(pictures()))
+    torch.testing.assert_close(remade, vae.decode(codes))
+    features = vae._features(pictures())
+    distances = torch.cdist(features, vae.codebook)
+    assert torch.equal(distances.argmin(1), codes.flatten())
+    torch.testing.assert_close(penalty, 1.25 * distances.min(1).values.square().sum())
+
+
+def test_drawn_codes_are_the_likeliest_as_it_grows_cold():
+    vae = tiny_vae(quantiser="gumbel", beta=0.0)
+    torch.manual_seed(1)
+    logits = 1000.0 * vae._features(pictures())  # so that the noise decides nothing
+    vectors, codes, penalty = vae._quantised(logits, 1e-3)
+    torch.testing.assert_close(vectors, vae.codebook[codes])
+    assert torch.equal(codes, logits.argmax(1))
+    assert penalty == 0.0
+
+
+@pytest.mark.parametrize("quantiser", ["vq", "gumbel"])
+def test_every_weight_learns(quantiser):
+    vae = tiny_vae(quantiser=quantiser)
+    remade, _, penalty = vae(pictures(), 1.0)
+    ((remade - pictures()).square().sum() + penalty).backward()
+    assert [name for name, p in vae.named_parameters() if p.grad is None or not p.grad.abs().sum()] == []
+
+
+def test_a_picture_s_codes_are_its_own():
+    vae = tiny_vae()
+    together = vae.encode(pictures(5))
+    assert torch.equal(together, torch.cat([vae.encode(picture[None]) for picture in pictures(5)]))
+
+
+# the decoder
+
+
+def test_it_is_gpt_with_its_positions_copied():
+    model = tiny_dalle()
+    shape = {"d_model": 16, "num_heads": 4, "d_ff": 32, "layers": 2, "dropout": 0.0}
+    reference = gpt.GPT(gpt.Config(BEGIN + 1 + WORDS, max_length=4 + 1 + PLACES, **shape)).eval()
+    reference.load_state_dict({k: v for k, v in model.state_dict().items() if k.startswith("decoder")}, strict=False)
+    with torch.no_grad():
+        reference.output_table.copy_(model.table)
+        grid = [model.row_positions[i // SIDE] + model.column_positions[i % SIDE] for i in range(PLACES)]
+        reference.embedding.positions.table.copy_(torch.stack([*model.text_positions[-4:], torch.zeros(16), *grid]))
+    rows = [[*range(8, 12), BEGIN, 1, 2, 3, 4, 5, 6, 0, 1, 2], [*range(13, 17), BEGIN, 6, 5, 4, 3, 2, 1, 0, 6, 5]]
+    tokens, segments = engine.flat(rows, torch.device("cpu"))
+    expected = reference.logits(reference.hidden(tokens, segments))
+    found = model.logits(model.hidden(tokens, segments))
+    torch.testing.assert_close(found[:, :CODES], expected[:, :CODES], atol=1e-5, rtol=1e-5)
+    assert found[:, BEGIN].isneginf().all()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("scale", [None, 2.5])
+def test_a_cache_changes_nothing(scale):
+    """A code at a time gives what all at once give; rows that are permuted and sources that leave, too."""
+    model, beam = tiny_dalle(), 2
+    stepping = model if scale is None else Guided(model, scale)
+    tokens, segments = engine.flat(TEXTS, torch.device("cpu"))
+    state = stepping.start(stepping.encode(tokens, segments), segments, beam)
+    owners = [source for source in range(len(TEXTS)) for _ in range(beam)]
+    rows = [[] for _ in owners]
+    newest = torch.full((len(owners),), BEGIN)
+    generator = torch.Generator().manual_seed(1)
+    for step in range(PLACES + 1):
+        logits, state = stepping.step(newest, state)
+        for owner, row, found in zip(owners, rows, logits, strict=True):
+            expected = logits_of(model, TEXTS[owner], row)[-1]
+            if scale is not None:
+                alone = logits_of(model, [], row)[-1]
+                expected = torch.cat((alone[:-1] + scale * (expected - alone)[:-1], expected[-1:]))
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        newest = torch.randint(CODES, (len(rows),), generator=generator)
+        rows = [[*row, token] for row, token in zip(rows, newest.tolist(), strict=True)]
+        groups = [0, 2, 3] if step == 2 else range(len(rows) // beam)
+        order = [group * beam + int(i) for group in groups for i in torch.randint(beam, (beam,), generator=generator)]
+        state.select(torch.tensor(order))
+        owners, rows, newest = [owners[i] for i in order], [rows[i] for i in order], newest[order]
+
+
+def test_a_code_sees_its_text_and_what_stands_before_it():
+    model = tiny_dalle()
+    codes = [1, 2, 3, 4]
+    base = logits_of(model, [8, 9], codes)[:, :-1]
+    assert not torch.isclose(base, logits_of(model, [8, 10], codes)[:, :-1]).all(1).any()
+    later = logits_of(model, [8, 9], [1, 2, 6, 4])[:, :-1]
+    same = torch.isclose(base, later, atol=1e-6).all(1).tolist()
+    assert same == [True, True, True, False, False]
+
+
+def drawn(model, temperature=1.0, texts=TEXTS):
+    def fixed(numbers):
+        return FixedLength(BEGIN, [PLACES + 1] * (2 * len(numbers)))
+
+    config = DecodingConfig(beam=2, temperature=temperature, length_penalty=0.0)
+    return engine.generate(model, texts, [PLACES + 1] * len(texts), config, BEGIN, BEGIN, (), fixed)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_search_draws_whole_pictures_and_scores_them(temperature):
+    model = tiny_dalle()
+    for text, samples in zip(TEXTS, drawn(model, temperature), strict=True):
+        assert len(samples) == 2
+        for sample in samples:
+            assert len(sample.tokens) == PLACES
+            assert set(sample.tokens) <= set(range(CODES))
+            likely = logits_of(model, text, sample.tokens[:-1]).double().log_softmax(-1)
+            total = sum(float(row[code]) for row, code in zip(likely, sample.tokens, strict=True))
+            assert sample.score == pytest.approx(total, abs=1e-4)
+
+
+def test_guidance_of_one_changes_nothing_and_of_none_ignores_the_text():
+    model = tiny_dalle()
+    assert [[h.tokens for h in each] for each in drawn(Guided(model, 1.0))] == [
+        [h.tokens for h in each] for each in drawn(model)
+    ]
+    unguided = drawn(Guided(model, 0.0), 0.0)
+    [nothing] = drawn(model, 0.0, [[]])
+    assert [[h.tokens for h in each] for each in unguided] == [[h.tokens for h in nothing]] * len(TEXTS)
+
+
+def test_the_discrete_vae_inside_stays_as_it_is():
+    model = tiny_dalle().train()
+    tokens, segments = engine.flat([[8, 9, BEGIN, 1, 2]], torch.device("cpu"))
+    F.cross_entropy(model.logits(model.hidden(tokens, segments))[:, :-1], torch.tensor([0, 1, 2, 3, 4])).backward()
+    learnt = {name for name, p in model.named_parameters() if p.grad is not None}
+    assert not any(name.startswith("vae.") for name in learnt)
+    assert {name for name, p in model.named_parameters() if not name.startswith("vae.")} == learnt
+    assert all(not p.requires_grad for p in model.vae.parameters())
+
+
+def test_attention_weights_are_handed_over():
+    model, weights = tiny_dalle(), []
+    tokens, segments = engine.flat([[8, 9, BEGIN, 1, 2]], torch.device("cpu"))
+    model.hidden(tokens, segments, weights)
+    assert len(weights) == len(model.attention_names) == 2
+    assert weights[0].shape == (1, 4, 5, 5)
+    assert isinstance(segments, Segments)
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"codes": 0}, "codes is 0, must be at least 1"),
+        ({"d_code": 0}, "d_code is 0, must be at least 1"),
+        ({"picture_size": 0}, "picture_size is 0, must be at least 1"),
+        ({"channels": []}, "must name multiples of 16"),
+        ({"channels": [40]}, r"channels is \[40\], must name multiples of 16 or numbers below"),
+        ({"channels": [16, 16]}, "picture_size is 6, must be a multiple of 4 for 2 levels"),
+        ({"beta": -1.0}, "beta is -1.0, must not be negative"),
+    ],
+)
+def test_impossible_codes_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        codes_config(**change)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"layers": 0}, "layers is 0, must be at least 1"),
+        ({"max_length": 0}, "max_length is 0, must be at least 1"),
+        ({"dropout": 1.0}, r"dropout is 1.0, must be in \[0, 1\)"),
+        ({"d_model": 18}, r"d_model is 18, must be a multiple of num_heads \(4\)"),
+    ],
+)
+def test_impossible_shapes_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_dalle(**change)

@@ -1,0 +1,205 @@
+"""ViT is Hugging Face's with its weights, tells pictures apart one by one, and knows where a patch lies."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.helpers import randomise
+from transduct.functional.positions import sinusoidal_2d
+from transduct.models.vit import SIZES, Config, ViT
+
+POOLS, POSITIONS, BACKBONES = ["class", "mean"], ["none", "learned", "sinusoidal_2d"], [[], [4, 8]]
+
+
+def tiny(seed=1, **changes):
+    """Two layers of width 16 over 3 x 3 patches, ready to be used."""
+    torch.manual_seed(seed)
+    shape = {"image_size": 12, "patch_size": 4, "d_model": 16, "num_heads": 4, "d_ff": 32, "layers": 2, "labels": 3}
+    return randomise(ViT(Config(**{**shape, **changes})).eval(), seed)
+
+
+def pictures(count=2, side=12, seed=1):
+    return torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(seed))
+
+
+def scores(model, given):
+    return model.classify(*model.encode(given))
+
+
+# Hugging Face's names of a part, and ours.
+LAYER = {
+    "attention.q_proj": "self_attention.query",
+    "attention.k_proj": "self_attention.key",
+    "attention.v_proj": "self_attention.value",
+    "attention.o_proj": "self_attention.output",
+    "layernorm_before": "around_attention.norm",
+    "layernorm_after": "around_feed_forward.norm",
+    "mlp.fc1": "feed_forward.inner",
+    "mlp.fc2": "feed_forward.outer",
+}
+PARTS = {
+    "vit.embeddings.cls_token": "class_token",
+    "vit.embeddings.position_embeddings": "positions",
+    "vit.embeddings.patch_embeddings.projection": "patches.projection",
+    "vit.layernorm": "encoder_norm",
+    "classifier": "output",
+}
+
+
+def our_name(name):
+    """The parameter of ours that holds what theirs of this name holds."""
+    if name in PARTS:
+        return PARTS[name]
+    part, _, kind = name.rpartition(".")
+    if part in PARTS:
+        return f"{PARTS[part]}.{kind}"
+    number, _, part = part.removeprefix("vit.layers.").partition(".")
+    return f"encoder.{number}.{LAYER[part]}.{kind}"
+
+
+def test_logits_and_gradients_are_those_of_hugging_face():
+    transformers = pytest.importorskip("transformers", reason="parity with ViT needs transformers")
+    config = transformers.ViTConfig(
+        image_size=12,
+        patch_size=4,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=32,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        layer_norm_eps=1e-5,
+        num_labels=3,
+        attn_implementation="eager",
+    )
+    other = randomise(transformers.ViTForImageClassification(config).eval(), 3)
+    ours = tiny()
+    mine, parameters = dict(ours.named_parameters()), dict(other.named_parameters())
+    names = {our_name(name): name for name in parameters}
+    assert names.keys() == mine.keys()
+    with torch.no_grad():
+        for name, their_name in names.items():
+            mine[name].copy_(parameters[their_name].reshape(mine[name].shape))
+
+    expected, found = other(pictures()).logits, scores(ours, pictures())
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    for logits in (found, expected):
+        F.cross_entropy(logits, torch.tensor([2, 0])).backward()
+    for name, their_name in names.items():
+        gradient = parameters[their_name].grad.reshape(mine[name].shape)
+        torch.testing.assert_close(mine[name].grad, gradient, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("backbone", BACKBONES, ids=str)
+@torch.no_grad()
+def test_a_picture_is_given_the_same_scores_alone_and_in_a_batch(pool, positions, backbone):
+    model = tiny(pool=pool, positions=positions, backbone=backbone)
+    together = scores(model, pictures(3))
+    assert together.shape == (3, 3)
+    torch.testing.assert_close(torch.cat([scores(model, one[None]) for one in pictures(3)]), together)
+    assert torch.pdist(together).min() > 1e-3
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@torch.no_grad()
+def test_pictures_are_equal_segments(pool):
+    _, segments = tiny(pool=pool).encode(pictures(3))
+    assert segments.equal
+    assert segments.lengths.tolist() == [9 + (pool == "class")] * 3
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("pool", POOLS)
+@torch.no_grad()
+def test_only_positions_tell_where_a_patch_lies(positions, pool):
+    given = pictures(1)
+    turned = torch.cat((given[..., 4:], given[..., :4]), 3)  # its columns of patches in another order
+    model = tiny(positions=positions, pool=pool)
+    same = torch.allclose(scores(model, given), scores(model, turned), atol=1e-5)
+    assert same == (positions == "none")
+
+
+@torch.no_grad()
+def test_sinusoids_are_added_to_the_patches_by_row_and_column():
+    model = tiny(positions="sinusoidal_2d")
+    added = model._positions(torch.zeros(1, 10, 16))
+    places = torch.arange(9)
+    assert torch.equal(added[1:], sinusoidal_2d(places // 3, places % 3, 16))
+    assert not added[0].any()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("backbone", BACKBONES, ids=str)
+def test_all_parameters_take_part(pool, backbone):
+    model = tiny(pool=pool, backbone=backbone, activation="swiglu")
+    scores(model, pictures()).sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+
+
+def test_asking_for_weights_changes_nothing_and_gives_one_a_layer():
+    model, weights = tiny(), []
+    torch.testing.assert_close(model.encode(pictures(), weights)[0], model.encode(pictures())[0])
+    assert model.attention_names == ["encoder.0.self", "encoder.1.self"]
+    assert [tuple(w.shape) for w in weights] == [(2, 4, 10, 10)] * 2
+    for w in weights:
+        torch.testing.assert_close(w.sum(-1), torch.ones(w.shape[:-1]))
+
+
+@torch.no_grad()
+def test_dropout_acts_in_training_alone_and_under_a_seed():
+    model = tiny(dropout=0.4)
+
+    def drawn(seed):
+        torch.manual_seed(seed)
+        return scores(model, pictures())
+
+    assert torch.equal(drawn(1), drawn(2))
+    model.train()
+    assert torch.equal(drawn(1), drawn(1))
+    assert not torch.equal(drawn(1), drawn(2))
+
+
+@torch.no_grad()
+def test_in_half_precision_it_answers_nearly_alike():
+    model = tiny(positions="sinusoidal_2d")
+    expected = scores(model, pictures())
+    found = scores(model.bfloat16(), pictures())
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), expected, atol=0.2, rtol=0.1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_named_size_can_be_built(size):
+    with torch.device("meta"):
+        ViT(Config(10, **SIZES[size]))
+
+
+@pytest.mark.parametrize(("size", "count"), [("tiny", 5_717_416), ("small", 22_050_664), ("base", 86_567_656)])
+def test_the_sizes_are_those_of_the_papers(size, count):
+    with torch.device("meta"):  # as published for ImageNet's thousand labels (Touvron et al. 2021; Dosovitskiy et al.)
+        model = ViT(Config(1000, **SIZES[size]))
+    assert sum(p.numel() for p in model.parameters()) == count
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels": 1}, "labels is 1, must be at least 2"),
+        ({"image_size": 0}, "image_size is 0, must be at least 1"),
+        ({"patch_size": 0}, "patch_size is 0, must be at least 1"),
+        ({"d_model": 0}, "d_model is 0, must be at least 1"),
+        ({"num_heads": 0}, "num_heads is 0, must be at least 1"),
+        ({"d_ff": 0}, "d_ff is 0, must be at least 1"),
+        ({"layers": 0}, "layers is 0, must be at least 1"),
+        ({"dropout": 1.0}, r"dropout is 1.0, must be in \[0, 1\)"),
+        ({"d_model": 10, "num_heads": 4}, r"d_model is 10, must be a multiple of num_heads \(4\)"),
+        ({"image_size": 30}, r"image_size is 30, must be a multiple of patch_size \(16\)"),
+        ({"backbone": [8, 16]}, "patch_size is 16, must be 4, as backbone has 2 blocks of stride 2"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_built_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Config(**{"labels": 7, **changes})

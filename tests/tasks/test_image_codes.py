@@ -1,0 +1,144 @@
+"""Image codes: learnt, used on files and arrays, measured; what is wrong is said before anything is written."""
+
+import json
+import tarfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import transduct
+from tests.families import DRAWN, RECIPES, in_folder
+from tests.pictures import bar, png, write_pictures
+from transduct.config import Recipe
+from transduct.data.scenes import generate
+from transduct.errors import TransductError
+from transduct.tasks import base, image_codes
+from transduct.tasks.image_codes import ImageCodesTask
+
+TINY = RECIPES["image codes"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("codes")
+    base.train(in_folder(TINY, folder), folder / "run", notify=str)
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def codes(run):
+    return transduct.load(run)
+
+
+def with_data(**changes):
+    return replace(TINY, data={**TINY.data, **changes})
+
+
+def test_a_picture_file_is_answered_with_what_its_codes_keep(codes, tmp_path):
+    (tmp_path / "bar.png").write_bytes(png(bar("across", 1, side=20)))
+    [answer] = codes.predict([str(tmp_path / "bar.png")])
+    assert str(answer) == "picture 8x8"
+    assert answer.pixels.shape == (8, 8, 3)
+    assert codes.predict([bar("across", 1, side=20)]) == [answer]
+    assert codes.predict([bar("down", 1, side=20)]) != [answer]
+    shown = codes.picture(str(tmp_path / "bar.png"), answer)
+    assert shown.shape == (16, 8, 3)
+    assert np.array_equal(shown[8:], answer.pixels)
+
+
+def test_what_is_no_picture_is_refused_by_name(codes, tmp_path):
+    (tmp_path / "text.png").write_text("no picture")
+    with pytest.raises(TransductError, match=r"text.png: not a whole picture"):
+        codes.predict([str(tmp_path / "text.png")])
+    with pytest.raises(TransductError, match=r"unknown key 'decoding\.beam'"):
+        codes.predict([], beam=3)
+
+
+def test_scores_are_those_of_the_pictures_given(codes, run, tmp_path):
+    report = base.evaluate(run, against=run)
+    assert set(report.scores) == {
+        *("reconstruction_error", "psnr", "code_usage", "code_perplexity", "attributes_right")
+    }
+    assert report.details["against"] == report.scores
+    assert report.scores["psnr"] == pytest.approx(-10 * np.log10(report.scores["reconstruction_error"]))
+    pictures = np.stack([picture for _, picture in generate(3, "test", 8)]) / 255.0
+    remade = np.stack([each.pixels for each in report.outputs]) / 255.0
+    assert report.scores["reconstruction_error"] == pytest.approx(np.mean((pictures - remade) ** 2))
+    write_pictures(tmp_path / "bars", 6)
+    given = base.evaluate(run, {"source": str(tmp_path / "bars")})
+    assert "attributes_right" not in given.scores
+    assert given.details == {"pictures": 6}
+
+
+def test_the_model_directory_shows_pictures_above_what_is_kept(run):
+    page = np.asarray(Image.open(run / "model" / "samples.png"))
+    assert page.shape[0] > 2 * 128
+    assert "reconstruction_error" in (run / "model" / "card.md").read_text()
+    assert json.loads((run / "model" / "config.json").read_text())["model"]["quantiser"] == "vq"
+
+
+def test_another_model_may_be_gone_on_from(run, tmp_path):
+    said = []
+    recipe = replace(TINY, model={**TINY.model, "start_from": str(run / "model")})
+    base.train(recipe, tmp_path / "run", notify=said.append)
+    assert any("34 of 34" in line or "weights taken" in line for line in said)
+
+
+def test_without_a_validation_set_there_are_no_scores(tmp_path):
+    recipe = replace(with_data(valid=None), training={**TINY.training, "steps": 2})
+    base.train(recipe, tmp_path / "run", notify=str)
+    assert not (tmp_path / "run" / "model" / "samples.png").exists()
+
+
+def task(recipe, folder):
+    made = ImageCodesTask(recipe, folder, str)
+    made.prepare()
+    return made
+
+
+def test_batches_hold_the_pictures_and_grow_cold(tmp_path):
+    made = task(TINY, tmp_path)
+    batches = list(made.batches("train", 0, 0, 0, 1))
+    assert sum(len(batch.pictures) for batch in batches) == 24
+    assert all(batch.counts == {"pixels": 768.0, "codes": 768.0} and batch.tokens == 16 for batch in batches)
+    held = {batch.pictures[i].numpy().tobytes() for batch in batches for i in range(4)}
+    assert held == {picture.tobytes() for _, picture in generate(24, "train", 8)}
+    coldness = [next(made.batches("train", epoch, 0, 0, 1)).temperature for epoch in range(4)]
+    assert coldness == sorted(coldness, reverse=True)
+    assert (coldness[0], coldness[-1]) == (1.0, 1 / 16)
+    with pytest.raises(TransductError, match="unknown split 'test'; image codes have batches of 'train'"):
+        next(made.batches("test", 0, 0, 0, 1))
+
+
+def test_broken_pictures_stop_training_or_are_left_out(tmp_path):
+    write_pictures(tmp_path / "bars", 12)
+    (tmp_path / "bars" / "down" / "0001.png").write_bytes(b"broken")
+    with tarfile.open(tmp_path / "bars.tar", "w") as archive:
+        archive.add(tmp_path / "bars", "bars")
+    recipe = with_data(train=[{"images": "bars.tar"}], valid=None, test=None, root=str(tmp_path))
+    with pytest.raises(TransductError, match=r"down/0001.png: not a whole picture.*data.broken=skip"):
+        task(recipe, tmp_path / "run")
+    made = task(replace(recipe, data={**recipe.data, "broken": "skip"}), tmp_path / "run")
+    assert len(made.corpus) == 11
+    assert made.corpus.dropped == {"broken": 1}
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"model": {"quantiser": "none"}}, "model.quantiser is 'none'"),
+        ({"model": {"picture_size": 8}}, "model.picture_size cannot be set; set data.size"),
+        ({"data": {**DRAWN, "size": 10}}, "picture_size is 10, must be a multiple of 4"),
+        ({"tokenizer": {"size": 30}}, "unknown key 'tokenizer.size'"),
+        ({"decoding": {"beam": 3}}, "unknown key 'decoding.beam'"),
+    ],
+)
+def test_what_is_wrong_is_said_at_once(change, message, tmp_path):
+    recipe = {"task": "image_codes", "data": TINY.data, "model": TINY.model, **change}
+    if "model" in change:
+        recipe["model"] = {**TINY.model, **change["model"]}
+    with pytest.raises(TransductError, match=message):
+        image_codes.create(Recipe(**recipe), tmp_path / "run", str)
+    assert not (tmp_path / "run").exists()

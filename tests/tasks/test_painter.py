@@ -1,0 +1,173 @@
+"""Pictures by a model in use: drawn from texts, chosen among samples, looked into, shown on a page."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.models.test_dalle import BEGIN, CODES, PLACES, SIDE, WORDS, logits_of, tiny_dalle, tiny_vae
+from transduct.data.pictures import Examples
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError
+from transduct.tasks import painter
+from transduct.tasks.painter import Drawn, Painter, PaintingConfig, as_pictures, as_tensor, code_scores, sheet
+
+TEXTS = ["red circle above", "blue", "", "red red red red"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    made = Tokenizer.train(["red blue circle square above below"], "word", WORDS)
+    assert made.size == WORDS
+    return made
+
+
+@pytest.fixture
+def made(tokenizer):
+    return Painter(tiny_dalle(), tokenizer, PaintingConfig())
+
+
+def pictures(count=4, size=2 * SIDE):
+    return np.random.default_rng(1).integers(0, 256, (count, size, size, 3)).astype(np.uint8)
+
+
+def test_pixels_go_to_numbers_and_back():
+    numbers = as_tensor(pictures())
+    assert numbers.shape == (4, 3, 6, 6)
+    assert numbers.amin() >= -1.0
+    assert numbers.amax() <= 1.0
+    assert np.array_equal(as_pictures(numbers), pictures())
+    assert as_pictures(torch.full((1, 3, 2, 2), 7.0)).max() == 255
+
+
+def test_codes_are_the_same_however_many_are_made_at_once():
+    vae = tiny_vae()
+    codes = painter.codes_of(vae, pictures())
+    assert codes.shape == (4, PLACES)
+    assert np.array_equal(codes, painter.codes_of(vae, pictures(), at_once=3))
+    assert painter.codes_of(vae, pictures()[:0]).shape == (0, PLACES)
+
+
+def test_scores_of_codes_are_their_formulas():
+    codes = np.array([[0, 0, 1, 1], [0, 0, 1, 1]])
+    black, grey = np.zeros((2, 6, 6, 3), np.uint8), np.full((2, 6, 6, 3), 51, np.uint8)
+    scores = code_scores(tiny_vae(), black, codes, grey)
+    assert scores == pytest.approx(
+        {
+            "reconstruction_error": 0.04,
+            "psnr": 10 * np.log10(25),
+            "code_usage": 100 * 2 / CODES,
+            "code_perplexity": 2.0,
+        }
+    )
+    assert code_scores(tiny_vae(), black, codes, black)["psnr"] == pytest.approx(100.0)
+
+
+def test_pictures_are_alike_alone_and_in_any_batch(made):
+    together = made.predict(TEXTS, samples=3)
+    assert [str(each) for each in together] == ["picture 6x6"] * 4
+    assert [made.predict([text], samples=3)[0] for text in TEXTS] == together
+    assert made.predict(TEXTS, samples=3, batch_tokens=1) == together
+    assert made.predict(TEXTS, seed=2) != made.predict(TEXTS)
+    assert made.predict([]) == []
+    assert made.picture("red", together[0]) is together[0].pixels
+
+
+def test_equal_pictures_are_equal():
+    assert Drawn(pictures()[0]) == Drawn(pictures()[0])
+    assert Drawn(pictures()[0]) != Drawn(pictures()[1])
+    assert Drawn(pictures()[0]) != "picture 6x6"
+
+
+def test_a_text_that_is_too_long_loses_its_end(made, tokenizer):
+    ids = painter.text_tokens(tokenizer, made.model, "red " * 9)
+    assert len(ids) == 5
+    assert min(ids) > BEGIN
+    assert painter.text_tokens(tokenizer, made.model, "") == []
+
+
+def test_the_sample_with_the_median_gain_is_kept(made, tokenizer, monkeypatch):
+    seen = {}
+    best = Painter._best
+
+    def spy(self, text, samples, budget):
+        seen[tuple(text)] = samples
+        return best(self, text, samples, budget)
+
+    monkeypatch.setattr(Painter, "_best", spy)
+    texts = [painter.text_tokens(tokenizer, made.model, text) for text in ("red circle", "blue")]
+    chosen = made._codes(texts, PaintingConfig(samples=5))
+    for text, codes in zip(texts, chosen.tolist()):
+        gains = []
+        for sample in seen[tuple(text)]:
+            given, alone = (logits_of(made.model, prompt, sample[:-1]).log_softmax(-1) for prompt in (text, []))
+            gains.append(float(sum((given - alone)[place, code] for place, code in enumerate(sample))))
+        assert len(set(gains)) == 5
+        assert codes == seen[tuple(text)][gains.index(sorted(gains)[2])]
+
+
+def test_guidance_changes_what_is_drawn(made):
+    assert made.predict(TEXTS, guidance=5.0) != made.predict(TEXTS, guidance=1.0)
+    apart = made.predict(["red", "blue"], guidance=0.0, temperature=0.0)
+    assert apart[0] == apart[1]
+
+
+def test_scores_of_pictures_and_captions(made):
+    data = Examples(TEXTS, list(pictures()))
+    report = made.evaluate(data, against=made)
+    assert set(report.scores) == {*("nats_per_code", "reconstruction_error", "psnr", "code_usage", "code_perplexity")}
+    codes = painter.codes_of(made.model.vae, pictures())
+    total = 0.0
+    for text, row in zip(TEXTS, codes.tolist()):
+        tokens = painter.text_tokens(made.tokenizer, made.model, text)
+        likely = logits_of(made.model, tokens, row[:-1]).log_softmax(-1)
+        total -= float(sum(likely[place, code] for place, code in enumerate(row)))
+    assert report.scores["nats_per_code"] == pytest.approx(total / codes.size, rel=1e-5)
+    assert report.details["against"] == report.scores
+    assert len(report.outputs) == 4
+    scenes = made.evaluate(Examples(TEXTS, list(pictures()), "scenes"))
+    assert scenes.scores["attributes_right"] == 0.0
+    assert scenes.details["attributes_right"]["interval"][0] == 0.0
+
+
+def test_attention_shows_where_codes_looked_at_each_word(made):
+    found = made.attention("red circle above")
+    assert list(found.weights) == ["decoder.0.self", "decoder.1.self"]
+    assert found.weights["decoder.0.self"].shape == (4, 3 + 1 + PLACES, 3 + 1 + PLACES)
+    panels = found.panels()
+    assert [panel.title for panel in panels] == found.words
+    assert all(panel.weights.shape == (SIDE, SIDE) and panel.picture.shape == (6, 6, 3) for panel in panels)
+    mean = sum(weights.mean(0) for weights in found.weights.values()) / 2
+    torch.testing.assert_close(panels[1].weights[1, 2], mean[3 + 1 * SIDE + 2, 1])  # what chose code 5, at word 1
+    with pytest.raises(TransductError, match="found no words to attend to"):
+        made.attention("")
+
+
+def test_a_page_holds_every_picture_and_its_caption(made):
+    page = sheet([[picture] for picture in pictures(9)], ["a long caption of several words"] * 9)
+    assert page.shape[1] > 8 * 128
+    bare = sheet([[picture] for picture in pictures(9)])
+    assert bare.shape[0] < page.shape[0]
+    assert np.array_equal(page[8:134:21, 8:134:21], pictures(9)[0])
+    stacked = sheet([pictures(2)])
+    assert np.array_equal(stacked[8 + 128 : 8 + 128 + 126 : 21, 8:134:21], pictures(2)[1])
+    assert made.grid(TEXTS).dtype == np.uint8
+
+
+def test_without_pillow_the_remedy_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    with pytest.raises(TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"):
+        painter.pillow()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"samples": 0}, "samples is 0, must be at least 1"),
+        ({"guidance": -1.0}, "guidance is -1.0, must not be negative"),
+        ({"beam": 2}, "beam is 2, must be 1: set samples"),
+        ({"colour": "red"}, "unknown key 'decoding.colour'"),
+    ],
+)
+def test_impossible_options_are_refused(made, options, message):
+    with pytest.raises(TransductError, match=message):
+        made.predict(TEXTS, **options)

@@ -1,0 +1,180 @@
+"""A picture classifier gives each picture one answer, the same in any company, and shows where it looked."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.helpers import randomise
+from tests.pictures import BARS, SIDE, bar, write_pictures
+from transduct.data.files import Refused
+from transduct.data.images import ImageSource, fitted
+from transduct.errors import TransductError
+from transduct.models.vit import Config, ViT
+from transduct.tasks import image_classification
+from transduct.tasks.classifier import PredictConfig
+from transduct.tasks.model import write_model
+from transduct.tasks.picture_classifier import About, Labelled, PictureAttention, PictureClassifier
+
+PICTURES = [bar(kind, number) for number in range(4) for kind in BARS]
+ABOUT = About(list(BARS), [0.2, 0.3, 0.4], [0.3, 0.2, 0.1])
+
+
+def make(seed=1, **model):
+    """A classifier whose model knows nothing, but answers differently for every picture."""
+    torch.manual_seed(seed)
+    shape = {"image_size": SIDE, "patch_size": 4, "d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 2, "labels": 3}
+    return PictureClassifier(randomise(ViT(Config(**{**shape, **model})), seed), ABOUT, PredictConfig())
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    write_pictures(tmp_path / "pictures", 12)
+    return Labelled(ImageSource("pictures"), str(tmp_path), "skip")
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 20, 1000])
+def test_answers_are_the_same_in_any_batch(batch_tokens):
+    model = make()
+    expected = [model.predict([picture])[0] for picture in PICTURES]
+    assert len(set(expected)) > 1
+    assert model.predict(PICTURES, batch_tokens=batch_tokens) == expected
+    assert model.predict([]) == []
+
+
+def test_the_answer_is_the_likeliest_label():
+    model = make()
+    found = model.probabilities(PICTURES)
+    assert [max(row, key=row.get) for row in found] == model.predict(PICTURES)
+    for row in found:
+        assert list(row) == list(BARS)
+        assert sum(row.values()) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_files_are_read_as_their_pixels_are(tmp_path):
+    model = make()
+    Image.fromarray(PICTURES[5]).save(tmp_path / "bar.png")
+    one = str(tmp_path / "bar.png"), tmp_path / "bar.png", PICTURES[5]
+    assert len({tuple(row.values()) for row in model.probabilities(one)}) == 1
+    Image.fromarray(PICTURES[5]).convert("L").save(tmp_path / "grey.png")
+    assert len(model.predict([str(tmp_path / "grey.png")])) == 1
+
+
+def test_what_is_no_picture_is_named(tmp_path):
+    with pytest.raises(TransductError, match=r"missing.png: no such file; give the path of a picture"):
+        make().predict([str(tmp_path / "missing.png")])
+    (tmp_path / "text.png").write_text("not a picture")
+    with pytest.raises(TransductError, match=r"text.png: not a whole picture"):
+        make().attention(str(tmp_path / "text.png"))
+
+
+def test_an_unknown_option_is_refused():
+    with pytest.raises(TransductError, match=r"unknown key 'decoding.beam'"):
+        make().predict(PICTURES, beam=3)
+
+
+def test_pictures_of_other_sizes_are_fitted():
+    model, wide = make(), np.concatenate([np.zeros((24, 8, 3), np.uint8), bar("down", 1, 24)], 1)
+    assert model.probabilities([wide]) == model.probabilities([fitted(wide, SIDE)])
+
+
+def test_colours_are_normalised_channel_by_channel():
+    pictures = torch.randint(256, (2, 4, 5, 3), dtype=torch.uint8)
+    found = ABOUT.read(pictures)
+    assert found.shape == (2, 3, 4, 5)
+    for channel, (mean, deviation) in enumerate(zip(ABOUT.mean, ABOUT.deviation)):
+        torch.testing.assert_close(found[:, channel], (pictures[..., channel] / 255 - mean) / deviation)
+
+
+def test_scores_count_what_was_right(corpus, monkeypatch):
+    monkeypatch.setattr("transduct.tasks.picture_classifier.CHUNK", 5)
+    model = make()
+    pairs = list(corpus.read(BARS, Refused("stop")))
+    expected = model.predict([picture for picture, _ in pairs])
+    report = model.evaluate(corpus)
+    right = sum(found == label for found, (_, label) in zip(expected, pairs, strict=True))
+    assert report.outputs == expected
+    assert report.scores["accuracy"] == pytest.approx(100 * right / 12)
+    low, high = report.details["accuracy"]["interval"]
+    assert low <= report.scores["accuracy"] <= high
+    assert report.details["examples"] == 12
+
+
+def test_two_models_are_compared_picture_by_picture(corpus):
+    report = make().evaluate(corpus, against=make(2))
+    assert report.details["against"] == make(2).evaluate(corpus).scores
+    assert 0.0 <= report.details["p_values"]["accuracy"] <= 1.0
+    assert make().evaluate(corpus, against=make()).details["p_values"]["accuracy"] == 1.0
+
+
+def test_broken_pictures_are_counted_or_stop_it(corpus, tmp_path):
+    (tmp_path / "pictures" / "down" / "0001.png").write_bytes(b"")
+    report = make().evaluate(corpus)
+    assert report.details["left_out"] == {"broken": 1}
+    assert report.details["examples"] == 11
+    with pytest.raises(TransductError, match=r"pictures: down/0001.png: not a whole picture"):
+        make().evaluate(Labelled(corpus.source, corpus.root))
+
+
+def test_a_label_that_the_model_does_not_know_is_named(corpus, tmp_path):
+    (tmp_path / "pictures" / "aslope").rename(tmp_path / "pictures" / "spiral")
+    with pytest.raises(TransductError, match=r"pictures: spiral/0002.png: unknown label 'spiral'; training has: acr"):
+        make().evaluate(corpus)
+
+
+@pytest.mark.parametrize("pool", ["class", "mean"])
+def test_attention_is_told_layer_by_layer_and_panel_by_panel(pool):
+    model = make(pool=pool)
+    attention = model.attention(bar("down", 1, 24))
+    tokens = 9 + (pool == "class")
+    assert {name: tuple(w.shape) for name, w in attention.weights.items()} == {
+        "encoder.0.self": (2, tokens, tokens),
+        "encoder.1.self": (2, tokens, tokens),
+    }
+    last, rollout = attention.panels()
+    assert last.title == "encoder.1.self, mean of heads"
+    assert rollout.title == "rollout of all layers"
+    for panel in (last, rollout):
+        assert panel.weights.shape == (3, 3)
+        assert np.array_equal(panel.picture, fitted(bar("down", 1, 24), SIDE))
+        assert panel.rows is panel.columns is None
+        assert panel.weights.sum() <= 1.0 + 1e-5
+    read = attention.weights["encoder.1.self"].mean(0)
+    expected = read[0, 1:] if pool == "class" else read.mean(0)
+    torch.testing.assert_close(last.weights.flatten(), expected)
+
+
+def test_rollout_follows_what_was_gathered_before():
+    first = torch.eye(5).roll(1, 0)  # each token reads the one before it
+    attention = PictureAttention({"encoder.0.self": first[None], "encoder.1.self": first[None]}, PICTURES[0], 2)
+    _, rollout = attention.panels()
+    # The class token, 0, is half itself and half token 4, which by then is half itself and half token 3.
+    torch.testing.assert_close(rollout.weights, torch.tensor([[0.0, 0.0], [0.25, 0.5]]))
+
+
+def saved(directory, about=ABOUT):
+    model = make().model
+    settings = {
+        "pictures": {"labels": about.labels, "mean": about.mean, "deviation": about.deviation},
+        "decoding": {"batch_tokens": 4096},
+    }
+    write_model(directory, "image_classification", model, settings, [], "a card")
+    return json.loads((directory / "config.json").read_text())
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_model_directory_is_read_back(tmp_path, precision):
+    config = saved(tmp_path / "model")
+    model = image_classification.load(tmp_path / "model", config, torch.device("cpu"), precision)
+    assert model.about == ABOUT
+    for found, expected in zip(model.probabilities(PICTURES), make().probabilities(PICTURES), strict=True):
+        assert list(found.values()) == pytest.approx(list(expected.values()), abs=0 if precision == "float32" else 0.1)
+    assert model.attention(PICTURES[0]).weights["encoder.0.self"].dtype == torch.float32
+
+
+def test_labels_that_are_not_the_model_s_are_refused(tmp_path):
+    config = saved(tmp_path / "model", About(["one", "two"], [0.5] * 3, [0.2] * 3))
+    with pytest.raises(TransductError, match=r"config.json: names 2 labels, its model tells 3 apart; they do not bel"):
+        image_classification.load(tmp_path / "model", config, torch.device("cpu"), "float32")

@@ -1,0 +1,297 @@
+"""Pictures with boxes: one's own, annotated in a JSONL file, or photographs pasted on canvases.
+
+A scene is a square picture and the objects in it. What is drawn for a scene of training depends on (seed, epoch,
+number) alone.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from transduct.data.corpus import Corpus
+from transduct.data.files import Refused, opened, pack, read_members, unpack
+from transduct.data.images import ENDINGS, Picture, fitted, read_picture, resized
+from transduct.errors import TransductError
+
+PHOTOGRAPH = 32  # pixels on a side of a photograph as it is kept
+OVERLAP = 0.1  # the most of the smaller of two photographs that the other may hide or be hidden by
+TRIES = 20  # places tried for a photograph before it is left out
+STRETCH = 0.2  # how far the logarithm of height over width may be from that of a square, halved
+
+
+@dataclass(frozen=True)
+class Collage:
+    """How photographs become scenes.
+
+    Attributes:
+        count: scenes of an epoch.
+        objects: the fewest and the most that are pasted; where none fits any more a scene ends with fewer.
+        sizes: the shortest and the longest side of a photograph on its canvas, in pixels.
+        photographs: which are used. The name of each gives it a fixed number in [0, 1); those from the first to below
+            the second of these are taken, so that [0.0, 0.9] and [0.9, 1.0] have none in common.
+        fresh: whether each epoch makes scenes of its own; otherwise the same ones come again.
+    """
+
+    count: int = 4000
+    objects: list[int] = field(default_factory=lambda: [1, 5])
+    sizes: list[int] = field(default_factory=lambda: [24, 48])
+    photographs: list[float] = field(default_factory=lambda: [0.0, 1.0])
+    fresh: bool = True
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"count is {self.count}, must be at least 1")
+        for name, least in (("objects", 1), ("sizes", 4)):
+            pair = getattr(self, name)
+            if len(pair) != 2 or not least <= pair[0] <= pair[1]:
+                raise ValueError(f"{name} is {pair}, must be two numbers from {least} on, the smaller first")
+        if len(self.photographs) != 2 or not 0.0 <= self.photographs[0] < self.photographs[1] <= 1.0:
+            raise ValueError(f"photographs is {self.photographs}, must be two numbers from 0 to 1, the smaller first")
+
+
+@dataclass(frozen=True)
+class SceneSource:
+    """Pictures of a corpus and the objects in them.
+
+    Attributes:
+        images: a folder, or a tar archive, plain or compressed.
+        boxes: a file of lines {"file": "a.png", "boxes": [[x0, y0, x1, y1], ...], "labels": ["cat", ...]}, in pixels.
+        collage: makes scenes of the pictures instead; the folder a picture lies in is its label.
+    """
+
+    images: str
+    boxes: str | None = None
+    collage: Collage | None = None
+
+    def __post_init__(self) -> None:
+        if (self.boxes is None) == (self.collage is None):
+            raise ValueError("give boxes, a file that says where objects are, or collage, to make scenes; one of them")
+
+    def files(self) -> list[str]:
+        """The files the corpus is read from, as the recipe names them."""
+        return [self.images, *filter(None, (self.boxes,))]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A picture that is kept: a square scene, or a photograph, which has one label and no boxes.
+
+    Attributes:
+        boxes: (A, 4) corners in pixels.
+        labels: (A,) class numbers.
+    """
+
+    picture: Picture
+    boxes: np.ndarray
+    labels: np.ndarray
+
+
+def read_examples(
+    source: SceneSource, root: Path, side: int, label: Callable[[str], int], refused: Refused
+) -> Iterator[Example]:
+    """The pictures of a corpus, photographs or scenes of `side` x `side` pixels, in the archive's order.
+
+    Args:
+        label: the number of a class; raises TransductError for one it does not know.
+
+    Raises:
+        TransductError: a file is missing or damaged, or a picture or its line is broken and they may not be.
+    """
+    if source.collage is not None:
+        low, high = source.collage.photographs
+        for name, data in read_members(root / source.images, ENDINGS):
+            if low <= _share(name) < high:
+                with refused.each():
+                    yield _photograph(source, name, data, label)
+        return
+    lines = read_boxes(source, root, refused)
+    for name, data in read_members(root / source.images, ENDINGS):
+        with refused.each():
+            where = f"{source.images}: {name}"
+            if name not in lines:
+                raise TransductError(f"{where}: found no line for it in {source.boxes}; write one, if with no boxes")
+            number, boxes, labels = lines.pop(name)
+            picture = read_picture(data, where)
+            place = f"{source.boxes}:{number}: {name}"
+            numbers = np.array([_known(each, label, place) for each in labels], np.int64)
+            yield _scene(picture, boxes, numbers, side, place)
+    for name, (number, *_) in lines.items():
+        with refused.each():
+            raise TransductError(
+                f"{source.boxes}:{number}: {name}: found boxes without their picture in {source.images}"
+            )
+
+
+def _share(name: str) -> float:
+    """A number in [0, 1) that a name always has."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=6).digest(), "little") / 2**48
+
+
+def _known(name: str, label: Callable[[str], int], place: str) -> int:
+    try:
+        return label(name)
+    except TransductError as error:
+        raise TransductError(f"{place}: {error}") from error
+
+
+def _photograph(source: SceneSource, name: str, data: bytes, label: Callable[[str], int]) -> Example:
+    where = f"{source.images}: {name}"
+    folder = Path(name).parent.name
+    if not folder:
+        raise TransductError(f"{where}: found no label for it, expected a folder named by it")
+    picture = fitted(read_picture(data, where), PHOTOGRAPH)
+    return Example(picture, np.empty((0, 4), np.float32), np.array([_known(folder, label, where)], np.int64))
+
+
+def _scene(picture: Picture, boxes: np.ndarray, labels: np.ndarray, side: int, place: str) -> Example:
+    """A picture made square, and its boxes with it; what of a box lies outside the picture is cut off."""
+    height, width = picture.shape[:2]
+    size = np.array([width, height, width, height], np.float64)
+    kept = boxes.clip(0, size)
+    for box, inside in zip(boxes.tolist(), kept):
+        if box[0] >= box[2] or box[1] >= box[3]:
+            raise TransductError(f"{place}: box {box} has no area, expected [x0, y0, x1, y1] with x0 < x1 and y0 < y1")
+        if inside[0] >= inside[2] or inside[1] >= inside[3]:
+            raise TransductError(f"{place}: box {box} lies outside the picture, which is {width} x {height}")
+    return Example(resized(picture, side, side), (kept * (side / size)).astype(np.float32), labels)
+
+
+Line = tuple[int, np.ndarray, list[str]]  # its number, boxes (A, 4), labels
+
+
+def read_boxes(source: SceneSource, root: Path, refused: Refused) -> dict[str, Line]:
+    """The boxes and labels of each picture, by its name; broken lines are refused."""
+    assert source.boxes is not None
+    lines: dict[str, Line] = {}
+    with opened(root / source.boxes) as stream:
+        for number, text in enumerate(stream, 1):
+            with refused.each():
+                place = f"{source.boxes}:{number}"
+                name, boxes, labels = _line(text, place)
+                if name in lines:
+                    raise TransductError(f"{place}: '{name}' has a line already, {lines[name][0]}; keep one of them")
+                lines[name] = number, boxes, labels
+    return lines
+
+
+def _line(text: bytes, place: str) -> tuple[str, np.ndarray, list[str]]:
+    try:
+        line = json.loads(text)
+        name, boxes, labels = line["file"], np.array(line["boxes"], np.float64), line["labels"]
+        shape = boxes.shape if len(labels) else (0, 4)
+        right = isinstance(name, str) and all(isinstance(each, str) for each in labels)
+    except (ValueError, KeyError, TypeError) as error:
+        raise TransductError(f'{place}: expected {{"file": .., "boxes": [..], "labels": [..]}} ({error!r})') from error
+    if not right or shape != (len(labels), 4) or boxes.size != 4 * len(labels) or not np.isfinite(boxes).all():
+        raise TransductError(f"{place}: {name}: expected a label, a word, for each box, four numbers; mend the line")
+    return name, boxes.reshape(-1, 4), labels
+
+
+def packed(example: Example) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A row of a `Corpus`: pixels, boxes, labels."""
+    return pack(example.picture), example.boxes.astype(np.float32).view(np.int32).ravel(), example.labels
+
+
+class Scenes:
+    """The scenes of an epoch of training, by number: those of one source after those of another.
+
+    Args:
+        corpus: the rows that `packed` gave, its weights the rows from start to stop of each source.
+        flip: whether a scene may come as its mirror image.
+    """
+
+    def __init__(self, corpus: Corpus, sources: Sequence[SceneSource], side: int, seed: int, flip: bool) -> None:
+        self.corpus, self.sources, self.side, self.seed, self.flip = corpus, sources, side, seed, flip
+        spans = [(start, stop) for start, stop, _ in corpus.weights]
+        counts = [s.collage.count if s.collage else stop - start for s, (start, stop) in zip(sources, spans)]
+        self._spans, self._ends = spans, np.cumsum(counts)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def scene(self, number: int, epoch: int) -> Example:
+        """One scene, as it is drawn for this epoch."""
+        place = int(np.searchsorted(self._ends, number, side="right"))
+        collage, (start, stop) = self.sources[place].collage, self._spans[place]
+        if collage is None:
+            first = int(self._ends[place - 1]) if place else 0
+            example = self._row(start + number - first, self.side)
+        else:
+            random = generator(self.seed, epoch if collage.fresh else 0, number)
+            example = pasted(lambda i: self._row(start + i, PHOTOGRAPH), stop - start, collage, self.side, random)
+        if self.flip and generator(self.seed + 1, epoch, number).random() < 0.5:  # anew each epoch, fresh or not
+            return flipped(example)
+        return example
+
+    def _row(self, row: int, side: int) -> Example:
+        (pixels, _), (boxes, _), (labels, _) = self.corpus.columns(np.array([row]))
+        picture = unpack(pixels, 3 * side * side).reshape(side, side, 3)
+        return Example(picture, boxes.astype(np.int32).view(np.float32).reshape(-1, 4), labels)
+
+
+def read_scenes(
+    source: SceneSource, root: Path, side: int, label: Callable[[str], int], refused: Refused
+) -> list[Example]:
+    """The scenes of a corpus, to be measured on: always the same ones."""
+    rows = list(read_examples(source, root, side, label, refused))
+    if not rows:
+        raise TransductError(f"{root / source.images}: found no picture to measure on; give one that holds some")
+    if source.collage is None:
+        return rows
+    collage = source.collage
+    return [pasted(rows.__getitem__, len(rows), collage, side, generator(0, 0, n)) for n in range(collage.count)]
+
+
+def generator(seed: int, epoch: int, number: int) -> np.random.Generator:
+    """The numbers that are drawn for an example."""
+    return np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), (epoch << 32) + number]))
+
+
+def flipped(scene: Example) -> Example:
+    """The scene in a mirror."""
+    boxes = scene.boxes.copy()
+    boxes[:, [0, 2]] = scene.picture.shape[1] - scene.boxes[:, [2, 0]]
+    return Example(np.ascontiguousarray(scene.picture[:, ::-1]), boxes, scene.labels)
+
+
+def pasted(
+    photograph: Callable[[int], Example], photographs: int, collage: Collage, side: int, random: np.random.Generator
+) -> Example:
+    """A scene: photographs drawn from so many, some of them mirrored, on a canvas, none hiding much of another."""
+    canvas, boxes = background(side, random), np.empty((0, 4))
+    labels: list[int] = []
+    low, high = collage.sizes[0], min(collage.sizes[1], side)
+    for _ in range(random.integers(collage.objects[0], collage.objects[1] + 1)):
+        example, stretch = photograph(int(random.integers(photographs))), np.exp(random.uniform(-STRETCH, STRETCH))
+        size = random.uniform(low, high)
+        width, height = (int(np.clip(round(each), low, high)) for each in (size * stretch, size / stretch))
+        mirrored = random.random() < 0.5
+        places = random.integers(0, [side - width + 1, side - height + 1], (TRIES, 2))
+        tried = np.concatenate((places, places + np.array([width, height])), 1)  # (TRIES, 4)
+        free = np.flatnonzero((_hidden(tried, boxes) <= OVERLAP).all(1))
+        if not len(free):
+            continue
+        box = tried[free[0]]
+        picture = example.picture[:, ::-1] if mirrored else example.picture
+        canvas[box[1] : box[3], box[0] : box[2]] = resized(np.ascontiguousarray(picture), height, width)
+        boxes, labels = np.concatenate((boxes, box[None])), [*labels, *example.labels.tolist()]
+    return Example(canvas, boxes.astype(np.float32), np.array(labels, np.int64))
+
+
+def _hidden(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """How much of the smaller of two boxes lies in the other: (m, 4), (n, 4) -> (m, n)."""
+    first = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    last = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    areas = [(each[:, 2:] - each[:, :2]).prod(1) for each in (boxes, others)]
+    return (last - first).clip(0).prod(2) / np.minimum(areas[0][:, None], areas[1][None])  # (m, n)
+
+
+def background(side: int, random: np.random.Generator) -> Picture:
+    """A canvas of one colour, of colours that flow into each other, or of noise."""
+    cells = int(random.choice([1, 2, 4, 12, side]))
+    low, high = np.sort(random.integers(0, 256, (2, 3)), axis=0)
+    return resized(random.integers(low, high, (cells, cells, 3), np.uint8, endpoint=True), side, side)

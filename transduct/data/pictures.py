@@ -1,0 +1,202 @@
+"""Pictures with captions, from files or generated, all brought to one size: read, and prepared as a corpus."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from transduct.data.corpus import Corpus, Ragged, build, write_rows
+from transduct.data.files import Policy, Refused
+from transduct.data.images import ImageSource, Picture, fitted, read_labelled, read_pictures
+from transduct.data.samples import Part
+from transduct.data.scenes import generate
+from transduct.errors import TransductError
+
+log = logging.getLogger("transduct")
+CHUNK = 256  # pictures handed on at a time
+Notify = Callable[[str], None]
+Columns = Callable[[Sequence[str], np.ndarray], list[Ragged]]  # captions and (n, size, size, 3) -> columns of a corpus
+
+
+@dataclass(frozen=True)
+class PictureSource:
+    """One corpus of pictures: files, as `ImageSource` has them, or generated scenes.
+
+    Attributes:
+        images: a folder or an archive.
+        captions: a file of NAME, tab, TEXT lines; without it the caption of a picture is the folder it lies in.
+        generate: the kind of generated pictures, of which `count` of `part` are taken.
+        weight: how often an epoch shows each.
+    """
+
+    images: str | None = None
+    captions: str | None = None
+    generate: Literal["scenes"] | None = None
+    part: Part = "train"
+    count: int = 0
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if (self.images is None) == (self.generate is None):
+            raise ValueError("give images or generate: exactly one of them")
+        if (self.generate is not None) != (self.count > 0):
+            raise ValueError(f"count is {self.count}; give how many pictures to generate, only with generate")
+        if self.captions is not None and self.images is None:
+            raise ValueError(f"captions is {self.captions}; give it only with images")
+        ImageSource(self.images or "", self.captions, self.weight)
+
+    def files(self) -> list[str]:
+        """The files the corpus is read from, as the recipe names them."""
+        return [name for name in (self.images, self.captions) if name is not None]
+
+    def read(self, root: Path, size: int, refused: Refused, captioned: bool) -> Iterator[tuple[str, Picture]]:
+        """Caption and picture (size, size, 3), one after the other; what is broken is refused.
+
+        Args:
+            size: 0 leaves files at the size they have.
+            captioned: whether a picture without a caption, and a caption without its picture, is broken too.
+        """
+        if self.images is None:
+            yield from generate(self.count, self.part, size)
+            return
+        source = ImageSource(self.images, self.captions)
+        if captioned:
+            found = ((text, picture) for _, picture, text in read_labelled(source, root, refused))
+        else:
+            found = (("", picture) for _, picture in read_pictures(source, root, refused))
+        yield from ((text, fitted(picture, size) if size else picture) for text, picture in found)
+
+
+@dataclass(frozen=True)
+class PicturesConfig:
+    """The `data` section of a recipe for pictures.
+
+    Attributes:
+        size: pixels on each side, to which the middle square of every picture is brought.
+        broken: whether training stops at a broken picture or goes on without it.
+    """
+
+    train: list[PictureSource]
+    valid: PictureSource | None = None
+    test: PictureSource | None = None
+    root: str = "."
+    size: int = 64
+    broken: Policy = "stop"
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise ValueError("train is empty; name at least one corpus")
+        for name, least in (("size", 1), ("workers", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Captions and their pictures, of whatever size; `generated` says how they were made, if they were."""
+
+    captions: list[str]
+    pictures: list[Picture]
+    generated: str | None = None
+
+    def fitted(self, size: int) -> np.ndarray:
+        """The pictures at one size, (n, size, size, 3)."""
+        return np.stack([fitted(picture, size) for picture in self.pictures])
+
+
+def read_examples(source: PictureSource, data: PicturesConfig | None, captioned: bool, notify: Notify) -> Examples:
+    """All of a corpus that is small; without a `data` section files, at the size they have.
+
+    Raises:
+        TransductError: nothing is left of it, or as `read_labelled`.
+    """
+    refused = Refused(data.broken if data else "stop")
+    root, size = (Path(data.root), data.size) if data else (Path(), 0)
+    found = list(source.read(root, size, refused, captioned))
+    name = source.images or f"the {source.part} part of {source.generate}"
+    _say(refused, name, notify)
+    if not found:
+        raise TransductError(f"{name}: found no picture in it; check the files and data.broken")
+    return Examples([text for text, _ in found], [picture for _, picture in found], source.generate)
+
+
+def examples_given(files_given: Mapping[str, str], data: PicturesConfig | None, captioned: bool) -> Examples:
+    """What a model is scored on: the pictures of `source`, with the captions of `reference`, or the test set of the
+    recipe.
+
+    Raises:
+        TransductError: there is neither, or it cannot be read.
+    """
+    if files_given.keys() == {"source"} or files_given.keys() == {"source", "reference"}:
+        source = PictureSource(files_given["source"], files_given.get("reference"))
+        return read_examples(source, None, captioned, log.warning)
+    if files_given:
+        raise TransductError("found --reference, captions, without their pictures; give them as --source")
+    if data is None or data.test is None:
+        raise TransductError("the model's recipe names no test set; give --source, a folder or archive of pictures")
+    return read_examples(data.test, data, captioned, log.warning)
+
+
+def prepare(
+    data: PicturesConfig,
+    captioned: bool,
+    columns: Columns,
+    inputs: dict[str, Any],
+    directory: Path,
+    notify: Notify,
+) -> Corpus:
+    """The training pictures as a corpus of what `columns` makes of them, or reused where nothing has changed.
+
+    Args:
+        inputs: all that decides what the corpus holds.
+
+    Raises:
+        TransductError: a file cannot be read, nothing is left, or the directory is not a corpus's.
+    """
+
+    def fill(folder: Path) -> dict[str, Any]:
+        refused = Refused(data.broken)
+        weights: list[tuple[int, int, float]] = []
+        chunks = _chunks(data, captioned, columns, refused, weights)
+        manifest = write_rows(folder, len(columns([], np.empty((0, data.size, data.size, 3), np.uint8))), chunks)
+        _say(refused, "training pictures", notify)
+        if not manifest["rows"]:
+            raise TransductError("no picture is left to train on; check the files and data.broken")
+        notify(f"corpus prepared: {manifest['rows']:,} pictures")
+        return manifest | {"weights": weights, "dropped": refused.dropped}
+
+    return build(directory, inputs, fill, notify)
+
+
+def _chunks(
+    data: PicturesConfig,
+    captioned: bool,
+    columns: Columns,
+    refused: Refused,
+    weights: list[tuple[int, int, float]],
+) -> Iterator[list[Ragged]]:
+    """The columns of all pictures; `weights` gets the rows of each corpus."""
+    rows = 0
+    for source in data.train:
+        start, found = rows, source.read(Path(data.root), data.size, refused, captioned)
+        while chunk := list(islice(found, CHUNK)):
+            captions, pictures = zip(*chunk)
+            yield columns(captions, np.stack(pictures))
+            rows += len(chunk)
+        weights.append((start, rows, source.weight))
+
+
+def _say(refused: Refused, what: str, notify: Notify) -> None:
+    if refused.errors:
+        notify(f"{what}: {len(refused.errors):,} left out: {refused.said()}")
+
+
+def ragged(rows: Sequence[np.ndarray] | Sequence[Sequence[int]]) -> Ragged:
+    """Lists of integers end to end, and their lengths."""
+    flat = np.concatenate([np.asarray(row, np.int32) for row in rows]) if len(rows) else np.empty(0, np.int32)
+    return flat, np.array([len(row) for row in rows], np.int64)

@@ -1,0 +1,327 @@
+"""DALL-E: pictures as grids of codes, and a decoder that goes on from a text with the codes of its picture.
+
+Ramesh et al. 2021, with codes by Gumbel-softmax as there or by vector quantisation (van den Oord et al. 2017). Let N be
+the tokens of a batch, B its sequences, P the places of a picture's grid, R = B * beam the rows of a search, D the model
+width, V the number of codes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduct.blocks.attention import KVCache, Memory, MultiHeadAttention
+from transduct.blocks.convolution import Backbone, ResidualBlock, convolution, group_norm
+from transduct.blocks.embeddings import embedding_table
+from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, initialise, make_norm
+from transduct.functional.dropout import dropout
+from transduct.functional.losses import divergence_from_uniform, gumbel_softmax, vector_quantise
+from transduct.functional.segments import Segments
+
+CODES_SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"channels": [16, 64], "codes": 256, "d_code": 8},
+    "small": {"channels": [64, 128], "codes": 512, "d_code": 16},
+    "base": {"channels": [128, 256, 512], "codes": 8192, "d_code": 32},
+}
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 512},
+    "small": {"layers": 6, "d_model": 384, "num_heads": 6, "d_ff": 1536},
+    "base": {"layers": 12, "d_model": 768, "num_heads": 12, "d_ff": 3072},
+}
+
+
+@dataclass(frozen=True)
+class CodesConfig:
+    """What a discrete VAE is made of.
+
+    Attributes:
+        picture_size: pixels on each side of a picture.
+        channels: of each level of the encoder; every level halves the picture, the last is the grid of codes.
+        codes: how many there are.
+        d_code: the width of a code's vector.
+        quantiser: how a place is given a code: the nearest vector, or a draw by Gumbel-softmax.
+        beta: with vectors the weight of the commitment; with draws that of their divergence from uniform ones.
+    """
+
+    picture_size: int = 64
+    channels: list[int] = field(default_factory=lambda: [64, 128])
+    codes: int = 512
+    d_code: int = 32
+    quantiser: Literal["vq", "gumbel"] = "vq"
+    beta: float = 0.25
+
+    def __post_init__(self) -> None:
+        for name in ("picture_size", "codes", "d_code"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if not self.channels or min(self.channels) < 1 or any(count > 16 and count % 16 for count in self.channels):
+            raise ValueError(f"channels is {self.channels}, must name multiples of 16 or numbers below, a level each")
+        if self.picture_size % 2 ** len(self.channels):
+            divisor = f"{2 ** len(self.channels)} for {len(self.channels)} levels"
+            raise ValueError(f"picture_size is {self.picture_size}, must be a multiple of {divisor}")
+        if self.beta < 0.0:
+            raise ValueError(f"beta is {self.beta}, must not be negative")
+
+    @property
+    def side(self) -> int:
+        """Codes on each side of the grid."""
+        return self.picture_size // 2 ** len(self.channels)
+
+    @property
+    def places(self) -> int:
+        """P."""
+        return self.side**2
+
+
+class DiscreteVAE(nn.Module):
+    """Pictures to codes and back: a convolutional encoder, a codebook and a convolutional decoder."""
+
+    def __init__(self, config: CodesConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Backbone(config.channels)
+        self.to_codes = convolution(config.channels[-1], config.codes if self._drawn else config.d_code, 1)
+        self.codebook = embedding_table(config.codes, config.d_code)
+        self.decoder = nn.Sequential(*_decoder(config))
+
+    def forward(self, pictures: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Pictures to their codes and back.
+
+        Args:
+            pictures: (B, 3, height, width) of -1 to 1.
+            temperature: of the Gumbel-softmax.
+
+        Returns:
+            What is made of the codes, (B, 3, height, width); the codes (B, P); and what the quantiser adds to the loss,
+            summed over codes.
+        """
+        features = self._features(pictures)
+        with torch.autocast(pictures.device.type, enabled=False):  # distances and small temperatures need all digits
+            vectors, codes, penalty = self._quantised(features.float(), temperature)
+        return self._pictures(vectors), codes.view(len(pictures), -1), penalty
+
+    def encode(self, pictures: Tensor) -> Tensor:
+        """Pictures (B, 3, height, width) of -1 to 1 -> the codes of their places, row by row, (B, P)."""
+        features = self._features(pictures)
+        scores = features if self._drawn else 2 * features @ self.codebook.T - self.codebook.square().sum(1)
+        return scores.argmax(1).view(len(pictures), -1)  # (B, P)
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Codes (B, P) -> pictures (B, 3, height, width) of about -1 to 1."""
+        return self._pictures(self.codebook.index_select(0, codes.flatten()))
+
+    @property
+    def _drawn(self) -> bool:
+        return self.config.quantiser == "gumbel"
+
+    def _features(self, pictures: Tensor) -> Tensor:
+        """(B, 3, height, width) -> (B * P, d_code), or the logits of the codes, (B * P, V)."""
+        return self.to_codes(self.encoder(pictures)).permute(0, 2, 3, 1).flatten(0, 2)  # (B * P, C)
+
+    def _pictures(self, vectors: Tensor) -> Tensor:
+        """(B * P, d_code) -> (B, 3, height, width)."""
+        side = self.config.side
+        grid = vectors.view(-1, side, side, self.config.d_code).permute(0, 3, 1, 2)  # (B, C, side, side)
+        return self.decoder(grid.contiguous())
+
+    def _quantised(self, features: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+        if not self._drawn:
+            return vector_quantise(features, self.codebook, self.config.beta)
+        shares = gumbel_softmax(features, temperature)  # (B * P, V)
+        return shares @ self.codebook, features.argmax(1), self.config.beta * divergence_from_uniform(features).sum()
+
+
+def _decoder(config: CodesConfig) -> Iterator[nn.Module]:
+    """The encoder's levels backwards; a picture is doubled by moving channels to pixels (Shi et al. 2016)."""
+    widths = config.channels[::-1]
+    yield convolution(config.d_code, widths[0], 1)
+    for width, narrower in zip(widths, [*widths[1:], widths[-1]]):
+        yield ResidualBlock(width, width)
+        yield group_norm(width)
+        yield nn.SiLU()
+        yield convolution(width, 4 * narrower, 3)
+        yield nn.PixelShuffle(2)
+    yield group_norm(widths[-1])
+    yield nn.SiLU()
+    yield convolution(widths[-1], 3, 3)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a DALL-E is made of.
+
+    Attributes:
+        vocabulary_size: of the texts.
+        max_length: tokens of the longest text.
+        vae: the discrete VAE that it holds, whose weights stay as they are.
+    """
+
+    vocabulary_size: int
+    vae: CodesConfig
+    max_length: int = 64
+    d_model: int = 384
+    num_heads: int = 6
+    d_ff: int = 1536
+    layers: int = 6
+    dropout: float = 0.1
+    norm: Literal["pre", "post"] = "pre"
+    activation: Activation = "gelu_tanh"
+    norm_kind: NormKind = "layer"
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary_size", "max_length", "d_model", "num_heads", "d_ff", "layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout is {self.dropout}, must be in [0, 1)")
+        if self.d_model % self.num_heads:
+            raise ValueError(f"d_model is {self.d_model}, must be a multiple of num_heads ({self.num_heads})")
+
+    @property
+    def begin(self) -> int:
+        """The token between text and picture. Codes are the tokens below it, the words of texts those above."""
+        return self.vae.codes
+
+
+@dataclass
+class State:
+    """What a search carries from code to code: a memory a layer of the texts, once for each source, and a cache a
+    layer of what each row has added."""
+
+    beam: int
+    prompts: list[Memory]
+    caches: list[KVCache]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows (R',), in this order; a source has `beam` rows or, once it is finished, none."""
+        if len(rows) < len(self.prompts[0].keys) * self.beam:
+            sources = rows[:: self.beam] // self.beam
+            self.prompts = [prompt.select(sources) for prompt in self.prompts]
+        for cache in self.caches:
+            cache.select(rows)
+
+
+class DALLE(nn.Module):
+    """A decoder over a text, `begin`, and the codes of its picture, each predicted from all before it.
+
+    `hidden` and `logits` take all at once. A search gives `encode` the texts and the first `step` the token `begin`;
+    it ends after P codes, for which `begin` also serves as the end token, never to be predicted.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        shape = LayerShape(
+            config.d_model, config.d_ff, config.dropout, config.activation, config.norm, config.norm_kind
+        )
+        width = config.d_model
+        self.table = embedding_table(config.begin + 1 + config.vocabulary_size, width)
+        self.row_positions = embedding_table(config.vae.side, width)
+        self.column_positions = embedding_table(config.vae.side, width)
+        self.text_positions = embedding_table(config.max_length, width)
+        self.decoder = nn.ModuleList(
+            EncoderLayer(shape, MultiHeadAttention(width, config.num_heads)) for _ in range(config.layers)
+        )
+        self.decoder_norm = make_norm(shape) if config.norm == "pre" else nn.Identity()
+        initialise(self)
+        self.vae = DiscreteVAE(config.vae).requires_grad_(False)
+
+    @property
+    def attention_names(self) -> list[str]:
+        """The names of the weights that `hidden` hands over, in order."""
+        return [f"decoder.{i}.self" for i in range(self.config.layers)]
+
+    @property
+    def output_table(self) -> Tensor:
+        """(V, D): what is predicted are codes."""
+        return self.table[: self.config.begin]
+
+    def hidden(self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
+        """Texts, `begin` and codes (N,) -> hidden (N, D); from `begin` on each predicts the code after it."""
+        words = (tokens > self.config.begin).long()
+        before = F.pad(words.cumsum(0), (1, 0)).index_select(0, segments.offsets)  # (B + 1,)
+        x = self._embedded(tokens, segments.positions - before.diff()[segments.sequence])
+        for layer in self.decoder:
+            x = layer(x, segments, True, weights)
+        return self.decoder_norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(N, D) -> (N, V + 1); the last, of `begin`, is minus infinity."""
+        return F.pad(F.linear(hidden, self.output_table), (0, 1), value=float("-inf"))
+
+    def encode(self, tokens: Tensor, segments: Segments) -> Tensor:
+        """Texts (N,) -> what each layer is given of them (layers, N, D)."""
+        inputs = [self._embedded(tokens, segments.positions - segments.lengths[segments.sequence])]
+        for layer in self.decoder[:-1]:
+            inputs.append(layer(inputs[-1], segments, True))
+        return torch.stack(inputs)
+
+    def start(self, memory: Tensor, segments: Segments, beam: int) -> State:
+        """The state before `begin`, with `beam` rows for each text."""
+        layers = [cast(EncoderLayer, layer) for layer in self.decoder]
+        prompts = [layer.remember_prompt(x, segments) for layer, x in zip(layers, memory, strict=True)]
+        return State(beam, prompts, [KVCache() for _ in layers])
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """The newest token of each row (R,) -> logits of the next (R, V + 1), and the state after it."""
+        places = torch.full_like(tokens, state.caches[0].length)
+        x = self._embedded(tokens, places)
+        for layer, cache, prompt in zip(self.decoder, state.caches, state.prompts, strict=True):
+            x = cast(EncoderLayer, layer).step(x, places, cache, prompt)
+        return self.logits(self.decoder_norm(x)), state
+
+    def _embedded(self, tokens: Tensor, places: Tensor) -> Tensor:
+        """Tokens (N,) at places counted from `begin`, whose place is 0 -> (N, D).
+
+        A word has a vector for its place in the text, counted from its end; a code one for its row and one for its
+        column; `begin` has none.
+        """
+        grid = (self.row_positions[:, None] + self.column_positions).flatten(0, 1)  # (P, D)
+        vectors = torch.cat((self.text_positions, torch.zeros_like(grid[:1]), grid))  # (max_length + 1 + P, D)
+        x = self.table.index_select(0, tokens) * self.config.d_model**0.5
+        x = x + vectors.index_select(0, places + self.config.max_length).to(x.dtype)
+        return dropout(x, self.config.dropout, self.training)
+
+
+@dataclass
+class GuidedState:
+    """The states of the rows with their texts and of the same without."""
+
+    conditional: State
+    unconditional: State
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order."""
+        self.conditional.select(rows)
+        self.unconditional.select(rows)
+
+
+class Guided(nn.Module):
+    """A DALL-E that leans towards its texts: logits u + scale (c - u) of the logits c with a text and u without one.
+
+    Classifier-free guidance (Ho and Salimans 2022): 0 ignores the text, 1 changes nothing, more exaggerates it.
+    """
+
+    def __init__(self, model: DALLE, scale: float) -> None:
+        super().__init__()
+        self.model, self.scale = model, scale
+
+    def encode(self, tokens: Tensor, segments: Segments) -> Tensor:
+        """Texts (N,) -> what each layer is given of them (layers, N, D)."""
+        return self.model.encode(tokens, segments)
+
+    def start(self, memory: Tensor, segments: Segments, beam: int) -> GuidedState:
+        """The states before `begin`, with `beam` rows for each text."""
+        nothing = Segments.of([0] * len(segments), memory.device)
+        unconditional = self.model.start(memory[:, :0], nothing, beam)
+        return GuidedState(self.model.start(memory, segments, beam), unconditional)
+
+    def step(self, tokens: Tensor, state: GuidedState) -> tuple[Tensor, GuidedState]:
+        """The newest token of each row (R,) -> logits of the next (R, V + 1), and the state after it."""
+        conditional, _ = self.model.step(tokens, state.conditional)
+        unconditional, _ = self.model.step(tokens, state.unconditional)
+        mixed = unconditional[:, :-1].lerp(conditional[:, :-1], self.scale)
+        return F.pad(mixed, (0, 1), value=float("-inf")), state

@@ -1,0 +1,230 @@
+"""DETR: a picture in, a set of boxes with classes out, all at once (Carion et al. 2020).
+
+A convolutional backbone makes a grid of features, an encoder lets its places look at each other, and a decoder lets
+object queries look at them and at one another; each query ends as one object or as none.
+
+The original learns where a query should look from nothing, which takes hundreds of epochs. Here each query has a box
+from the first step: it begins at an anchor (Wang et al. 2022), each layer moves it a little (Zhu et al. 2021), in units
+of its own size, and both attentions are drawn to it by a Gaussian for each head (Gao et al. 2021).
+Let B be pictures of equal size, P the places of their grid, Q queries, H heads, D the model width, C classes.
+"""
+
+from dataclasses import dataclass, field
+from math import isqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transduct.blocks.attention import MultiHeadAttention
+from transduct.blocks.convolution import Backbone
+from transduct.blocks.embeddings import embedding_table
+from transduct.blocks.transformer import DecoderLayer, EncoderLayer, LayerShape, initialise
+from transduct.functional.positions import sinusoidal_2d
+from transduct.functional.segments import Segments
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"channels": [32, 64, 128], "d_model": 128, "num_heads": 4, "d_ff": 256, "encoder_layers": 1},
+    "small": {"channels": [64, 128, 256]},
+    "base": {"channels": [128, 256, 512], "d_model": 256, "num_heads": 8, "d_ff": 1024, "encoder_layers": 3},
+}
+NARROWEST = 0.03  # deviation of a Gaussian, as a share of the picture's side, around a box of no size
+SCALE = 64.0  # the picture's side in the units of sinusoids, whose shortest wave is then a tenth of it
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a DETR is made of; the defaults are the small size.
+
+    Attributes:
+        classes: C, without the class for no object.
+        side: height and width of a picture in pixels.
+        channels: of the backbone, a level each; every level halves the grid.
+        queries: Q, a square number, for their anchors begin as a grid.
+        no_object: the weight of a query without an object in the loss. The paper's 0.1 lets a second query on the same
+            object cost little.
+    """
+
+    classes: int
+    side: int = 96
+    channels: list[int] = field(default_factory=lambda: [64, 128, 256])
+    d_model: int = 192
+    num_heads: int = 6
+    d_ff: int = 768
+    encoder_layers: int = 1
+    decoder_layers: int = 3
+    queries: int = 36
+    dropout: float = 0.0
+    no_object: float = 0.4
+
+    def __post_init__(self) -> None:
+        for name in ("classes", "d_model", "num_heads", "d_ff", "decoder_layers", "queries"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if self.encoder_layers < 0:
+            raise ValueError(f"encoder_layers is {self.encoder_layers}, must be at least 0")
+        if not self.channels or min(self.channels) < 1:
+            raise ValueError(f"channels is {self.channels}, must be numbers of at least 1")
+        if self.side < 1 or self.side % self.stride:
+            raise ValueError(f"side is {self.side}, must be a multiple of {self.stride}, 2 for each of the channels")
+        if isqrt(self.queries) ** 2 != self.queries:
+            raise ValueError(f"queries is {self.queries}, must be a square number: their anchors begin as a grid")
+        if self.d_model % 4 or self.d_model % self.num_heads:
+            raise ValueError(f"d_model is {self.d_model}, must be a multiple of 4 and of num_heads ({self.num_heads})")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout is {self.dropout}, must be in [0, 1)")
+        if not 0.0 < self.no_object <= 1.0:
+            raise ValueError(f"no_object is {self.no_object}, must be in (0, 1]")
+
+    @property
+    def stride(self) -> int:
+        """Pixels from one place of the grid to the next."""
+        return 2 ** len(self.channels)
+
+    @property
+    def places(self) -> int:
+        """P, the places of a picture's grid."""
+        return (self.side // self.stride) ** 2
+
+
+class Gaussian(nn.Module):
+    """Draws each head of a query to what stands in or near its box: the logarithm of a Gaussian, added to the scores.
+
+    It is the spatial prior of SMCA (Gao et al. 2021, equations 5 to 8), in units of the box, so that a head that looks
+    at the left edge does so in boxes of every size. In cross-attention it finds the object; in self-attention it finds
+    the other queries that stand at the same object, of which only one may keep it.
+    """
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        turns = torch.arange(num_heads) * (2 * torch.pi / num_heads)
+        self.centres = nn.Parameter(0.5 * torch.stack((turns.cos(), turns.sin()), 1))  # (H, 2)
+        self.spreads = nn.Parameter(torch.full((num_heads, 2), -0.5))  # (H, 2) logarithms
+
+    def forward(self, boxes: Tensor, places: Tensor) -> Tensor:
+        """Boxes (B, Q, 4) and places they may look at, (B, S, 2) or (S, 2) -> (B, H, Q, S)."""
+        centre, half = (part.unsqueeze(1) for part in (boxes[..., :2], boxes[..., 2:] / 2))  # (B, 1, Q, 2)
+        means = (centre + self.centres[:, None] * half).unsqueeze(-2)  # (B, H, Q, 1, 2)
+        spreads = (self.spreads[:, None].exp() * half + NARROWEST).unsqueeze(-2)  # (B, H, Q, 1, 2)
+        far = places[:, None, None] if places.ndim == 3 else places
+        return -0.5 * ((far - means) / spreads).square().sum(-1)  # (B, H, Q, S)
+
+
+class Heads(nn.Module):
+    """What a layer's queries say: the logits of their classes (N, C + 1), and how to move their boxes (N, 4).
+
+    A layer has heads of its own, for its boxes already stand where the layer before has moved them.
+    """
+
+    def __init__(self, d_model: int, classes: int) -> None:
+        super().__init__()
+        self.classes = nn.Linear(d_model, classes + 1)
+        self.inner, self.outer, self.move = (nn.Linear(d_model, width) for width in (d_model, d_model, 4))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, D) -> (N, C + 1), (N, 4)."""
+        return self.classes(x), self.move(self.outer(self.inner(x).relu()).relu())
+
+
+class Detr(nn.Module):
+    """`encode` makes the memory of pictures, `decode` the classes and boxes after each layer."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        d_model, heads = config.d_model, config.num_heads
+        shape = LayerShape(d_model, config.d_ff, config.dropout, "gelu", "pre", "layer")
+        self.backbone = Backbone(config.channels)
+        self.projection = nn.Linear(config.channels[-1], d_model)
+        self.encoder = nn.ModuleList(
+            EncoderLayer(shape, MultiHeadAttention(d_model, heads)) for _ in range(config.encoder_layers)
+        )
+        self.encoder_norm = nn.LayerNorm(d_model)
+        self.places = nn.Linear(d_model, config.classes + 1)  # of the memory; only the loss asks for them
+        self.decoder = nn.ModuleList(
+            DecoderLayer(shape, MultiHeadAttention(d_model, heads), MultiHeadAttention(d_model, heads))
+            for _ in range(config.decoder_layers)
+        )
+        self.decoder_norm = nn.LayerNorm(d_model)
+        self.near = nn.ModuleList(Gaussian(heads) for _ in range(config.decoder_layers))
+        self.inside = nn.ModuleList(Gaussian(heads) for _ in range(config.decoder_layers))
+        self.queries = embedding_table(config.queries, d_model)
+        self.anchors = nn.Parameter(grid_of_anchors(config.queries).logit())
+        self.place = nn.Linear(d_model, d_model)
+        self.heads = nn.ModuleList(Heads(d_model, config.classes) for _ in range(config.decoder_layers))
+        initialise(self)
+        for each in self.heads:
+            nn.init.zeros_(each.move.weight)  # type: ignore[union-attr, arg-type]  # the first boxes are the anchors
+
+    @property
+    def attention_names(self) -> list[str]:
+        """The names of the weights that `encode` and then `decode` hand over, in order."""
+        names = [f"encoder.{i}.self" for i in range(self.config.encoder_layers)]
+        return names + [f"decoder.{i}.{kind}" for i in range(self.config.decoder_layers) for kind in ("self", "cross")]
+
+    def encode(self, pictures: Tensor, weights: list[Tensor] | None = None) -> tuple[Tensor, Segments]:
+        """Pictures (B, side, side, 3) in 0 to 255 -> the memory (B * P, D) and its segments."""
+        scaled = pictures.permute(0, 3, 1, 2).to(self.place.weight.dtype) / 127.5 - 1.0  # (B, 3, side, side)
+        features = self.backbone(scaled)  # (B, channels, rows, rows)
+        rows = features.shape[-1]
+        columns, lines = (SCALE * grid_of_places(rows, pictures.device)).unbind(1)
+        places = sinusoidal_2d(lines, columns, self.config.d_model)  # (P, D)
+        x = self.projection(features.flatten(2).transpose(1, 2)) + places.to(scaled.dtype)  # (B, P, D)
+        segments = Segments.of([rows * rows] * len(pictures), pictures.device)
+        x = x.flatten(0, 1)  # (B * P, D)
+        for layer in self.encoder:
+            x = layer(x, segments, False, weights)
+        return self.encoder_norm(x), segments
+
+    def decode(self, memory: Tensor, grid: Segments, weights: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """The memory (B * P, D) to what each layer finds: logits (layers, B, Q, C + 1) and boxes (layers, B, Q, 4).
+
+        Boxes are centre, width and height as shares of the picture's; the last class is no object. A layer learns to
+        move a box, not how its anchor came to where it stands, so no gradient goes from one layer's box to the next.
+        """
+        shape = (len(grid), self.config.queries)
+        rows = isqrt(grid.longest)
+        places = grid_of_places(rows, memory.device)  # (P, 2)
+        segments = Segments.of([shape[1]] * shape[0], memory.device)
+        x = self.queries.repeat(shape[0], 1)  # (B * Q, D)
+        here = self.anchors.float().sigmoid().repeat(shape[0], 1)  # (B * Q, 4)
+        logits, boxes = [], []
+        for layer, near, inside, heads in zip(self.decoder, self.near, self.inside, self.heads, strict=True):
+            held = here.detach().view(*shape, 4)
+            among, over = near(held, held[..., :2]), inside(held, places)  # (B, H, Q, Q), (B, H, Q, P)
+            x = x + self.place(box_positions(here.detach(), self.config.d_model).to(x.dtype))
+            x = layer(x, segments, memory, grid, weights, False, among, over)
+            scores, moves = heads(self.decoder_norm(x))
+            here = moved(here, moves.float())
+            logits.append(scores.float().view(*shape, -1))  # (B, Q, C + 1)
+            boxes.append(here.view(*shape, 4))
+            here = here.detach()
+        return torch.stack(logits), torch.stack(boxes)
+
+
+def moved(boxes: Tensor, moves: Tensor) -> Tensor:
+    """Boxes shifted by parts of their own width and height, and scaled (Girshick et al. 2014): (N, 4) twice -> (N, 4).
+
+    What a query sees of its box says how to move it, wherever the box is and however large; so one place of a picture
+    teaches all others.
+    """
+    size = boxes[:, 2:]
+    return torch.cat((boxes[:, :2] + moves[:, :2] * size, size * moves[:, 2:].clamp(-2, 2).exp()), 1)  # (N, 4)
+
+
+def grid_of_places(side: int, device: torch.device | None = None) -> Tensor:
+    """The centres (side^2, 2), x and y as shares of the picture's, of a grid's places, row by row."""
+    axis = (torch.arange(side, device=device) + 0.5) / side
+    return torch.stack((axis.repeat(side), axis.repeat_interleave(side)), 1)  # (P, 2)
+
+
+def grid_of_anchors(queries: int) -> Tensor:
+    """Boxes (Q, 4) whose centres stand in a square grid, each half as wide again as the way to the next."""
+    centres = grid_of_places(isqrt(queries))
+    return torch.cat((centres, torch.full_like(centres, min(0.5, 1.5 / isqrt(queries)))), 1)  # (Q, 4)
+
+
+def box_positions(boxes: Tensor, width: int) -> Tensor:
+    """Sinusoids of a box's centre and of its size, half of the width each: (N, 4) -> (N, width)."""
+    x, y, across, down = (SCALE * boxes).unbind(-1)
+    return torch.cat((sinusoidal_2d(y, x, width // 2), sinusoidal_2d(down, across, width // 2)), -1)  # (N, width)

@@ -1,0 +1,133 @@
+"""ViT: an encoder that reads a picture as a row of patches, and tells what is on it (Dosovitskiy et al. 2021).
+
+Let B be pictures, P the patches of each, N the tokens of a batch (a picture's patches, and its class token before
+them), D the model width.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from transduct.blocks.attention import MultiHeadAttention
+from transduct.blocks.convolution import Backbone
+from transduct.blocks.embeddings import PatchEmbedding
+from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, initialise, make_norm
+from transduct.functional.dropout import dropout
+from transduct.functional.positions import sinusoidal_2d
+from transduct.functional.segments import Segments, pad
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 12, "d_model": 192, "num_heads": 3, "d_ff": 768},
+    "small": {"layers": 12, "d_model": 384, "num_heads": 6, "d_ff": 1536},
+    "base": {"layers": 12, "d_model": 768, "num_heads": 12, "d_ff": 3072},
+    "cifar_tiny": {"layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256, "patch_size": 4},
+    "cifar_small": {"layers": 8, "d_model": 256, "num_heads": 4, "d_ff": 1024, "patch_size": 4},
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a ViT is made of; the defaults are the base size with patches of 16 x 16 pixels.
+
+    Attributes:
+        labels: how many labels it tells apart.
+        image_size: pixels on each side of a picture.
+        patch_size: pixels on each side of a patch.
+        backbone: channels of convolutional blocks of stride 2, whose features take the place of squares of pixels
+            (the paper's hybrid, section 3.1); with few pictures to learn from they are worth much.
+        pool: what is classified: a class token of its own, or the mean of the patches.
+    """
+
+    labels: int
+    image_size: int = 224
+    patch_size: int = 16
+    backbone: list[int] = field(default_factory=list)
+    d_model: int = 768
+    num_heads: int = 12
+    d_ff: int = 3072
+    layers: int = 12
+    dropout: float = 0.0
+    pool: Literal["class", "mean"] = "class"
+    positions: Literal["none", "learned", "sinusoidal_2d"] = "learned"
+    activation: Activation = "gelu"
+    norm_kind: NormKind = "layer"
+
+    def __post_init__(self) -> None:
+        for name in ("image_size", "patch_size", "d_model", "num_heads", "d_ff", "layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if self.labels < 2:
+            raise ValueError(f"labels is {self.labels}, must be at least 2")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout is {self.dropout}, must be in [0, 1)")
+        if self.d_model % self.num_heads:
+            raise ValueError(f"d_model is {self.d_model}, must be a multiple of num_heads ({self.num_heads})")
+        if self.image_size % self.patch_size:
+            raise ValueError(f"image_size is {self.image_size}, must be a multiple of patch_size ({self.patch_size})")
+        if self.backbone and 2 ** len(self.backbone) != self.patch_size:
+            halvings = f"backbone has {len(self.backbone)} blocks of stride 2"
+            raise ValueError(f"patch_size is {self.patch_size}, must be {2 ** len(self.backbone)}, as {halvings}")
+
+    @property
+    def grid(self) -> int:
+        """Patches on each side of a picture."""
+        return self.image_size // self.patch_size
+
+
+class ViT(nn.Module):
+    """Pre-norm encoder over patches: `encode`, then `classify`."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        d_model, patches = config.d_model, config.grid**2
+        shape = LayerShape(d_model, config.d_ff, config.dropout, config.activation, "pre", config.norm_kind)
+        self.backbone = Backbone(config.backbone) if config.backbone else nn.Identity()
+        seen, channels = (1, config.backbone[-1]) if config.backbone else (config.patch_size, 3)
+        self.patches = PatchEmbedding(seen, d_model, channels)
+        self.class_token = nn.Parameter(torch.empty(d_model)) if config.pool == "class" else None
+        learned = config.positions == "learned"
+        self.positions = nn.Parameter(torch.empty(patches + (config.pool == "class"), d_model)) if learned else None
+        self.encoder = nn.ModuleList(
+            EncoderLayer(shape, MultiHeadAttention(d_model, config.num_heads)) for _ in range(config.layers)
+        )
+        self.encoder_norm = make_norm(shape)
+        self.output = nn.Linear(d_model, config.labels)
+        initialise(self)
+        for parameter in (self.class_token, self.positions):
+            if parameter is not None:
+                nn.init.normal_(parameter, std=0.02)
+
+    @property
+    def attention_names(self) -> list[str]:
+        """The names of the weights that `encode` hands over, in order."""
+        return [f"encoder.{i}.self" for i in range(self.config.layers)]
+
+    def encode(self, pictures: Tensor, weights: list[Tensor] | None = None) -> tuple[Tensor, Segments]:
+        """Pictures (B, 3, height, width) -> (N, D), each picture's class token first, and the segments."""
+        x = self.patches(self.backbone(pictures.to(self.output.weight.dtype)))  # (B, P, D)
+        if self.class_token is not None:
+            x = torch.cat((self.class_token.expand(len(x), 1, -1), x), 1)  # (B, P + 1, D)
+        x = x + self._positions(x)
+        segments = Segments.of([x.shape[1]] * len(x), x.device)
+        x = dropout(x.flatten(0, 1), self.config.dropout, self.training)  # (N, D)
+        for layer in self.encoder:
+            x = layer(x, segments, False, weights)
+        return self.encoder_norm(x), segments
+
+    def classify(self, x: Tensor, segments: Segments) -> Tensor:
+        """The label of each picture: (N, D) -> (B, labels)."""
+        pooled = pad(x, segments)[:, 0] if self.class_token is not None else pad(x, segments).mean(1)  # (B, D)
+        return self.output(dropout(pooled, self.config.dropout, self.training))
+
+    def _positions(self, x: Tensor) -> Tensor:
+        """What is added to the tokens of every picture, (P + 1, D) or (P, D); a class token has no place in a plane."""
+        if self.positions is not None:
+            return self.positions
+        if self.config.positions == "none":
+            return x.new_zeros(x.shape[1:])
+        grid = torch.arange(self.config.grid, device=x.device)
+        plane = sinusoidal_2d(grid.repeat_interleave(len(grid)), grid.repeat(len(grid)), self.config.d_model)
+        return nn.functional.pad(plane, (0, 0, x.shape[1] - len(plane), 0)).to(x.dtype)

@@ -1,0 +1,320 @@
+"""A trained detector in use: pictures in, boxes with labels out, drawn on the picture or as text.
+
+Let B be pictures of a batch, A their objects, Q the queries for each picture, P the places of its grid.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduct.config import record
+from transduct.data.collages import Example, SceneSource, read_scenes
+from transduct.data.files import Policy, Refused
+from transduct.data.images import Picture, read_picture, resized
+from transduct.decoding.engine import in_batches
+from transduct.errors import TransductError, missing_extra
+from transduct.evaluation.detection import MOST, Found, detection_scores
+from transduct.functional.boxes import to_centres, to_corners
+from transduct.functional.losses import set_counts
+from transduct.models.detr import Config, Detr
+from transduct.tasks.base import Report
+from transduct.tasks.model import Panel, read_weights
+from transduct.training import checkpoint as files
+
+log = logging.getLogger("transduct")
+
+
+@dataclass(frozen=True)
+class PredictConfig:
+    """The `decoding` section: the score from which a detection counts, and how many places are read together."""
+
+    threshold: float = 0.5
+    batch_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.threshold <= 1.0:
+            raise ValueError(f"threshold is {self.threshold}, must be in [0, 1]")
+        if self.batch_tokens < 1:
+            raise ValueError(f"batch_tokens is {self.batch_tokens}, must be at least 1")
+
+
+@dataclass(frozen=True)
+class Detection:
+    """An object: its label, how sure the model is, and its corners (x0, y0, x1, y1) in pixels of the picture."""
+
+    label: str
+    score: float
+    box: tuple[int, int, int, int]
+
+    def __str__(self) -> str:
+        return f"{self.label} {self.score:.2f} [{' '.join(map(str, self.box))}]"
+
+
+class Detections(list[Detection]):
+    """The objects of a picture, the surest first; as text "cat 0.98 [12 30 44 62]; ..."."""
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self))
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Where a model looked.
+
+    Attributes:
+        weights: "encoder.0.self" (H, P, P), "decoder.0.self" (H, Q, Q), "decoder.0.cross" (H, Q, P), ...
+        picture: the picture as the model saw it.
+        found: its detections and, of each, the query it came from.
+    """
+
+    weights: dict[str, Tensor]
+    picture: Picture
+    found: list[tuple[Detection, int]]
+
+    def panels(self) -> list[Panel]:
+        """Of each detection, where its query looked in each layer of the decoder, the mean over heads."""
+        panels = []
+        for detection, query in self.found:
+            for name, weights in self.weights.items():
+                if name.endswith("cross"):
+                    rows = int(weights.shape[-1] ** 0.5)
+                    looked = weights[:, query].mean(0).view(rows, rows)  # (rows, columns)
+                    panels.append(Panel(f"{detection}, {name}", looked, picture=self.picture))
+        return panels
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Scenes and the objects in them.
+
+    Attributes:
+        pictures: (B, side, side, 3) of 0 to 255.
+        labels: (A,) of all objects, picture after picture.
+        boxes: (A, 4) centre, width and height as shares of the picture's.
+        sizes: how many objects each picture holds.
+        places: (B * P,) the label of the object that each place of the grids lies in, C for none.
+        config: of the model they are for.
+    """
+
+    pictures: Tensor
+    labels: Tensor
+    boxes: Tensor
+    sizes: list[int]
+    places: Tensor
+    config: Config
+
+    @property
+    def tokens(self) -> int:
+        """Places of the grids that are read."""
+        return len(self.pictures) * self.config.places
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The loss is an average over weighted queries, over objects and over places."""
+        counts = set_counts(self.sizes, self.config.queries, self.config.no_object)
+        return {**counts, "places": float(len(self.places))}
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on a device."""
+        if device == self.pictures.device:
+            return self
+        pictures, labels, boxes, places = (
+            x.to(device, non_blocking=True) for x in (self.pictures, self.labels, self.boxes, self.places)
+        )
+        return Batch(pictures, labels, boxes, self.sizes, places, self.config)
+
+
+def make_batch(examples: Sequence[Example], config: Config) -> Batch:
+    """Scenes of `config.side` pixels as a batch."""
+    boxes = torch.from_numpy(np.concatenate([example.boxes for example in examples]))
+    return Batch(
+        torch.from_numpy(np.stack([example.picture for example in examples])),
+        torch.from_numpy(np.concatenate([example.labels for example in examples])),
+        to_centres(boxes / config.side),
+        [len(example.labels) for example in examples],
+        torch.from_numpy(np.concatenate([labels_of_places(example, config) for example in examples])),
+        config,
+    )
+
+
+def labels_of_places(example: Example, config: Config) -> np.ndarray:
+    """(P,) the label of the object that the middle of each place lies in, of several that of the last; C for none."""
+    rows = config.side // config.stride
+    grid = np.full((rows, rows), config.classes)
+    for box, label in zip(example.boxes, example.labels):
+        left, top, right, bottom = np.ceil(box / config.stride - 0.5).astype(int).clip(0)
+        grid[top:bottom, left:right] = label
+    return grid.ravel()
+
+
+@dataclass(frozen=True)
+class SceneSet:
+    """Scenes to be measured on, read when it is known what their labels may be."""
+
+    source: SceneSource
+    root: str = "."
+    broken: Policy = "stop"
+
+    def read(self, labels: Sequence[str], side: int, refused: Refused) -> list[Example]:
+        """The scenes, with the numbers of their labels.
+
+        Raises:
+            TransductError: as `read_scenes`, or a label is none of those that are known.
+        """
+        numbers = {label: number for number, label in enumerate(labels)}
+
+        def number_of(label: str) -> int:
+            if label not in numbers:
+                raise TransductError(f"unknown label '{label}'; training has: {', '.join(labels)}; mend the line")
+            return numbers[label]
+
+        return read_scenes(self.source, Path(self.root), side, number_of, refused)
+
+
+class Detector:
+    """Finds objects in pictures, with one model."""
+
+    def __init__(self, model: Any, labels: Sequence[str], decoding: PredictConfig) -> None:
+        self.model, self.labels, self.decoding = model.eval(), list(labels), decoding
+
+    @classmethod
+    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Detector":
+        """The model in a directory whose `config.json` has been read."""
+        source = str(directory / files.CONFIG)
+        model = Detr(record(Config, config.get("model"), "model", source))
+        labels, decoding = config.get("labels"), record(PredictConfig, config.get("decoding"), "decoding", source)
+        if not isinstance(labels, list) or len(labels) != model.config.classes:
+            raise TransductError(
+                f"{source}: found labels {labels!r:.60}, its model tells {model.config.classes} apart; copy it again"
+            )
+        read_weights(model, directory, device, precision)
+        return cls(model, labels, decoding)
+
+    def predict(self, inputs: Sequence[str | Path | Picture], **options: Any) -> list[Detections]:
+        """The objects in each picture.
+
+        Args:
+            inputs: files, or arrays (height, width, 3) of 0 to 255.
+            options: fields of `PredictConfig`.
+
+        Raises:
+            TransductError: a file is no picture, or an option unknown.
+        """
+        decoding = self._decoding(options)
+        pictures = [_read(each) for each in inputs]
+        found = self._found([self._square(picture) for picture in pictures], decoding)
+        return [self._detections(*each, decoding) for each in zip(found, pictures, strict=True)]
+
+    def evaluate(
+        self, data: "SceneSet | Sequence[Example]", against: "Detector | None" = None, **options: Any
+    ) -> Report:
+        """COCO's average precision, `ap` over IoU .50 to .95 and `ap50`, in percent; the threshold counts for nothing.
+
+        Args:
+            data: scenes to be read, or such as have been read for this model's labels and side.
+            against: another model; the details then hold its scores.
+            options: as for `predict`.
+
+        Raises:
+            TransductError: the data cannot be read or hold no object, or an option is unknown.
+        """
+        decoding, refused = self._decoding(options), Refused("skip")
+        if isinstance(data, SceneSet):
+            refused = Refused(data.broken)
+            scenes: Sequence[Example] = data.read(self.labels, self.side, refused)
+        else:
+            scenes = data
+        if refused.errors:
+            log.warning("left out: %s", refused.said())
+        found = self._found([scene.picture for scene in scenes], decoding)
+        whole = [Found(each.boxes * self.side, each.labels, each.scores) for each in found]
+        there = [Found(each.boxes, each.labels, np.ones(len(each.labels))) for each in scenes]
+        ours = detection_scores(whole, there, self.labels)
+        details = {**ours.details, "left_out": len(refused.errors)}
+        if against is not None:
+            details["against"] = against.evaluate(data, **options).scores
+        return Report(ours.scores, details, [self._detections(f, e.picture, decoding) for f, e in zip(found, scenes)])
+
+    @torch.inference_mode()
+    def attention(self, given: str | Path | Picture, **options: Any) -> Attention:
+        """Every attention weight for a picture, and what was found in it, at least what the model is surest of."""
+        decoding, picture = self._decoding(options), _read(given)
+        weights: list[Tensor] = []
+        logits, boxes = self._forward([self._square(picture)], weights)
+        found, queries = _answers(logits[0], boxes[0])  # the surest first, so that those kept are the first ones
+        decoding = replace(decoding, threshold=min(decoding.threshold, float(found.scores[0])))
+        named = {name: each[0].float().cpu() for name, each in zip(self.model.attention_names, weights, strict=True)}
+        return Attention(named, picture, list(zip(self._detections(found, picture, decoding), queries.tolist())))
+
+    def picture(self, given: str | Path | Picture, output: Detections) -> Picture:
+        """The picture with the boxes of `output` drawn on it, each class in a colour of its own."""
+        try:
+            from PIL import Image, ImageDraw
+        except ImportError as error:
+            raise missing_extra("Pillow", "vision") from error
+        image = Image.fromarray(_read(given))
+        draw = ImageDraw.Draw(image)
+        for detection in reversed(output):  # the surest on top
+            colour = f"hsv({360 * self.labels.index(detection.label) // len(self.labels)}, 90%, 90%)"
+            x0, y0, x1, y1 = detection.box
+            draw.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=colour, width=max(1, image.width // 200))
+            text = f"{detection.label} {detection.score:.2f}"
+            draw.rectangle(draw.textbbox((x0 + 1, y0), text), fill=colour)
+            draw.text((x0 + 1, y0), text, fill="black")
+        return np.array(image)
+
+    @property
+    def side(self) -> int:
+        """Pixels on each side of what the model is shown."""
+        side: int = self.model.config.side
+        return side
+
+    def _decoding(self, options: Mapping[str, Any]) -> PredictConfig:
+        return record(PredictConfig, {**vars(self.decoding), **options}, "decoding", "predict")
+
+    def _square(self, picture: Picture) -> Picture:
+        return resized(picture, self.side, self.side)
+
+    def _found(self, pictures: Sequence[Picture], decoding: PredictConfig) -> list[Found]:
+        """What is found in square pictures, boxes as shares of their sides."""
+        found: dict[int, Found] = {}
+        for numbers in in_batches([self.model.config.places] * len(pictures), decoding.batch_tokens):
+            logits, boxes = self._forward([pictures[number] for number in numbers])
+            for number, *each in zip(numbers, logits, boxes, strict=True):
+                found[number], _ = _answers(*each)
+        return [found[number] for number in range(len(pictures))]
+
+    @torch.inference_mode()
+    def _forward(self, pictures: Sequence[Picture], weights: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """What the last layer says of square pictures: logits (B, Q, C + 1) and boxes (B, Q, 4)."""
+        device = next(self.model.parameters()).device
+        memory, grid = self.model.encode(torch.from_numpy(np.stack(pictures)).to(device), weights)
+        logits, boxes = self.model.decode(memory, grid, weights)
+        return logits[-1].cpu(), boxes[-1].cpu()
+
+    def _detections(self, found: Found, picture: Picture, decoding: PredictConfig) -> Detections:
+        height, width = picture.shape[:2]
+        size = np.array([width, height, width, height])
+        kept = found.scores >= decoding.threshold
+        corners = np.rint(found.boxes[kept] * size).astype(int).tolist()
+        each = zip(found.labels[kept].tolist(), found.scores[kept].tolist(), corners, strict=True)
+        return Detections(Detection(self.labels[label], round(score, 4), tuple(box)) for label, score, box in each)
+
+
+def _read(given: str | Path | Picture) -> Picture:
+    return given if isinstance(given, np.ndarray) else read_picture(Path(given), str(given))
+
+
+def _answers(logits: Tensor, boxes: Tensor) -> tuple[Found, np.ndarray]:
+    """The `MOST` surest pairs of a query and a class of a picture, (Q, C + 1) and (Q, 4), and the query of each."""
+    scores = logits.softmax(-1)[:, :-1]  # (Q, C)
+    best = scores.flatten().sort(descending=True, stable=True)
+    values, places = best.values[:MOST].numpy(), best.indices[:MOST].numpy()
+    queries, labels = places // scores.shape[1], places % scores.shape[1]
+    return Found(to_corners(boxes).clamp(0, 1).numpy()[queries], labels, values), queries

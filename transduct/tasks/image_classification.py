@@ -1,0 +1,350 @@
+"""Image classification: a label for a picture, by a ViT (Dosovitskiy et al. 2021).
+
+Let B be pictures, P the patches of each.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduct.config import Recipe, record
+from transduct.data.augmentation import Augmentation, augmented, mixed
+from transduct.data.batching import Indices, plan
+from transduct.data.batching import load as load_batches
+from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
+from transduct.data.files import Policy, Refused, pack
+from transduct.data.images import ImageSource, fitted, read_labelled
+from transduct.errors import TransductError
+from transduct.functional.losses import label_smoothed_cross_entropy
+from transduct.models.vit import SIZES, Config, ViT
+from transduct.tasks.base import Notify, Report
+from transduct.tasks.classifier import PredictConfig
+from transduct.tasks.model import Family, ModelSection, card, files_said, write_model
+from transduct.tasks.picture_classifier import About, HeldOut, Labelled, PictureClassifier, rows_of
+from transduct.training.trainer import Terms, TrainingConfig
+
+ABOUT = "pictures.json"
+CHUNK = 1024  # pictures that are written together
+FAMILIES = {"vit": Family(Config, SIZES, ViT)}
+DERIVED = {"image_size": "data.size", "labels": "data.train"}  # of the model, and what says it
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The `data` section of a recipe for image classification.
+
+    Attributes:
+        size: pixels on each side; of other pictures the middle square is taken, at that size.
+        hold_out: without `valid`, the share of the training pictures that is kept apart, by their names.
+        broken: whether training stops at a picture that cannot be read or has no label, or goes on without it.
+    """
+
+    train: list[ImageSource]
+    valid: ImageSource | None = None
+    test: ImageSource | None = None
+    root: str = "."
+    size: int = 224
+    hold_out: float = 0.0
+    broken: Policy = "stop"
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise ValueError("train is empty; name at least one corpus")
+        if self.size < 1:
+            raise ValueError(f"size is {self.size}, must be at least 1")
+        if not 0.0 <= self.hold_out < 1.0:
+            raise ValueError(f"hold_out is {self.hold_out}, must be in [0, 1)")
+        if self.hold_out and self.valid:
+            raise ValueError("hold_out and valid are both set; pictures are held out where valid names none")
+        if self.workers < 0:
+            raise ValueError(f"workers is {self.workers}, must be at least 0")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pictures and their labels.
+
+    Attributes:
+        pictures: (B, height, width, 3) of 0 to 255.
+        labels, others: (B,) the label of each, and of what is mixed into it.
+        shares: (B,) how much of each is its own.
+        patches: P.
+    """
+
+    pictures: Tensor
+    labels: Tensor
+    others: Tensor
+    shares: Tensor
+    patches: int
+
+    @property
+    def tokens(self) -> int:
+        """Patches that are read."""
+        return len(self.pictures) * self.patches
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The loss is an average over pictures."""
+        return {"labels": float(len(self.pictures))}
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on a device."""
+        if device == self.pictures.device:
+            return self
+        pictures, labels, others, shares = (
+            x.to(device, non_blocking=True) for x in (self.pictures, self.labels, self.others, self.shares)
+        )
+        return Batch(pictures, labels, others, shares, self.patches)
+
+
+@dataclass(frozen=True)
+class MakeBatch:
+    """Example numbers to a batch, by nothing but (seed, epoch, example), in this process or in a loader's worker.
+
+    Attributes:
+        trained: how many rows are for training; from these come the pictures that are mixed in.
+    """
+
+    corpus: Corpus
+    trained: int
+    size: int
+    patches: int
+    how: Augmentation
+    seed: int
+    epoch: int
+
+    def __call__(self, numbers: Indices) -> Batch:
+        generators = [Random(f"{self.seed}/{self.epoch}/{number}") for number in numbers.tolist()]
+        pictures, labels = rows_of(self.corpus, numbers, self.size)
+        changed = [augmented(*each) for each in zip(pictures, [self.how] * len(pictures), generators)]
+        others, shares = labels.copy(), np.ones(len(labels), np.float32)
+        chosen = [i for i, random in enumerate(generators) if self.how.mix and random.random() < self.how.mix]
+        partners = np.array([generators[i].randrange(self.trained) for i in chosen], np.int64)
+        for i, other, label in zip(chosen, *rows_of(self.corpus, partners, self.size), strict=True):
+            changed[i], shares[i] = mixed(changed[i], augmented(other, self.how, generators[i]), generators[i])
+            others[i] = label
+        columns = np.stack(changed), labels, others, shares
+        stacked, own, second, parts = map(torch.from_numpy, columns)
+        return Batch(stacked, own, second, parts, self.patches)
+
+
+class Rows:
+    """The pictures of training as rows of packed pixels and label, read as a stream, and after them what is held out.
+
+    `weights` says how often an epoch shows the rows from start to stop: what is held out never. `labels` are in the
+    order of their first picture.
+    """
+
+    def __init__(self, data: DataConfig) -> None:
+        self.data, self.refused = data, Refused(data.broken)
+        self.weights: list[tuple[int, int, float]] = []
+        self.labels: dict[str, int] = {}
+        self._held: list[tuple[str, np.ndarray, str]] = []
+        self._sums, self._pixels = np.zeros((2, 3)), 0  # of the colours and of their squares
+
+    def chunks(self) -> Iterator[list[Ragged]]:
+        """The columns of the rows."""
+        stop = 0
+        for source in self.data.train:
+            start = stop
+            for chunk in _chunks(self._trained(source)):
+                stop += len(chunk[0][1])
+                yield chunk
+            self.weights.append((start, stop, source.weight))
+        for name, _, label in self._held:
+            if label not in self.labels:
+                raise TransductError(f"{name}: held out, but no other picture has its label '{label}'; lower hold_out")
+        yield from _chunks((words, self.labels[label]) for _, words, label in self._held)
+        self.weights.append((stop, stop + len(self._held), 0.0))
+
+    def about(self) -> About:
+        """What the pictures of training have in common."""
+        mean, square = self._sums / self._pixels / [[255.0], [255.0**2]]
+        deviation = (square - mean**2).clip(1e-6) ** 0.5  # of one colour all over there would be none
+        return About(list(self.labels), mean.round(4).tolist(), deviation.round(4).tolist())
+
+    def _trained(self, source: ImageSource) -> Iterator[tuple[np.ndarray, int]]:
+        for name, picture, label in read_labelled(source, Path(self.data.root), self.refused):
+            square = fitted(picture, self.data.size)
+            if share(name) < self.data.hold_out:
+                self._held.append((f"{source.images}: {name}", pack(square), label))
+                continue
+            colours = square.reshape(-1, 3).T.astype(np.float64)  # (3, pixels)
+            self._sums += colours.sum(1), np.einsum("cp,cp->c", colours, colours)
+            self._pixels += self.data.size**2
+            yield pack(square), self.labels.setdefault(label, len(self.labels))
+
+
+def _chunks(rows: Iterator[tuple[np.ndarray, int]]) -> Iterator[list[Ragged]]:
+    while chunk := list(islice(rows, CHUNK)):
+        words = [words for words, _ in chunk]
+        lengths = np.fromiter(map(len, words), np.int64)
+        yield [(np.concatenate(words), lengths), (np.array([i for _, i in chunk], np.int32), np.ones_like(lengths))]
+
+
+def share(name: str) -> float:
+    """A number from 0 to 1 that a name has by lot, whatever else there is."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) / 2**64
+
+
+def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
+    """The pictures of training, decoded and of one size, as a corpus, and in its folder what is known of them.
+
+    Raises:
+        TransductError: an archive or a picture cannot be read, all labels are one, nothing is left.
+    """
+
+    def fill(folder: Path) -> dict[str, Any]:
+        rows = Rows(data)
+        manifest = write_rows(folder, 2, rows.chunks())
+        said = files_said([name for source in data.train for name in source.files()], rows.refused.dropped)
+        if not rows.labels:
+            raise TransductError(f"no picture is left to train on {said}; check data.train and data.hold_out")
+        if len(rows.labels) == 1:
+            [label] = rows.labels
+            raise TransductError(f"found one label to train on ('{label}'), expected at least 2; check data.train")
+        (folder / ABOUT).write_text(json.dumps(asdict(rows.about()), ensure_ascii=False), encoding="utf-8")
+        trained = rows.weights[-1][0]
+        notify(f"corpus prepared: {trained:,} pictures of {len(rows.labels)} labels {said}")
+        if rows.refused.errors:
+            notify(f"left out: {rows.refused.said()}")
+        if trained < manifest["rows"]:
+            notify(f"held out: {manifest['rows'] - trained:,} pictures")
+        return manifest | {"weights": rows.weights, "dropped": rows.refused.dropped}
+
+    return build(directory, inputs_of(data, {}, apart=("augmentation",)), fill, notify)
+
+
+class ImageClassificationTask:
+    """The five verbs of image classification, for one recipe in one run directory."""
+
+    def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
+        self.directory, self.notify = directory, notify
+        self.data = record(DataConfig, recipe.data, "data")
+        self.training = record(TrainingConfig, recipe.training, "training")
+        self.decoding = record(PredictConfig, recipe.decoding, "decoding")
+        self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
+        for name in recipe.tokenizer:
+            raise TransductError(f"recipe: unknown key 'tokenizer.{name}'; pictures have no tokens: remove it")
+        config = self._config(2)  # what is impossible fails here, before anything is written
+        self.patches: int = config.grid**2
+        self.recipe = replace(
+            recipe,
+            data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
+            model=self.model.resolved(config),
+            training=asdict(self.training),
+            decoding=asdict(self.decoding),
+        )
+        self.corpus: Corpus
+        self.about: About
+
+    def prepare(self) -> None:
+        """Prepare the corpus if it is not there as it should be.
+
+        The pictures to validate and to test on are gone through once, so that a mistake in them is found before hours
+        of work.
+        """
+        self.corpus = prepare(self.data, self.directory / "corpus", self.notify)
+        held = (self.corpus.directory / ABOUT).read_text(encoding="utf-8")
+        self.about = record(About, json.loads(held), "pictures", ABOUT)
+        for source in filter(None, (self.data.valid, self.data.test)):
+            refused = Refused(self.data.broken)
+            for _ in self._labelled(source).read(self.about.labels, refused):
+                pass
+            if refused.errors:
+                self.notify(f"left out: {refused.said()}")
+
+    def _labelled(self, source: ImageSource) -> Labelled:
+        return Labelled(source, self.data.root, self.data.broken)
+
+    def build_model(self) -> ViT:
+        """The model of the recipe for the labels, begun from another's weights if it says so."""
+        model: ViT = self.model.build(self._config(len(self.about.labels)), self.notify)
+        return model
+
+    def _config(self, labels: int) -> Any:
+        return self.model.config(image_size=self.data.size, labels=labels)
+
+    @property
+    def _trained(self) -> int:
+        """How many rows of the corpus are trained on; the rest is held out."""
+        return self.corpus.weights[-1][0]
+
+    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
+        """This rank's batches of an epoch of the training corpus, from number `start` on."""
+        if split != "train":
+            raise TransductError(f"unknown split '{split}'; image classification has batches of 'train'")
+        data, config = self.data, self.training
+        lengths = np.broadcast_to(self.patches, (len(self.corpus), 1))
+        order = plan(lengths, config.seed, epoch, config.batch_tokens, self.corpus.weights)
+        make = MakeBatch(self.corpus, self._trained, data.size, self.patches, data.augmentation, config.seed, epoch)
+        return load_batches(order, make, start, rank, world, data.workers)
+
+    def loss(self, model: ViT, batch: Batch) -> Terms:
+        """Label-smoothed cross-entropy, summed over pictures; of a mixed one, of both its labels by their shares."""
+        scores = model.classify(*model.encode(self.about.read(batch.pictures))).float()
+        own, other = (
+            label_smoothed_cross_entropy(scores, labels, self.training.label_smoothing)
+            for labels in (batch.labels, batch.others)
+        )
+        loss = batch.shares * own + (1.0 - batch.shares) * other  # (B,)
+        return {"labels": (loss.sum(), batch.counts["labels"], 1.0)}
+
+    def evaluate(self, model: ViT, data: Labelled | HeldOut | None = None) -> Report:
+        """Scores on `data`, or on the validation set."""
+        if data is None and self.data.valid:
+            data = self._labelled(self.data.valid)
+        if data is None and self._trained < len(self.corpus):
+            data = self._held_out()
+        return Report({}) if data is None else self._in_use(model).evaluate(data)
+
+    def _held_out(self) -> HeldOut:
+        return HeldOut(self.corpus, self._trained, self.data.size)
+
+    def predict(self, model: ViT, inputs: Sequence[Any]) -> list[str]:
+        """The label of each picture."""
+        return self._in_use(model).predict(inputs)
+
+    def _in_use(self, model: ViT) -> PictureClassifier:
+        return PictureClassifier(model, self.about, self.decoding)
+
+    def save(self, model: ViT, directory: Path, log: Mapping[str, Any]) -> None:
+        """Write the model directory, with the scores of the final weights on its card."""
+        names = [name for source in self.data.train for name in source.files()]
+        made_of = f"{self._trained:,} pictures {files_said(names, self.corpus.dropped)}"
+        about = card("Picture classifier", made_of, self.training, self.evaluate(model).scores, log)
+        settings = {"pictures": asdict(self.about), "decoding": asdict(self.decoding)}
+        write_model(directory, "image_classification", model, settings, [], about)
+
+
+def create(recipe: Recipe, directory: Path, notify: Notify) -> ImageClassificationTask:
+    """The task of a recipe."""
+    return ImageClassificationTask(recipe, directory, notify)
+
+
+def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> PictureClassifier:
+    """The classifier in a model directory."""
+    return PictureClassifier.load(directory, config, device, precision)
+
+
+def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Labelled:
+    """Pictures and labels: a folder or archive (source) with a file of labels (reference), or the recipe's test set."""
+    if "source" in files_given:
+        return Labelled(ImageSource(files_given["source"], files_given.get("reference")), ".")
+    if files_given:
+        raise TransductError("--reference holds the labels of --source; give both")
+    data = None if recipe is None else record(DataConfig, recipe.data, "data")
+    if data is None or data.test is None:
+        raise TransductError("the model's recipe names no test set; give --source, with a folder for each label")
+    return Labelled(data.test, data.root, data.broken)

@@ -1,0 +1,244 @@
+"""Image codes: pictures to a discrete VAE that keeps each as a small grid of codes, for a decoder to write.
+
+Let B be pictures, P the places of a picture's grid of codes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduct.config import Recipe, record
+from transduct.data.batching import Indices, plan
+from transduct.data.batching import load as load_batches
+from transduct.data.corpus import Corpus, Ragged, inputs_of
+from transduct.data.files import pack, unpack
+from transduct.data.images import Picture, fitted, read_picture
+from transduct.data.pictures import Examples, PicturesConfig, examples_given, prepare, ragged, read_examples
+from transduct.data.scenes import COLOURS
+from transduct.errors import TransductError
+from transduct.evaluation.scenes import attribute_scores
+from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
+from transduct.tasks.base import Notify, Report
+from transduct.tasks.model import Family, ModelSection, card, files_said, read_weights, write_model
+from transduct.tasks.painter import (
+    SHOWN,
+    Drawn,
+    as_tensor,
+    code_scores,
+    codes_of,
+    pictures_of,
+    pillow,
+    save_sheet,
+    sheet,
+)
+from transduct.training import checkpoint as files
+from transduct.training.trainer import Terms, TrainingConfig
+
+FAMILIES = {"discrete_vae": Family(CodesConfig, CODES_SIZES, DiscreteVAE)}
+DERIVED = {"picture_size": "data.size"}  # of the model, and what says it
+TEMPERATURES = 1.0, 1 / 16  # of the Gumbel-softmax in the first epoch and in the last (Ramesh et al. 2021)
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The `decoding` section, and the options of `predict`: there are none."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pictures (B, height, width, 3) of 0 to 255, of `places` codes each, and the temperature these are drawn at."""
+
+    pictures: Tensor
+    places: int
+    temperature: float
+
+    @property
+    def tokens(self) -> int:
+        """Codes that are made."""
+        return len(self.pictures) * self.places
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """Error and what the quantiser adds are sums over a picture (van den Oord et al. 2017, equation 3); both are
+        averaged over its colours."""
+        return dict.fromkeys(("pixels", "codes"), float(self.pictures.numel()))
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on a device."""
+        return replace(self, pictures=self.pictures.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True)
+class MakeBatch:
+    """Numbers of pictures to a batch."""
+
+    corpus: Corpus
+    size: int
+    places: int
+    temperature: float
+
+    def __call__(self, numbers: Indices) -> Batch:
+        words, _ = self.corpus.columns(numbers)[0]
+        shape = (len(numbers), self.size, self.size, 3)
+        return Batch(torch.from_numpy(unpack(words, int(np.prod(shape))).reshape(shape)), self.places, self.temperature)
+
+
+class ImageCodes:
+    """Turns pictures to codes and back, with one model."""
+
+    def __init__(self, model: DiscreteVAE) -> None:
+        self.model = model.eval()
+
+    def predict(self, inputs: Sequence[str | Path | Picture], **options: Any) -> list[Drawn]:
+        """What the codes of each picture, a file or its pixels, keep of it.
+
+        Raises:
+            TransductError: a file is no picture, or there is an option.
+        """
+        record(NoOptions, options, "decoding", "predict")
+        # one by one, so that a picture's answer is the same alone and in any batch
+        return [Drawn(self._remade(self._read(given)[None])[0]) for given in inputs]
+
+    def picture(self, given: str | Path | Picture, output: Drawn) -> Picture:
+        """The picture as it was read above what its codes keep of it."""
+        return np.concatenate((self._read(given), output.pixels))
+
+    def evaluate(self, data: Examples, against: "ImageCodes | None" = None, **options: Any) -> Report:
+        """How well codes keep pictures and how many are in use (see `code_scores`), and of generated scenes the
+        percentage that still show what they showed, `attributes_right`.
+
+        Args:
+            against: another model, whose scores the details then hold.
+        """
+        record(NoOptions, options, "decoding", "evaluate")
+        pictures = data.fitted(self.model.config.picture_size)
+        codes = codes_of(self.model, pictures)
+        remade = pictures_of(self.model, codes)
+        scores = code_scores(self.model, pictures, codes, remade)
+        details: dict[str, Any] = {"pictures": len(codes)}
+        if data.generated == "scenes":
+            found = attribute_scores(data.captions, list(remade), COLOURS)
+            scores, details = scores | found.scores, details | found.details
+        if against is not None:
+            details["against"] = against.evaluate(data).scores
+        return Report(scores, details, [Drawn(picture) for picture in remade])
+
+    def grid(self, pictures: Sequence[Picture]) -> Picture:
+        """Pictures, each above what its codes keep of it, on one page."""
+        shown = np.stack([self._read(picture) for picture in pictures[:SHOWN]])
+        return sheet(list(zip(shown, self._remade(shown))))
+
+    def _remade(self, pictures: np.ndarray) -> np.ndarray:
+        return pictures_of(self.model, codes_of(self.model, pictures))
+
+    def _read(self, given: str | Path | Picture) -> Picture:
+        pixels = given if isinstance(given, np.ndarray) else read_picture(Path(given), str(given))
+        return fitted(pixels, self.model.config.picture_size)
+
+
+class ImageCodesTask:
+    """Learns codes for pictures; see `tasks.base.Task`."""
+
+    def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
+        self.directory, self.notify = directory, notify
+        self.data = record(PicturesConfig, recipe.data, "data")
+        self.training = record(TrainingConfig, recipe.training, "training")
+        record(NoOptions, recipe.tokenizer, "tokenizer")  # codes are made without a text
+        record(NoOptions, recipe.decoding, "decoding")
+        self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
+        self.config: CodesConfig = self.model.config(picture_size=self.data.size)
+        self.recipe = replace(
+            recipe,
+            data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
+            model=self.model.resolved(self.config),
+            training=asdict(self.training),
+        )
+        self.corpus: Corpus
+        self._validation: Examples | None = None
+
+    def prepare(self) -> None:
+        """Read what is short, and prepare the corpus.
+
+        Raises:
+            TransductError: a file is missing or broken, or Pillow is.
+        """
+        pillow()
+        if self.data.valid is not None:
+            self._validation = read_examples(self.data.valid, self.data, False, self.notify)
+        inputs = inputs_of(self.data, {})
+        self.corpus = prepare(self.data, False, _packed, inputs, self.directory / "corpus", self.notify)
+
+    def build_model(self) -> DiscreteVAE:
+        """The model of the recipe, begun from another's weights if it says so."""
+        model: DiscreteVAE = self.model.build(self.config, self.notify)
+        return model
+
+    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
+        """This rank's batches of an epoch, from number `start` on."""
+        if split != "train":
+            raise TransductError(f"unknown split '{split}'; image codes have batches of 'train'")
+        config, data, places = self.training, self.data, self.config.places
+        order = plan(
+            np.full((len(self.corpus), 1), places), config.seed, epoch, config.batch_tokens, self.corpus.weights
+        )
+        make = MakeBatch(self.corpus, data.size, places, self._temperature(epoch, len(order) // world))
+        return load_batches(order, make, start, rank, world, data.workers)
+
+    def _temperature(self, epoch: int, batches: int) -> float:
+        """The temperature of an epoch: it falls by the same factor from each to the next."""
+        first, last = TEMPERATURES
+        epochs = self.training.steps * self.training.accumulate / max(1, batches)
+        return first * (last / first) ** min(1.0, epoch / max(1.0, epochs - 1.0))
+
+    def loss(self, model: DiscreteVAE, batch: Batch) -> Terms:
+        """The squared error of colours of -1 to 1, and what the quantiser adds."""
+        pictures = as_tensor(batch.pictures)
+        remade, _, penalty = model(pictures, batch.temperature)
+        error = (remade.float() - pictures).square().sum()
+        return {"pixels": (error, batch.counts["pixels"], 1.0), "codes": (penalty, batch.counts["codes"], 1.0)}
+
+    def evaluate(self, model: DiscreteVAE, data: Examples | None = None) -> Report:
+        """Scores on `data` or on the validation set."""
+        data = data or self._validation
+        return Report({}) if data is None else ImageCodes(model).evaluate(data)
+
+    def predict(self, model: DiscreteVAE, inputs: Sequence[Any]) -> list[Drawn]:
+        """What the codes of each picture keep of it."""
+        return ImageCodes(model).predict(inputs)
+
+    def save(self, model: DiscreteVAE, directory: Path, log: Mapping[str, Any]) -> None:
+        """Write the model directory, with the scores of the final weights on its card and a sheet of pictures."""
+        names = [name for source in self.data.train for name in source.files()]
+        made_of = f"{len(self.corpus):,} pictures {files_said(names, self.corpus.dropped)}"
+        about = card("Image codes", made_of, self.training, self.evaluate(model).scores, log)
+        beside: list[Path] = []
+        if self._validation is not None:
+            beside.append(save_sheet(ImageCodes(model).grid(self._validation.pictures), self.directory))
+        write_model(directory, "image_codes", model, {}, beside, about)
+
+
+def _packed(captions: Sequence[str], pictures: np.ndarray) -> list[Ragged]:  # noqa: ARG001 (none is needed)
+    return [ragged([pack(picture) for picture in pictures])]
+
+
+def create(recipe: Recipe, directory: Path, notify: Notify) -> ImageCodesTask:
+    """The task of a recipe."""
+    return ImageCodesTask(recipe, directory, notify)
+
+
+def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> ImageCodes:
+    """The model in a model directory."""
+    model = DiscreteVAE(record(CodesConfig, config.get("model"), "model", str(directory / files.CONFIG)))
+    read_weights(model, directory, device, precision)
+    return ImageCodes(model)
+
+
+def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples:
+    """The pictures in the folder or archive given as `source`, or the test set of the recipe."""
+    data = None if recipe is None else record(PicturesConfig, recipe.data, "data")
+    return examples_given(files_given, data, captioned=False)

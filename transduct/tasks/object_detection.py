@@ -1,0 +1,246 @@
+"""Object detection: a picture in, boxes with labels out, by a DETR (Carion et al. 2020)."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from transduct.config import Recipe, record
+from transduct.data.batching import Indices, plan
+from transduct.data.batching import load as load_batches
+from transduct.data.collages import Collage, Example, Scenes, SceneSource, packed, read_examples
+from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
+from transduct.data.files import Policy, Refused
+from transduct.errors import TransductError, missing_extra
+from transduct.functional.losses import SET_WEIGHTS, set_losses
+from transduct.models.detr import SIZES, Config, Detr
+from transduct.tasks.base import Notify, Report
+from transduct.tasks.detector import Batch, Detections, Detector, PredictConfig, SceneSet, make_batch
+from transduct.tasks.model import Family, ModelSection, card, files_said, write_model
+from transduct.training.trainer import Terms, TrainingConfig
+
+LABELS = "labels.json"
+CHUNK = 1024  # pictures that are written together
+FAMILIES = {"detr": Family(Config, SIZES, Detr)}
+DERIVED = {"classes": "data.train", "side": "data.side"}  # of the model, and what says it
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The `data` section of a recipe for object detection.
+
+    Attributes:
+        side: height and width that every picture is given.
+        flip: whether a scene of training may come as its mirror image.
+        broken: whether training stops at a picture or a line that is broken, or goes on without it.
+    """
+
+    train: list[SceneSource]
+    valid: SceneSource | None = None
+    test: SceneSource | None = None
+    root: str = "."
+    side: int = 96
+    flip: bool = True
+    broken: Policy = "stop"
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise ValueError("train is empty; name at least one corpus")
+        if self.side < 1:
+            raise ValueError(f"side is {self.side}, must be at least 1")
+        for source in [*self.train, *filter(None, (self.valid, self.test))]:
+            if source.collage and source.collage.sizes[0] > self.side:
+                raise ValueError(f"sizes is {source.collage.sizes}, but a canvas has {self.side} pixels on a side")
+        if self.workers < 0:
+            raise ValueError(f"workers is {self.workers}, must be at least 0")
+
+
+@dataclass(frozen=True)
+class MakeBatch:
+    """Scene numbers to a batch, by nothing but (seed, epoch, scene), in this process or in a loader's worker."""
+
+    scenes: Scenes
+    config: Config
+    epoch: int
+
+    def __call__(self, numbers: Indices) -> Batch:
+        return make_batch([self.scenes.scene(number, self.epoch) for number in numbers.tolist()], self.config)
+
+
+def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
+    """The training pictures, decoded, as a corpus, and in its folder the labels in the order they were met.
+
+    Raises:
+        TransductError: a file cannot be read, or nothing is left.
+    """
+
+    def fill(folder: Path) -> dict[str, Any]:
+        labels: dict[str, int] = {}
+        refused, weights = Refused(data.broken), []
+
+        def rows() -> Iterator[list[Ragged]]:
+            start = 0
+            for source in data.train:
+                stop = start
+                examples = read_examples(
+                    source, Path(data.root), data.side, lambda label: labels.setdefault(label, len(labels)), refused
+                )
+                while chunk := [packed(example) for example in islice(examples, CHUNK)]:
+                    stop += len(chunk)
+                    yield [_ragged(column) for column in zip(*chunk, strict=True)]
+                weights.append((start, stop, 1.0))
+                start = stop
+
+        manifest = write_rows(folder, 3, rows())
+        names = [name for source in data.train for name in source.files()]
+        if refused.errors:
+            notify(f"left out: {refused.said()}")
+        if not labels or any(start == stop for start, stop, _ in weights):
+            raise TransductError(f"found no object to train on {files_said(names, refused.dropped)}; check data.train")
+        (folder / LABELS).write_text(json.dumps([*labels], ensure_ascii=False), encoding="utf-8")
+        notify(f"corpus prepared: {manifest['rows']:,} pictures {files_said(names, refused.dropped)}")
+        return manifest | {"weights": weights, "dropped": refused.dropped}
+
+    photographs = [  # how they are pasted is of no matter here
+        replace(each, collage=each.collage and Collage(photographs=each.collage.photographs)) for each in data.train
+    ]
+    return build(directory, inputs_of(replace(data, train=photographs), {}, apart=("flip",)), fill, notify)
+
+
+def _ragged(arrays: Sequence[np.ndarray]) -> Ragged:
+    return np.concatenate(arrays), np.array([len(array) for array in arrays], np.int64)
+
+
+class ObjectDetectionTask:
+    """The five verbs of object detection, for one recipe in one run directory."""
+
+    def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
+        try:
+            import scipy.optimize  # noqa: F401  the loss matches boxes with it
+        except ImportError as error:
+            raise missing_extra("SciPy", "vision") from error
+        self.directory, self.notify = directory, notify
+        self.data = record(DataConfig, recipe.data, "data")
+        self.training = record(TrainingConfig, recipe.training, "training")
+        self.decoding = record(PredictConfig, recipe.decoding, "decoding")
+        self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
+        if recipe.tokenizer:
+            raise TransductError("recipe: a detector reads no text; leave the section tokenizer out")
+        config = self._config(1)  # what is impossible fails here, before anything is written
+        self.recipe = replace(
+            recipe,
+            data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
+            model=self.model.resolved(config),
+            training=asdict(self.training),
+            decoding=asdict(self.decoding),
+        )
+        self.corpus: Corpus
+        self.labels: list[str]
+        self._validation: list[Example] | None = None
+
+    def prepare(self) -> None:
+        """Prepare the corpus if it is not there as it should be, and read what is measured on."""
+        data = self.data
+        self.corpus = prepare(data, self.directory / "corpus", self.notify)
+        self.labels = json.loads((self.corpus.directory / LABELS).read_text(encoding="utf-8"))
+        if data.valid is not None:
+            refused = Refused(data.broken)
+            self._validation = SceneSet(data.valid, data.root).read(self.labels, data.side, refused)
+            if refused.errors:
+                self.notify(f"validation, left out: {refused.said()}")
+
+    def build_model(self) -> Detr:
+        """The model of the recipe for the labels, begun from another's weights if it says so."""
+        model: Detr = self.model.build(self._config(len(self.labels)), self.notify)
+        return model
+
+    def _config(self, classes: int) -> Any:
+        return self.model.config(classes=classes, side=self.data.side)
+
+    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
+        """This rank's batches of an epoch of the training scenes, from number `start` on."""
+        if split != "train":
+            raise TransductError(f"unknown split '{split}'; object detection has batches of 'train'")
+        data, seed, config = self.data, self.training.seed, self._config(len(self.labels))
+        scenes = Scenes(self.corpus, data.train, data.side, seed, data.flip)
+        lengths = np.full((len(scenes), 1), config.places)
+        order = plan(lengths, seed, epoch, self.training.batch_tokens)
+        return load_batches(order, MakeBatch(scenes, config, epoch), start, rank, world, data.workers)
+
+    def loss(self, model: Detr, batch: Batch) -> Terms:
+        """DETR's set losses, the same for what each layer of the decoder finds, added up; and the labels of all places.
+
+        The latter teach the backbone what things look like from the first step, while queries still contend for them.
+        """
+        memory, grid = model.encode(batch.pictures)
+        logits, boxes = model.decode(memory, grid)  # (layers, B, Q, ...)
+        layers = len(logits)
+        sums = set_losses(
+            logits.flatten(0, 1),
+            boxes.flatten(0, 1),
+            batch.labels.repeat(layers),
+            batch.boxes.repeat(layers, 1),
+            batch.sizes * layers,
+            batch.config.no_object,
+        )
+        sums["places"] = F.cross_entropy(model.places(memory).float(), batch.places, reduction="sum")
+        return {name: (sums[name], count, SET_WEIGHTS.get(name, 1.0)) for name, count in batch.counts.items()}
+
+    def evaluate(self, model: Detr, data: Sequence[Example] | None = None) -> Report:
+        """`ap` and `ap50` on `data`, or on the validation set, and a few samples."""
+        data = data or self._validation
+        if data is None:
+            return Report({})
+        report = self._in_use(model).evaluate(data)
+        shown = range(0, len(data), max(1, len(data) // 3))
+        samples = [(f"scene {i}", str(report.outputs[i]), self._said(data[i])) for i in list(shown)[:3]]
+        return replace(report, details={**report.details, "samples": samples})
+
+    def _said(self, scene: Example) -> str:
+        """What is there, as a detector says it."""
+        objects = zip(scene.labels.tolist(), np.rint(scene.boxes).astype(int).tolist())
+        return "; ".join(f"{self.labels[label]} [{' '.join(map(str, box))}]" for label, box in objects)
+
+    def predict(self, model: Detr, inputs: Sequence[Any]) -> list[Detections]:
+        """The objects in each picture."""
+        return self._in_use(model).predict(inputs)
+
+    def _in_use(self, model: Detr) -> Detector:
+        return Detector(model, self.labels, self.decoding)
+
+    def save(self, model: Detr, directory: Path, log: Mapping[str, Any]) -> None:
+        """Write the model directory, with the scores of the final weights on its card."""
+        names = [name for source in self.data.train for name in source.files()]
+        made_of = f"{len(self.corpus):,} pictures {files_said(names, self.corpus.dropped)}"
+        about = card("Object detector", made_of, self.training, self.evaluate(model).scores, log)
+        settings = {"labels": self.labels, "decoding": asdict(self.decoding)}
+        write_model(directory, "object_detection", model, settings, [], about)
+
+
+def create(recipe: Recipe, directory: Path, notify: Notify) -> ObjectDetectionTask:
+    """The task of a recipe."""
+    return ObjectDetectionTask(recipe, directory, notify)
+
+
+def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> Detector:
+    """The detector in a model directory."""
+    return Detector.load(directory, config, device, precision)
+
+
+def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> SceneSet:
+    """Pictures and their boxes, a folder or archive (source) and a file (reference), or the recipe's test set."""
+    if files_given.keys() == {"source", "reference"}:
+        return SceneSet(SceneSource(files_given["source"], files_given["reference"]))
+    if files_given:
+        raise TransductError("--source, pictures, and --reference, their boxes, belong together; give both")
+    data = None if recipe is None else record(DataConfig, recipe.data, "data")
+    if data is None or data.test is None:
+        raise TransductError("the model's recipe names no test set; give --source and --reference")
+    return SceneSet(data.test, data.root, data.broken)

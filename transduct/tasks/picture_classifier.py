@@ -1,0 +1,218 @@
+"""A trained picture classifier in use: pictures in, labels out, with probabilities and attention.
+
+Let B be pictures, S the tokens of each (its patches, and the class token before them if there is one), H heads.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduct.config import record
+from transduct.data.batching import Indices
+from transduct.data.corpus import Corpus
+from transduct.data.files import Policy, Refused, unpack
+from transduct.data.images import ImageSource, Picture, fitted, read_labelled, read_picture
+from transduct.errors import TransductError
+from transduct.evaluation.classification import label_scores, mcnemar
+from transduct.models.vit import Config, ViT
+from transduct.tasks.base import Report
+from transduct.tasks.classifier import PredictConfig
+from transduct.tasks.model import Panel, read_weights
+from transduct.training import checkpoint as files
+
+CHUNK = 1024  # pictures that are scored together
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of the training pictures: their labels in order of the ids, their colours' mean and deviation."""
+
+    labels: list[str]
+    mean: list[float]
+    deviation: list[float]
+
+    def read(self, pictures: Tensor) -> Tensor:
+        """What a model is given of pictures: (B, height, width, 3) of 0 to 255 -> (B, 3, height, width), normalised."""
+        mean, deviation = (torch.tensor(x, device=pictures.device) for x in (self.mean, self.deviation))
+        return ((pictures / 255.0 - mean) / deviation).movedim(3, 1)  # (B, 3, height, width)
+
+
+def rows_of(corpus: Corpus, numbers: Indices, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures of a corpus (n, size, size, 3), and their labels (n,)."""
+    (words, _), (labels, _) = corpus.columns(numbers)
+    kept = size * size * 3
+    held = unpack(words, 4 * len(words)).reshape(len(numbers), kept + -kept % 4)
+    return held[:, :kept].reshape(-1, size, size, 3), labels
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Pictures with their labels, read anew each time they are gone through."""
+
+    source: ImageSource
+    root: str
+    broken: Policy = "stop"
+
+    def read(self, known: Sequence[str], refused: Refused) -> Iterator[tuple[Picture, str]]:
+        """Each picture and its label.
+
+        Raises:
+            TransductError: as `read_labelled`, or a label is none of those that are known.
+        """
+        labels = set(known)
+        for name, picture, label in read_labelled(self.source, Path(self.root), refused):
+            if label not in labels:
+                place, remedy = f"{self.source.images}: {name}", "mend it, or train on pictures that have it"
+                raise TransductError(f"{place}: unknown label '{label}'; training has: {', '.join(known)}; {remedy}")
+            yield picture, label
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The last rows of a corpus, from `start` on, which training never sees."""
+
+    corpus: Corpus
+    start: int
+    size: int
+    broken: Policy = "stop"
+
+    def read(self, known: Sequence[str], refused: Refused) -> Iterator[tuple[Picture, str]]:  # noqa: ARG002
+        """Each picture and its label."""
+        for number in range(self.start, len(self.corpus)):
+            pictures, labels = rows_of(self.corpus, np.array([number]), self.size)
+            yield pictures[0], known[labels[0]]
+
+
+@dataclass(frozen=True)
+class PictureAttention:
+    """Every attention weight of one picture, by the plain formula.
+
+    Attributes:
+        weights: "encoder.0.self", ...: (H, S, S) each.
+        picture: what the model was given of the picture.
+        grid: patches on each side.
+    """
+
+    weights: dict[str, Tensor]
+    picture: Picture
+    grid: int
+
+    def panels(self) -> list[Panel]:
+        """Where the class token looks, or all patches where there is none: in the last layer, and through all of them.
+
+        The second is attention rollout (Abnar and Zuidema 2020): layer by layer what has been gathered is gathered
+        again, with half of each token left where it is.
+        """
+        means = [weights.mean(0) for weights in self.weights.values()]  # (S, S) each
+        rollout = torch.eye(len(means[0]))
+        for mean in means:
+            rollout = (0.5 * mean + 0.5 * torch.eye(len(mean))) @ rollout
+        last = list(self.weights)[-1]
+        return [
+            Panel(title, self._of_patches(weights), picture=self.picture)
+            for title, weights in ((f"{last}, mean of heads", means[-1]), ("rollout of all layers", rollout))
+        ]
+
+    def _of_patches(self, weights: Tensor) -> Tensor:
+        """(S, S) -> (grid, grid)."""
+        patches = self.grid**2
+        classified = weights[0] if len(weights) > patches else weights.mean(0)
+        return classified[-patches:].view(self.grid, self.grid)
+
+
+class PictureClassifier:
+    """A trained model in use: pictures in, labels out, with probabilities and attention."""
+
+    def __init__(self, model: ViT, about: About, decoding: PredictConfig) -> None:
+        self.model, self.about, self.decoding = model.eval(), about, decoding
+
+    @classmethod
+    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "PictureClassifier":
+        """The model in a directory whose `config.json` has been read."""
+        source = str(directory / files.CONFIG)
+        model = ViT(record(Config, config.get("model"), "model", source))
+        about = record(About, config.get("pictures"), "pictures", source)
+        if len(about.labels) != model.config.labels:
+            found = f"names {len(about.labels)} labels, its model tells {model.config.labels} apart"
+            raise TransductError(f"{source}: {found}; they do not belong together: copy the model again")
+        decoding = record(PredictConfig, config.get("decoding"), "decoding", source)
+        read_weights(model, directory, device, precision)
+        return cls(model, about, decoding)
+
+    def predict(self, inputs: Sequence[str | Path | Picture], **options: Any) -> list[str]:
+        """The label of each picture.
+
+        Args:
+            inputs: files, or arrays (height, width, 3) of 0 to 255.
+            options: fields of `PredictConfig`; `batch_tokens` counts patches.
+
+        Raises:
+            TransductError: a file is no whole picture, or an option unknown.
+        """
+        return [self.about.labels[i] for i in self._scores(inputs, options).argmax(1).tolist()]
+
+    def probabilities(self, inputs: Sequence[str | Path | Picture], **options: Any) -> list[dict[str, float]]:
+        """The probability of each label of each picture; arguments and errors are those of `predict`."""
+        rows = self._scores(inputs, options).softmax(1).tolist()
+        return [dict(zip(self.about.labels, row, strict=True)) for row in rows]
+
+    def evaluate(self, data: Labelled | HeldOut, against: "PictureClassifier | None" = None, **options: Any) -> Report:
+        """`accuracy` and macro `f1`, with the 95 % interval of the accuracy.
+
+        Args:
+            against: another model; the details then hold its scores and the p-value of McNemar's test.
+            options: as for `predict`.
+
+        Raises:
+            TransductError: as `predict`; a picture has no label, or one that the model does not know.
+        """
+        refused = Refused(data.broken)
+        found: list[str] = []
+        theirs: list[str] = []
+        answers: list[str] = []
+        stream = data.read(self.about.labels, refused)
+        while chunk := list(islice(stream, CHUNK)):
+            pictures, labels = [picture for picture, _ in chunk], [label for _, label in chunk]
+            found += self.predict(pictures, **options)
+            theirs += [] if against is None else against.predict(pictures, **options)
+            answers += labels
+        ours = label_scores(found, answers)
+        details: dict[str, Any] = {"examples": len(found), "left_out": refused.dropped, **ours.details}
+        if against is not None:
+            other = label_scores(theirs, answers)
+            details |= {"against": other.scores, "p_values": {"accuracy": mcnemar(ours.right, other.right)}}
+        return Report(ours.scores, details, found)
+
+    @torch.inference_mode()
+    def attention(self, given: str | Path | Picture) -> PictureAttention:
+        """The attention weights of a picture, layer by layer and head by head."""
+        picture = self._picture(given)
+        weights: list[Tensor] = []
+        self.model.encode(self._read([picture]), weights)
+        named = {name: w[0].float().cpu() for name, w in zip(self.model.attention_names, weights, strict=True)}
+        return PictureAttention(named, picture, self.model.config.grid)
+
+    @torch.inference_mode()
+    def _scores(self, inputs: Sequence[str | Path | Picture], options: Mapping[str, Any]) -> Tensor:
+        """(B, labels)."""
+        decoding = record(PredictConfig, {**vars(self.decoding), **options}, "decoding", "predict")
+        step = max(1, decoding.batch_tokens // self.model.config.grid**2)
+        parts = [torch.empty(0, len(self.about.labels))]
+        for start in range(0, len(inputs), step):
+            pictures = [self._picture(given) for given in inputs[start : start + step]]
+            parts.append(self.model.classify(*self.model.encode(self._read(pictures))).float().cpu())
+        return torch.cat(parts)
+
+    def _picture(self, given: str | Path | Picture) -> Picture:
+        picture = given if isinstance(given, np.ndarray) else read_picture(Path(given), str(given))
+        return fitted(picture, self.model.config.image_size)
+
+    def _read(self, pictures: Sequence[Picture]) -> Tensor:
+        device = next(self.model.parameters()).device
+        return self.about.read(torch.from_numpy(np.stack(pictures)).to(device))

@@ -1,0 +1,288 @@
+"""Text to image: captions and pictures to a decoder that writes the codes of a picture after its caption.
+
+The codes are those of a discrete VAE that was trained before, a model of `image_codes`. Let N be the tokens of a batch,
+A the codes of its pictures.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduct.config import Recipe, record
+from transduct.data.batching import Indices, plan
+from transduct.data.batching import load as load_batches
+from transduct.data.corpus import Corpus, Ragged, inputs_of
+from transduct.data.files import Refused
+from transduct.data.pictures import Examples, PicturesConfig, examples_given, prepare, ragged, read_examples
+from transduct.data.tokenizer import Side, Tokenizer, sample
+from transduct.decoding.engine import flat
+from transduct.errors import TransductError
+from transduct.functional.losses import projected_cross_entropy
+from transduct.functional.segments import Segments
+from transduct.models.dalle import DALLE, SIZES, CodesConfig, Config, DiscreteVAE
+from transduct.tasks.base import Notify, Report
+from transduct.tasks.model import Family, ModelSection, card, files_said, read_weights, write_model
+from transduct.tasks.painter import SHOWN, Drawn, Painter, PaintingConfig, codes_of, pillow, places_of, save_sheet
+from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
+from transduct.training import checkpoint as files
+from transduct.training.machine import pick_device
+from transduct.training.trainer import Terms, TrainingConfig
+
+FAMILIES = {"dalle": Family(Config, SIZES, DALLE)}
+DERIVED = {  # of the model, and what says it
+    "vocabulary_size": "tokenizer.size",
+    "max_length": "data.max_length",
+    "vae": "model.start_from",
+}
+SAMPLED_CAPTIONS = 1_000_000  # that the vocabulary is learnt from
+
+
+@dataclass(frozen=True)
+class CaptionedConfig(PicturesConfig):
+    """The `data` section of a recipe for pictures and their captions.
+
+    Attributes:
+        max_length: the most tokens of a caption; what is longer loses its end.
+        drop_captions: the probability with which a picture is shown without its caption, which guidance needs.
+    """
+
+    max_length: int = 64
+    drop_captions: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_length < 1:
+            raise ValueError(f"max_length is {self.max_length}, must be at least 1")
+        if not 0.0 <= self.drop_captions < 1.0:
+            raise ValueError(f"drop_captions is {self.drop_captions}, must be in [0, 1)")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Captions and codes.
+
+    Attributes:
+        tokens_in: (N,) of each example its caption, the begin, and all codes but the last.
+        places: (A,) the tokens after which a code is predicted.
+        codes: (A,) what is predicted there.
+    """
+
+    tokens_in: Tensor
+    segments: Segments
+    places: Tensor
+    codes: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are read."""
+        return self.segments.total
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The loss is an average over codes."""
+        return {"codes": float(len(self.codes))}
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on a device."""
+        if device == self.codes.device:
+            return self
+        tokens_in, places, codes = (x.to(device, non_blocking=True) for x in (self.tokens_in, self.places, self.codes))
+        return Batch(tokens_in, self.segments.to(device), places, codes)
+
+
+@dataclass(frozen=True)
+class MakeBatch:
+    """Numbers of examples to a batch; which captions are dropped is drawn from (seed, epoch, example)."""
+
+    corpus: Corpus
+    begin: int
+    drop: float
+    seed: int
+    epoch: int
+
+    def __call__(self, numbers: Indices) -> Batch:
+        (words, lengths), (codes, sizes) = self.corpus.columns(numbers)
+        captions = np.split(words + self.begin + 1, np.cumsum(lengths)[:-1])
+        pictures = np.split(codes, np.cumsum(sizes)[:-1])
+        kept = [Random(f"{self.seed}/{self.epoch}/{number}").random() >= self.drop for number in numbers]
+        return make_batch([words if keep else [] for words, keep in zip(captions, kept)], pictures, self.begin)
+
+
+def make_batch(captions: Sequence[Any], pictures: Sequence[Any], begin: int) -> Batch:
+    """The tokens of captions and the codes of their pictures as a batch."""
+    rows = [[*words, begin, *codes[:-1]] for words, codes in zip(captions, pictures, strict=True)]
+    tokens, segments = flat(rows, torch.device("cpu"))
+    codes = torch.from_numpy(np.concatenate(pictures).astype(np.int64))
+    return Batch(tokens, segments, places_of(tokens, begin), codes)
+
+
+class TextToImageTask:
+    """Wires captions, codes, model and scores; see `tasks.base.Task`."""
+
+    def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
+        self.directory, self.notify = directory, notify
+        self.data = record(CaptionedConfig, recipe.data, "data")
+        self.tokenizer_config = record(Side, recipe.tokenizer, "tokenizer")
+        self.training = record(TrainingConfig, recipe.training, "training")
+        self.decoding = record(PaintingConfig, recipe.decoding, "decoding")
+        self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
+        self.vae = self._codes_config(self.model.start)
+        config = self._config(1000)  # what is impossible fails here, before anything is written
+        self.recipe = replace(
+            recipe,
+            data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
+            tokenizer=asdict(self.tokenizer_config),
+            model=self.model.resolved(config),
+            training=asdict(self.training),
+            decoding=asdict(self.decoding),
+        )
+        self.tokenizer: Tokenizer
+        self.corpus: Corpus
+        self._validation: Examples | None = None
+
+    def _codes_config(self, start: Path | None) -> CodesConfig:
+        """What the discrete VAE in a model is made of; of a model that a stage has yet to train, anything."""
+        if start is None or (not start.exists() and self.directory in start.parents):
+            return record(CodesConfig, {"picture_size": self.data.size, "channels": [1]}, "model")
+        path = start / files.CONFIG
+        config = files.read_json(path, "the configuration of a model of image_codes or text_to_image")
+        held = config.get("model")
+        if config.get("task") == "text_to_image" and isinstance(held, Mapping):
+            held = held.get("vae")
+        elif config.get("task") != "image_codes":
+            raise TransductError(
+                f"{start}: a model of {config.get('task')}; start from one of image_codes or text_to_image"
+            )
+        vae = record(CodesConfig, held, "model", str(path))
+        if vae.picture_size != self.data.size:
+            raise TransductError(
+                f"{start}: its pictures have {vae.picture_size} pixels a side, data.size is {self.data.size}; "
+                "give both the same"
+            )
+        return vae
+
+    def prepare(self) -> None:
+        """Read what is short, train the tokenizer if the run has none yet, and turn all pictures to codes.
+
+        Raises:
+            TransductError: a file is missing or broken, a caption or a picture is without the other, or Pillow is
+                missing.
+        """
+        data, start = self.data, self.model.start
+        if start is None:
+            raise TransductError(
+                "recipe: model.start_from is missing; name a model of image_codes, or train one in a stage before"
+            )
+        pillow()
+        if data.valid is not None:
+            self._validation = read_examples(data.valid, data, True, self.notify)
+        held = start / TOKENIZER
+        self.tokenizer = run_tokenizer(
+            self.directory / TOKENIZER, held if held.exists() else None, self._trained_tokenizer, self.notify
+        )
+        inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, apart=("drop_captions",))
+        inputs["the codes"] = sha256((start / files.WEIGHTS).read_bytes()).hexdigest()
+        vae = DiscreteVAE(self.vae)
+        with torch.no_grad():
+            files.load_weights(vae, self._codes_weights(start), start)
+        vae.to(pick_device(self.training.device)).eval()
+
+        def columns(captions: Sequence[str], pictures: np.ndarray) -> list[Ragged]:
+            words = [ids[: data.max_length] for ids in self.tokenizer.encode(captions)]
+            return [ragged(words), ragged(list(codes_of(vae, pictures)))]
+
+        self.corpus = prepare(data, True, columns, inputs, self.directory / "corpus", self.notify)
+
+    def _trained_tokenizer(self) -> Tokenizer:
+        refused = Refused(self.data.broken)  # named and counted when the corpus is prepared
+        root, size = Path(self.data.root), self.data.size
+        captions = (text for source in self.data.train for text, _ in source.read(root, size, refused, True))
+        config = self.tokenizer_config
+        return Tokenizer.train(sample(captions, SAMPLED_CAPTIONS), config.kind, config.size)
+
+    def _codes_weights(self, start: Path) -> dict[str, Tensor]:
+        """The weights of the discrete VAE in a model, by the names they have there alone."""
+        held = files.read_tensors(start / files.WEIGHTS)
+        inside = {name.removeprefix("vae."): weight for name, weight in held.items() if name.startswith("vae.")}
+        return inside or held
+
+    def build_model(self) -> DALLE:
+        """The model of the recipe, holding the discrete VAE it starts from, or all of a model of its own kind."""
+
+        def rename(held: dict[str, Tensor]) -> None:
+            if not any(name.startswith("vae.") for name in held):
+                for name in [*held]:
+                    held[f"vae.{name}"] = held.pop(name)
+
+        model: DALLE = self.model.build(self._config(self.tokenizer.size), self.notify, rename)
+        return model
+
+    def _config(self, vocabulary_size: int) -> Any:
+        return self.model.config(vocabulary_size=vocabulary_size, max_length=self.data.max_length, vae=asdict(self.vae))
+
+    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
+        """This rank's batches of an epoch, from number `start` on."""
+        if split != "train":
+            raise TransductError(f"unknown split '{split}'; text to image has batches of 'train'")
+        config = self.training
+        lengths = self.corpus.lengths.sum(1, keepdims=True)
+        order = plan(lengths, config.seed, epoch, config.batch_tokens, self.corpus.weights)
+        make = MakeBatch(self.corpus, self.vae.codes, self.data.drop_captions, config.seed, epoch)
+        return load_batches(order, make, start, rank, world, self.data.workers)
+
+    def loss(self, model: DALLE, batch: Batch) -> Terms:
+        """Cross-entropy of the codes, summed over them."""
+        hidden = model.hidden(batch.tokens_in, batch.segments).index_select(0, batch.places)
+        loss, _ = projected_cross_entropy(hidden, model.output_table, batch.codes, self.training.label_smoothing)
+        return {"codes": (loss, batch.counts["codes"], 1.0)}
+
+    def evaluate(self, model: DALLE, data: Examples | None = None) -> Report:
+        """Scores on `data` or on the validation set."""
+        data = data or self._validation
+        return Report({}) if data is None else self._in_use(model).evaluate(data)
+
+    def predict(self, model: DALLE, inputs: Sequence[str]) -> list[Drawn]:
+        """A picture of each text."""
+        return self._in_use(model).predict(inputs)
+
+    def _in_use(self, model: DALLE) -> Painter:
+        return Painter(model, self.tokenizer, self.decoding)
+
+    def save(self, model: DALLE, directory: Path, log: Mapping[str, Any]) -> None:
+        """Write the model directory, with the scores of the final weights on its card and a sheet of pictures."""
+        names = [name for source in self.data.train for name in source.files()]
+        made_of = f"{len(self.corpus):,} pictures with captions {files_said(names, self.corpus.dropped)}"
+        about = card("Text to image", made_of, self.training, self.evaluate(model).scores, log)
+        beside = [self.directory / TOKENIZER]
+        if self._validation is not None:
+            beside.append(save_sheet(self._in_use(model).grid(self._validation.captions[:SHOWN]), self.directory))
+        write_model(directory, "text_to_image", model, {"decoding": asdict(self.decoding)}, beside, about)
+
+
+def create(recipe: Recipe, directory: Path, notify: Notify) -> TextToImageTask:
+    """The task of a recipe."""
+    return TextToImageTask(recipe, directory, notify)
+
+
+def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> Painter:
+    """The model in a model directory."""
+    source = str(directory / files.CONFIG)
+    model = DALLE(record(Config, config.get("model"), "model", source))
+    decoding = record(PaintingConfig, config.get("decoding"), "decoding", source)
+    tokenizer = Tokenizer.load(directory / TOKENIZER)
+    check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
+    read_weights(model, directory, device, precision)
+    return Painter(model, tokenizer, decoding)
+
+
+def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples:
+    """Pictures (`source`) and their captions (`reference`), or the test set of the recipe."""
+    data = None if recipe is None else record(CaptionedConfig, recipe.data, "data")
+    return examples_given(files_given, data, captioned=True)

@@ -117,29 +117,34 @@ def test_patches_are_a_convolution_with_steps_as_long_as_its_window(channels):
 
 
 @pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("layers", [0, 2])
 @torch.no_grad()
-def test_the_stem_is_two_convolutions_of_each_sequence_alone(groups):
+def test_the_stem_is_convolutions_of_each_sequence_alone(groups, layers):
     torch.manual_seed(1)
-    stem, lengths = FilterbankStem(8, D, groups), [8, 4, 20]
+    stem, lengths = FilterbankStem(8, D, layers, groups), [8, 4, 20]
     segments = Segments.of(lengths)
     x = torch.randn(sum(lengths), 8)
-    for layer in (stem.first, stem.second):
+    for layer in (stem.first, stem.second, *stem.residual):
         layer.bias.normal_()
     found, quarters = stem(x, segments)
     assert quarters.lengths.tolist() == [2, 1, 5]
     assert (quarters.longest, quarters.total, quarters.offsets.tolist()) == (5, 8, [0, 2, 3, 8])
+
+    def convolved(layer, y, stride):
+        weight = layer.weight.unflatten(1, (3, -1)).permute(0, 3, 2, 1).flatten(0, 1)  # (D, C / groups, 3)
+        return F.gelu(F.conv1d(y, weight, layer.bias, stride=stride, padding=1, groups=groups))
+
     for one, part in zip(x.split(lengths), found.split([2, 1, 5]), strict=True):
-        y = one.T[None]
-        for layer in (stem.first, stem.second):
-            weight = layer.weight.unflatten(1, (3, -1)).permute(0, 3, 2, 1).flatten(0, 1)  # (D, C / groups, 3)
-            y = F.gelu(F.conv1d(y, weight, layer.bias, stride=2, padding=1, groups=groups))
-        torch.testing.assert_close(part, y[0].T)
+        y = convolved(stem.second, convolved(stem.first, one.T[None], 2), 2)
+        for norm, layer in zip(stem.norms, stem.residual, strict=True):
+            y = y + convolved(layer, norm(y[0].T).T[None], 1)
+        torch.testing.assert_close(part, y[0].T, atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()
 def test_groups_of_bands_stay_apart():
     torch.manual_seed(1)
-    stem, segments = FilterbankStem(8, D, 4), Segments.of([8])
+    stem, segments = FilterbankStem(8, D, layers=2, groups=4), Segments.of([8])
     x = torch.randn(8, 8)
     other = x.clone()
     other[:, 2:4] += 1.0  # the bands of the second group

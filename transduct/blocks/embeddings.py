@@ -129,35 +129,52 @@ class GroupedLinear(nn.Module):
 
 
 class FilterbankStem(nn.Module):
-    """Two convolutions over time, three frames wide, each of which halves the frames (as in Wang et al. 2020).
+    """Two convolutions over time, three frames wide, each of which halves the frames (as in Wang et al. 2020), and
+    residual ones after them.
 
-    They run over flat sequences: what stands before the first frame of each is zero.
-
-    Every sequence has a multiple of four frames, so that three neighbours, two steps on each time, are a pair and the
-    last of the pair before, and no sequence reaches into the next.
+    They run over flat sequences: what stands before the first frame of each, and after the last, is zero. Every
+    sequence has a multiple of four frames, so that three neighbours, two steps on each time, are a pair and the last of
+    the pair before, and no sequence reaches into the next.
 
     Args:
+        layers: residual convolutions at the pace that is left.
         groups: with more than one the bands, and the channels made of them, fall into as many groups that stay apart.
     """
 
-    def __init__(self, bands: int, d_model: int, groups: int = 1) -> None:
+    def __init__(self, bands: int, d_model: int, layers: int = 0, groups: int = 1) -> None:
         super().__init__()
         self.groups = groups
         self.first = GroupedLinear(3 * bands, d_model, groups)
         self.second = GroupedLinear(3 * d_model, d_model, groups)
+        self.norms = nn.ModuleList(nn.GroupNorm(groups, d_model) for _ in range(layers))
+        self.residual = nn.ModuleList(GroupedLinear(3 * d_model, d_model, groups) for _ in range(layers))
 
     def forward(self, x: Tensor, segments: Segments) -> tuple[Tensor, Segments]:
         """Filterbanks (N, M) -> (N / 4, D), and where each sequence lies there."""
         for convolution in (self.first, self.second):
             segments = halved(segments)
             pairs = x.view(-1, 2, x.shape[1])  # (N / 2, 2, C)
-            before = nn.functional.pad(pairs[:-1, 1], (0, 0, 1, 0)) * (segments.positions > 0)[:, None]
-            three = torch.cat((before[:, None], pairs), 1)  # (N / 2, 3, C)
-            grouped = (
-                three.view(len(three), 3, self.groups, -1).transpose(1, 2).flatten(1)
-            )  # (N / 2, 3 * C) group by group
-            x = nn.functional.gelu(convolution(grouped))
+            x = self._convolved(convolution, _before(pairs[:, 1], segments), pairs[:, 0], pairs[:, 1])
+        for norm, residual in zip(self.norms, self.residual, strict=True):
+            y = norm(x)
+            x = x + self._convolved(residual, _before(y, segments), y, _after(y, segments))
         return x, segments
+
+    def _convolved(self, convolution: nn.Module, *three: Tensor) -> Tensor:
+        """GELU(convolution) of three neighbours, (N, C) each, put together group by group."""
+        parts = [part.view(len(part), self.groups, -1) for part in three]  # (N, groups, C / groups) each
+        return nn.functional.gelu(convolution(torch.cat(parts, 2).flatten(1)))
+
+
+def _before(x: Tensor, segments: Segments) -> Tensor:
+    """What stands before each token of its sequence, zero before the first: (N, C) -> (N, C)."""
+    return nn.functional.pad(x[:-1], (0, 0, 1, 0)) * (segments.positions > 0)[:, None]
+
+
+def _after(x: Tensor, segments: Segments) -> Tensor:
+    """What stands after each token of its sequence, zero after the last: (N, C) -> (N, C)."""
+    last = segments.lengths.index_select(0, segments.sequence) - 1
+    return nn.functional.pad(x[1:], (0, 0, 0, 1)) * (segments.positions < last)[:, None]
 
 
 def halved(segments: Segments) -> Segments:

@@ -1,0 +1,183 @@
+"""Sounds are read or refused by name; filterbanks are Whisper's and Kaldi's; what is drawn stays in its bounds."""
+
+import numpy as np
+import pytest
+from transformers import WhisperFeatureExtractor
+from transformers.audio_utils import mel_filter_bank, spectrogram, window_function
+
+from tests.tones import RATE, encoded, tone
+from transduct.data import audio
+from transduct.data.audio import Features, Masks, filterbanks, log_mel, masked, read_sound, resampled
+from transduct.errors import TransductError
+
+
+@pytest.fixture
+def noise():
+    """Two seconds of noise that swells from nothing, 16 kHz."""
+    random = np.random.default_rng(1)
+    return (0.2 * random.standard_normal(32_000) * np.linspace(0.0, 1.0, 32_000) ** 3).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["WAV", "FLAC"])
+def test_a_file_is_read_as_it_was_written(kind, tmp_path):
+    samples = tone(3)
+    data = encoded(samples, RATE, kind)
+    found, rate = read_sound(data, "a")
+    assert rate == RATE
+    np.testing.assert_allclose(found, samples, atol=2**-15)
+    (tmp_path / "a.wav").write_bytes(data)
+    np.testing.assert_array_equal(read_sound(tmp_path / "a.wav", "a")[0], found)
+
+
+def test_channels_are_mixed():
+    left, right = tone(1)[:1000], tone(2)[:1000]
+    found, _ = read_sound(encoded(np.stack([left, right], 1)), "a")
+    np.testing.assert_allclose(found, (left + right) / 2, atol=2**-14)
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (b"RIFF1234WAVEjunk", "b.wav: not a whole sound file"),
+        (b"", "b.wav: not a whole sound file"),
+        (encoded(np.zeros(0, np.float32)), "b.wav: holds no samples"),
+        (encoded(np.zeros(800, np.float32)), "b.wav: silent, 0.10 s without a sound"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_name(data, message):
+    with pytest.raises(TransductError, match=message):
+        read_sound(data, "b.wav")
+
+
+def test_samples_that_are_no_numbers_are_refused():
+    import io
+
+    import soundfile
+
+    stream = io.BytesIO()
+    soundfile.write(stream, np.array([0.5, np.nan], np.float32), RATE, format="WAV", subtype="FLOAT")
+    with pytest.raises(TransductError, match=r"b\.wav: holds samples that are no numbers"):
+        read_sound(stream.getvalue(), "b.wav")
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path):
+    with pytest.raises(TransductError, match=r"none\.wav: cannot be read \(No such file"):
+        read_sound(tmp_path / "none.wav", str(tmp_path / "none.wav"))
+
+
+@pytest.mark.parametrize("package", ["soundfile", "scipy.signal"])
+def test_a_missing_library_is_named_with_its_install_line(package, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(TransductError, match=f"{package.split('.')[0]} is not installed; run: pip install"):
+        resampled(*read_sound(encoded(tone(1)), "a"), 16_000)
+
+
+def test_a_tone_stays_the_same_at_another_rate_and_rises_with_speed():
+    wave = np.sin(2 * np.pi * 1000.0 * np.arange(8000) / 8000).astype(np.float32)
+
+    def pitch(samples, rate):
+        return np.abs(np.fft.rfft(samples)).argmax() * rate / len(samples)
+
+    assert pitch(resampled(wave, 8000, 16_000), 16_000) == pytest.approx(1000.0, abs=2)
+    assert len(resampled(wave, 8000, 16_000)) == 16_000
+    faster = resampled(wave, 8800, 8000)  # at 1.1 times the speed
+    assert len(faster) == pytest.approx(8000 / 1.1, abs=1)
+    assert pitch(faster, 8000) == pytest.approx(1100.0, abs=2)
+    assert resampled(wave, 8000, 8000) is wave
+
+
+def test_whispers_filterbanks(noise):
+    expected = WhisperFeatureExtractor()._np_extract_fbank_features(noise[None], "cpu")[0].T
+    np.testing.assert_allclose(filterbanks(noise, Features("whisper", fft=400)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("rate, fft", [(16_000, 512), (8000, 512)])
+def test_kaldis_filterbanks(noise, rate, fft):
+    filters = mel_filter_bank(
+        num_frequency_bins=fft // 2 + 1, num_mel_filters=80, min_frequency=20, max_frequency=rate // 2,
+        sampling_rate=rate, norm=None, mel_scale="kaldi", triangularize_in_mel_space=True,
+    )  # fmt: skip
+    size = rate // 40
+    expected = spectrogram(
+        noise * 2**15, window_function(size, "povey", periodic=False), frame_length=size, hop_length=rate // 100,
+        fft_length=fft, power=2.0, center=False, preemphasis=0.97, mel_filters=filters, log_mel="log",
+        mel_floor=1.192092955078125e-07, remove_dc_offset=True,
+    ).T  # fmt: skip
+    features = Features(rate=rate, fft=fft)
+    found = log_mel(noise, features)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    scaled = filterbanks(noise, features)
+    np.testing.assert_allclose(scaled, (expected - expected.mean(0)) / expected.std(0), atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["kaldi", "whisper"])
+@pytest.mark.parametrize("samples", [200, 201, 279, 280, 281, 1000])
+def test_the_frames_are_as_many_as_was_said(kind, samples):
+    features = Features(kind, rate=8000)
+    wave = tone(1)[:samples]
+    assert filterbanks(wave, features).shape == (features.frames(samples), 80)
+    assert features.frames(samples) > 0
+    assert np.isfinite(filterbanks(wave, features)).all()
+
+
+def test_less_than_a_window_is_no_frame():
+    assert Features(rate=8000).frames(199) == 0
+    assert filterbanks(np.zeros(199, np.float32), Features("whisper", rate=8000)).shape == (2, 80)
+
+
+def test_loudness_changes_no_filterbank():
+    wave = tone(2)
+    features = Features(rate=8000)
+    np.testing.assert_allclose(filterbanks(0.125 * wave, features), filterbanks(wave, features), atol=1e-4)
+
+
+def test_a_warp_moves_a_tone_to_another_band():
+    features = Features(rate=8000)
+    bands = [log_mel(tone(4), features, warp).mean(0).argmax() for warp in (0.8, 1.0, 1.2)]
+    assert bands[0] < bands[1] < bands[2]
+    ends = audio.warped(np.array([0.0, 1000.0, 4000.0]), 1.2, 4000.0)
+    np.testing.assert_allclose(ends, [0.0, 1200.0, 4000.0])
+    steps = np.diff(audio.warped(np.linspace(0.0, 4000.0, 99), 0.8, 4000.0))
+    assert (steps > 0).all()
+
+
+def test_masks_cover_no_more_than_they_say():
+    mel = np.ones((50, 80), np.float32)
+    masks = Masks(times=1, time_width=5, bands=1, band_width=7)
+    widths = set()
+    for seed in range(60):
+        found = masked(mel, masks, np.random.default_rng(seed))
+        times, bands = (found == 0).all(1).sum(), (found == 0).all(0).sum()
+        widths.add((times, bands))
+        assert (found == 0).sum() == times * 80 + bands * 50 - times * bands
+    assert {time for time, _ in widths} == set(range(6))
+    assert {band for _, band in widths} == set(range(8))
+    assert (mel == 1).all()
+    assert masked(mel[:2], Masks(2, 90, 2, 90), np.random.default_rng(1)).shape == (2, 80)
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"rate": 10}, "rate is 10, must be at least 1000"),
+        ({"bands": 0}, "bands is 0, must be at least 1"),
+        ({"window": 0.0}, "window is 0.0 and hop 0.01, must be 2 samples or more"),
+        ({"hop": 0.03}, "window is 0.025 and hop 0.03, must be"),
+        ({"fft": 300}, "fft is 300, must be at least the window's 400 samples"),
+        (
+            {"rate": 8000, "fft": 256, "bands": 128},
+            "fft is 256, must be longer: at 8000 Hz its lines are 31.2 Hz apart",
+        ),
+    ],
+)
+def test_impossible_features_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Features(**wrong)
+
+
+@pytest.mark.parametrize("name", ["times", "time_width", "bands", "band_width"])
+def test_impossible_masks_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} is -1, must be at least 0"):
+        Masks(**{name: -1})

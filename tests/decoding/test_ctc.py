@@ -1,0 +1,122 @@
+"""CTC's prefix scores are those of all alignments written out; its best path is the likeliest one."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from transduct.decoding.ctc import CTCPrefix, best_path
+from transduct.decoding.search import Beam, Forbid, search
+from transduct.functional.segments import Segments
+
+SIZE, BLANK, END = 5, 1, 2
+TIMES = [4, 2]
+
+
+@pytest.fixture
+def frames():
+    torch.manual_seed(1)
+    return (2 * torch.randn(sum(TIMES), SIZE)).log_softmax(-1), Segments.of(TIMES)
+
+
+def collapsed(path):
+    return tuple(token for token, _ in itertools.groupby(path) if token != BLANK)
+
+
+def outputs_of(frames):
+    """The probability of each output, every alignment written out."""
+    found = {}
+    for path in itertools.product(range(SIZE), repeat=len(frames)):
+        probability = math.exp(sum(float(frames[t, token]) for t, token in enumerate(path)))
+        found[collapsed(path)] = found.get(collapsed(path), 0.0) + probability
+    return found
+
+
+def begins(outputs, prefix):
+    return sum(p for output, p in outputs.items() if output[: len(prefix)] == prefix)
+
+
+def log(probability):
+    return math.log(probability) if probability > 1e-12 else -math.inf
+
+
+def expected(outputs, row, logits, weight):
+    """What the filter gives for a row, from the probabilities of all outputs."""
+    normaliser = float(logits.logsumexp(0))
+    values = []
+    for token in range(SIZE):
+        whole = outputs.get(row, 0.0) if token == END else begins(outputs, (*row, token))
+        gained = log(whole) - log(begins(outputs, row)) if token != BLANK and whole > 1e-12 else -math.inf
+        values.append(normaliser + (1 - weight) * (float(logits[token]) - normaliser) + weight * gained)
+    return torch.tensor(values)
+
+
+@pytest.mark.parametrize("weight", [0.3, 0.9])
+def test_the_scores_are_those_of_all_alignments(frames, weight):
+    """Rows that are swapped, repeated, of a kind, longer than their source, and a source that leaves."""
+    outputs = [outputs_of(part) for part in frames[0].split(TIMES)]
+    scorer = CTCPrefix(*frames, beam=2, blank=BLANK, end=END, weight=weight)
+    owners, rows = [0, 0, 1, 1], [()] * 4
+    history = torch.full((4, 1), BLANK)
+    for chosen, newest in [
+        ([1, 0, 2, 3], [0, 3, 3, 4]),
+        ([0, 0, 3, 2], [0, 3, 4, 3]),
+        ([1, 0], [0, 4]),
+        ([0, 0], [3, 4]),
+    ]:
+        logits = torch.randn(len(rows), SIZE)
+        found = scorer(logits.clone(), history)
+        for owner, row, one, given in zip(owners, rows, found, logits, strict=True):
+            torch.testing.assert_close(one, expected(outputs[owner], row, given, weight), atol=1e-4, rtol=1e-4)
+        order = torch.tensor(chosen)
+        scorer.select(order)
+        owners, rows = [owners[i] for i in chosen], [(*rows[i], n) for i, n in zip(chosen, newest, strict=True)]
+        history = torch.cat((history[order], torch.tensor(newest)[:, None]), 1)
+
+
+class NoOpinion:
+    """A decoder that finds all tokens alike, so that CTC alone decides."""
+
+    def start(self, memory, segments, beam):
+        return self
+
+    def step(self, tokens, state):
+        return torch.zeros(len(tokens), SIZE), self
+
+    def select(self, rows):
+        pass
+
+
+def test_a_search_finds_the_likeliest_output(frames):
+    scorer = CTCPrefix(*frames, beam=8, blank=BLANK, end=END, weight=0.999)
+    strategy = Beam(8, [5, 3], BLANK, END, 0.0, "cpu")
+    found = search(NoOpinion(), torch.empty(0), frames[1], strategy, [scorer, Forbid([BLANK])])
+    for hypotheses, part in zip(found, frames[0].split(TIMES), strict=True):
+        outputs = {row: p for row, p in outputs_of(part).items() if END not in row}
+        best = max(outputs, key=lambda row: outputs[row])
+        assert tuple(hypotheses[0].tokens) == best
+        length = (len(best) + 1) * 0.001 * math.log(SIZE)
+        assert hypotheses[0].score == pytest.approx(0.999 * math.log(outputs[best]) - length, abs=1e-4)
+
+
+def test_without_weight_nothing_changes(frames):
+    logits = torch.randn(4, SIZE)
+    logits[:, BLANK] = -100.0
+    found = CTCPrefix(*frames, beam=2, blank=BLANK, end=END, weight=0.0)(logits.clone(), torch.full((4, 1), BLANK))
+    others = [token for token in range(SIZE) if token != BLANK]
+    torch.testing.assert_close(found[:, others], logits[:, others])
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.0])
+def test_an_impossible_weight_is_refused(frames, weight):
+    with pytest.raises(ValueError, match=f"the weight of CTC is {weight}, must be in"):
+        CTCPrefix(*frames, beam=1, blank=BLANK, end=END, weight=weight)
+
+
+def test_the_best_path_collapses_the_likeliest_alignment(frames):
+    log_probabilities, segments = frames
+    expected = [list(collapsed(part.argmax(-1).tolist())) for part in log_probabilities.split(TIMES)]
+    assert best_path(log_probabilities, segments, BLANK) == expected
+    written = torch.nn.functional.one_hot(torch.tensor([3, 3, 1, 3, 0, 1, 1, 4])).float()
+    assert best_path(written, Segments.of([5, 0, 3]), BLANK) == [[3, 3, 0], [], [4]]

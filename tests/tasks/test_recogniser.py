@@ -1,0 +1,188 @@
+"""A recogniser in use: files and samples to text, error rates, attention, and what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+
+import transduct
+from tests.tasks.test_speech_recognition import DATA, recipe_of
+from tests.tones import RATE, encoded, string, tone, write_archive, write_tones
+from transduct.data.audio import Features
+from transduct.data.utterances import Recording
+from transduct.errors import TransductError
+from transduct.tasks import base
+from transduct.tasks.recogniser import DecodingConfig, Hearing, Recogniser, flat_features
+
+INPUTS = [string("1 2 3"), string("4"), string("0 1 2 3", "bela")]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("speech")
+    write_tones(folder / "tones.tar", 2, 5)
+    recipe = recipe_of(folder, data={"leave_out": ["bela"]}, model={"heads": "bands"}, training={"steps": 30})
+    base.train(recipe, folder / "run", notify=str)
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def model(run):
+    return transduct.load(run)
+
+
+def test_files_and_samples_are_answered_alike(model, tmp_path):
+    for i, sound in enumerate(INPUTS):
+        (tmp_path / f"{i}.flac").write_bytes(encoded(sound, RATE, "FLAC"))
+    read = [Recogniser._sound(model, tmp_path / f"{i}.flac") for i in range(3)]
+    paths = [str(tmp_path / f"{i}.flac") for i in range(3)]
+    assert model.predict(paths) == model.predict(read)
+    assert all(isinstance(text, str) for text in model.predict(paths))
+
+
+@pytest.mark.parametrize("options", [{"beam": 1, "ctc_weight": 0.0}, {"beam": 3}, {"beam": 4, "batch_tokens": 1}])
+def test_an_answer_is_the_same_alone_and_in_any_batch(model, options):
+    together = model.predict(INPUTS, **options)
+    assert [model.predict([sound], **options)[0] for sound in INPUTS] == together
+    assert model.predict(INPUTS[::-1], **options)[::-1] == together
+    assert model.predict([]) == []
+
+
+def test_other_rates_are_resampled(model, tmp_path):
+    wave = np.repeat(string("1 2"), 2)
+    (tmp_path / "a.wav").write_bytes(encoded(wave, 2 * RATE))
+    assert len(model._sound(tmp_path / "a.wav")) == len(wave) // 2
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ("none.wav", r"none\.wav: cannot be read"),
+        (tone(1)[:100], "input: too short, 0.013 s"),
+        (np.zeros(31 * RATE), "input: too long, 31.000 s, expected from 0.025 s to 30 s"),
+    ],
+)
+def test_what_cannot_be_heard_is_refused(model, given, message):
+    with pytest.raises(TransductError, match=message):
+        model.predict([given])
+
+
+def test_unknown_options_are_refused(model):
+    with pytest.raises(TransductError, match=r"unknown key 'decoding\.beams'; did you mean 'beam'"):
+        model.predict(INPUTS, beams=3)
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"beam": 0}, "beam is 0, must be at least 1"),
+        ({"batch_tokens": 0}, "batch_tokens is 0"),
+        ({"validation_beam": 0}, "validation_beam is 0"),
+        ({"ctc_weight": 1.0}, r"ctc_weight is 1.0, must be in \[0, 1\)"),
+    ],
+)
+def test_impossible_options_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        DecodingConfig(**wrong)
+
+
+class Said(Recogniser):
+    """A recogniser whose answers are known."""
+
+    def __init__(self, model, answers):
+        super().__init__(model.model, model.tokenizer, model.hearing, model.decoding)
+        self.answers = answers
+
+    def _generate(self, sounds, options):
+        return [[] for _ in sounds], [[] for _ in sounds]
+
+    def _texts(self, found):
+        return self.answers
+
+
+RECORDINGS = [
+    Recording("a", tone(1), "1 2 3", "anna"),
+    Recording("b", tone(2), "4", "anna"),
+    Recording("c", tone(3), "5 6", "bela"),
+]
+
+
+def test_error_rates_are_edits_a_word_and_a_character(model):
+    report = Said(model, ["1 2", "4", "5 7"]).evaluate(RECORDINGS)
+    assert report.scores == {
+        "word_error_rate": 25.0,  # one of four words
+        "token_error_rate": pytest.approx(100 * 2 / 6),  # a blank and a digit of "1▁2▁3" and "4"
+        "word_error_rate_unseen": 50.0,
+        "token_error_rate_unseen": pytest.approx(100 / 3),
+    }
+    assert report.outputs == ["1 2", "4", "5 7"]
+    assert report.details["speakers"] == {"anna": 25.0, "bela": 50.0}
+    assert report.details["utterances"] == 3
+    assert set(report.details["ctc_alone"]) == set(report.scores)
+
+
+def test_models_are_compared(model):
+    class Other:
+        def predict(self, sounds, **options):
+            return ["1 2 3", "9", "5 7"]
+
+    details = Said(model, ["1 2", "4", "5 7"]).evaluate(RECORDINGS, Other()).details
+    assert details["against"]["word_error_rate"] == 25.0
+    assert details["p_values"] == {"whole_utterances": 1.0}
+
+
+def test_it_is_measured_on_known_speakers_and_on_those_left_out(run):
+    report = base.evaluate(run)
+    assert set(report.scores) == {
+        f"{name}_error_rate{group}" for name in ("word", "token") for group in ("", "_unseen")
+    }
+    assert report.details["utterances"] == 12
+    assert set(report.details["speakers"]) == {"anna", "bela"}
+    assert report.scores == base.evaluate(run).scores
+
+
+def test_it_is_measured_on_files(run, tmp_path):
+    write_archive(tmp_path / "a.tar", {"a.wav": encoded(string("1 2")), "b.wav": encoded(string("3"))})
+    (tmp_path / "a.tsv").write_text("a.wav\t1 2\nb.wav\t3\n")
+    report = base.evaluate(run, {"source": str(tmp_path / "a.tar"), "reference": str(tmp_path / "a.tsv")})
+    assert set(report.scores) == {"word_error_rate", "token_error_rate"}
+    assert report.details["utterances"] == 2
+
+
+def test_attention_has_panels_of_frames_for_each_character(model):
+    found = model.attention(INPUTS[0], "1 2")
+    cross, ctc, *heads = found.panels()
+    assert list(cross.rows) == ["▁", "1", "▁", "2"]
+    assert cross.weights.shape == (4, len(cross.columns))
+    assert list(ctc.rows) == ["blank", "▁", "1", "▁", "2"]
+    assert ctc.weights.shape == (5, len(ctc.columns))
+    assert list(cross.columns[:3]) == ["0.00", "0.04", "0.08"]
+    assert [head.title for head in heads] == ["head 1: bands 1 to 10", "head 2: bands 11 to 20"]
+    assert heads[0].weights.shape == (len(cross.columns), len(cross.columns))
+    own = model.attention(INPUTS[0])
+    assert "".join(own.text[1:]).replace("▁", " ").strip() == model.predict(INPUTS[:1])[0]
+    assert found["decoder.0.cross"].shape[0] == 2
+
+
+def test_heads_that_hear_all_have_no_panels_of_their_own(model):
+    found = model.attention(INPUTS[0], "1")
+    assert len(type(found)(found.text, found.times, found.weights, found.ctc, []).panels()) == 2
+
+
+def test_a_model_of_other_bands_is_refused(run, tmp_path):
+    model = run / "model"
+    for path in model.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((model / "config.json").read_text())
+    config["hearing"]["features"]["bands"] = 16
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(TransductError, match="hears 16 bands, its model 20; they do not belong together"):
+        transduct.load(tmp_path)
+
+
+def test_features_of_several_sounds_lie_end_to_end():
+    features, segments = flat_features([np.ones((3, 2), np.float32), np.ones((4, 2), np.float32)])
+    assert segments.lengths.tolist() == [4, 4]
+    assert features[:, 0].tolist() == [1, 1, 1, 0, 1, 1, 1, 1]
+    assert Hearing().features == Features()
+    assert DATA["workers"] == 0

@@ -1,0 +1,219 @@
+"""The speech recognition task: its batches, its loss, what it leaves out, and that it learns."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import transduct
+from tests.tones import PATTERN, RATE, encoded, string, tone, write_archive, write_tones
+from transduct.config import Recipe
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError
+from transduct.functional.segments import pad
+from transduct.tasks import base, speech_recognition
+from transduct.tasks.speech_recognition import SpeechRecognitionTask, ctc_frames, make_batch
+from transduct.training.machine import seed_generators
+
+STRINGS = {"sounds": "tones.tar", "pattern": PATTERN, "join": [2, 4], "strings": 30}
+DATA = {
+    "train": [STRINGS],
+    "valid": {**STRINGS, "strings": 6},
+    "test": {**STRINGS, "strings": 6},
+    "features": {"rate": RATE, "bands": 20},
+    "workers": 0,
+}
+MODEL = {"d_model": 16, "num_heads": 2, "d_ff": 32, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
+TRAINING = {"steps": 4, "batch_tokens": 200, "warmup": 2, "log_every": 1, "validate_every": 2, "checkpoint_every": 2}
+
+
+def recipe_of(root, **sections):
+    data = {**DATA, "root": str(root), **sections.get("data", {})}
+    return Recipe(
+        "speech_recognition",
+        data,
+        sections.get("tokenizer", {"kind": "character", "size": 40}),
+        {**MODEL, **sections.get("model", {})},
+        {**TRAINING, **sections.get("training", {})},
+    )
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sounds")
+    write_tones(folder / "tones.tar", 3, 5)
+    return folder
+
+
+def make_task(root, folder, said=str, **sections):
+    folder.mkdir(exist_ok=True)
+    task = SpeechRecognitionTask(recipe_of(root, **sections), folder, said)
+    task.prepare()
+    seed_generators(1)
+    return task, task.build_model()
+
+
+@pytest.fixture(scope="module")
+def made(root, tmp_path_factory):
+    return make_task(root, tmp_path_factory.mktemp("run"))
+
+
+def test_a_batch_is_flat_with_its_ends_and_beginnings():
+    batch = make_batch([np.ones((5, 3), np.float32), np.ones((8, 3), np.float32)], [[5, 6], []])
+    begin, end = Tokenizer.BEGIN, Tokenizer.END
+    assert batch.features.shape == (16, 3)
+    assert batch.features[5:8].abs().max() == 0.0  # filled up to whole tokens
+    assert batch.frames.lengths.tolist() == [8, 8]
+    assert batch.inputs.tolist() == [begin, 5, 6, begin]
+    assert batch.outputs.tolist() == [5, 6, end, end]
+    assert batch.text.tolist() == [5, 6]
+    assert batch.text_segments.lengths.tolist() == [2, 0]
+    assert batch.target_segments.lengths.tolist() == [3, 1]
+    assert batch.counts == {"tokens": 4.0, "ctc": 4.0}
+    assert batch.tokens == 4
+    assert batch.to(torch.device("cpu")) is batch
+    moved = batch.to(torch.device("meta"))
+    assert {x.device.type for x in (moved.features, moved.inputs, moved.outputs, moved.text)} == {"meta"}
+
+
+def test_an_epoch_holds_every_utterance_once_within_its_budget(made):
+    task, _ = made
+    batches = list(task.batches("train", 0, 0, 0, 1))
+    assert sum(len(batch.frames) for batch in batches) == 30
+    assert all(batch.tokens <= 200 for batch in batches)
+    again = list(task.batches("train", 0, 1, 0, 1))
+    assert torch.equal(again[0].features, batches[1].features)
+    other = next(task.batches("train", 1, 0, 0, 1))
+    assert not torch.equal(other.features[:9], batches[0].features[:9])
+    shares = [list(task.batches("train", 0, 0, rank, 2)) for rank in (0, 1)]
+    assert [len(share) for share in shares] == [(len(batches) + 1) // 2, len(batches) // 2]
+    assert torch.equal(shares[1][0].features, batches[1].features)
+    with pytest.raises(TransductError, match="unknown split 'test'; speech recognition has batches of 'train'"):
+        task.batches("test", 0, 0, 0, 1)
+
+
+def test_workers_change_nothing(made, root, tmp_path):
+    task, _ = made
+    other, _ = make_task(root, tmp_path, data={"workers": 2})
+    ours, theirs = (next(each.batches("train", 0, 0, 0, 1)) for each in (task, other))
+    assert torch.equal(ours.features, theirs.features)
+
+
+def test_the_loss_is_that_of_the_decoder_and_of_ctc(made):
+    task, model = made
+    batch = next(task.batches("train", 0, 0, 0, 1))
+    terms = task.loss(model, batch)
+    assert {name: (count, weight) for name, (_, count, weight) in terms.items()} == {
+        "tokens": (batch.target_segments.total, 0.7), "ctc": (batch.target_segments.total, 0.3),
+    }  # fmt: skip
+    memory, segments = model.encode(batch.features, batch.frames)
+    logits = model.logits(model.decode(batch.inputs, batch.target_segments, memory, segments))
+    decoder = F.cross_entropy(logits, batch.outputs, reduction="sum", label_smoothing=0.1)
+    torch.testing.assert_close(terms["tokens"][0], decoder)
+    heard, lengths = pad(model.ctc(memory), segments).transpose(0, 1), (segments.lengths, batch.text_segments.lengths)
+    ctc = F.ctc_loss(heard, batch.text, *lengths, Tokenizer.BEGIN, reduction="sum")
+    torch.testing.assert_close(terms["ctc"][0], ctc, atol=1e-4, rtol=1e-5)
+
+
+def test_a_text_needs_a_frame_a_token_and_one_between_two_of_a_kind():
+    assert [ctc_frames(ids) for ids in ([], [4], [4, 5, 4], [4, 4, 4])] == [0, 1, 3, 5]
+
+
+def test_recordings_of_a_speaker_left_out_are_not_trained_on(root, tmp_path):
+    said = []
+    task, _ = make_task(root, tmp_path, said.append, data={"leave_out": ["bela"]})
+    assert len(task.corpus) == 3 * 5 * 3  # speeds, digits, recordings
+    assert {each.speaker for each in task._validation} == {"anna"}
+    assert "corpus prepared: 15 recordings from tones.tar (left out: none)" in said
+    with pytest.raises(TransductError, match=r"no recording is left to train on .*check data.train and data.leave_out"):
+        make_task(root, tmp_path / "none", data={"leave_out": ["bela", "anna"]}, tokenizer={"kind": "byte"})
+
+
+def test_what_is_left_out_or_resampled_is_said(tmp_path):
+    members = {f"{i}.wav": encoded(tone(i), RATE if i else 16_000) for i in range(3)}
+    members |= {"bad.wav": b"", "brief.wav": encoded(tone(1)[:400])}
+    write_archive(tmp_path / "a.tar", members)
+    texts = {**{f"{i}.wav": str(i) for i in range(3)}, "bad.wav": "1", "brief.wav": "1 2 3"}
+    (tmp_path / "a.tsv").write_text("".join(f"{name}\t{text}\n" for name, text in texts.items()))
+    source = {"sounds": "a.tar", "texts": "a.tsv"}
+    data = {"train": [source], "valid": None, "test": None}
+    with pytest.raises(TransductError, match=r"bad\.wav: not a whole sound file.*data\.broken=skip"):
+        make_task(tmp_path, tmp_path / "run", data=data)
+    said = []
+    task, _ = make_task(tmp_path, tmp_path / "run", said.append, data={**data, "broken": "skip"})
+    [line] = [line for line in said if line.startswith("corpus")]
+    assert "3 recordings from a.tar, a.tsv (left out: 2 broken); 1 resampled to 8000 Hz; bad.wav: not a whole" in line
+    assert "brief.wav: too short, 1 encoder tokens, its text needs 6 for CTC; check it" in line
+    assert len(task.corpus) == 9
+    assert task.evaluate(task.build_model()).scores == {}
+    numbers = [len(batch.frames) for batch in task.batches("train", 0, 0, 0, 1)]
+    assert sum(numbers) == 3
+
+
+@pytest.mark.parametrize(
+    "sections, message",
+    [
+        ({"data": {"train": []}}, "train is empty; name at least one source of sounds"),
+        ({"data": {"ctc": 1.5}}, "ctc is 1.5, must be a weight from 0 to 1"),
+        ({"data": {"max_seconds": 0.01}}, "max_seconds is 0.01, must be longer than a window"),
+        ({"data": {"workers": -1}}, "workers is -1, must be at least 0"),
+        (
+            {"data": {"features": {"rate": RATE, "bands": 21}}, "model": {"heads": "bands"}},
+            "bands is 21, must be a mul",
+        ),
+        ({"model": {"bands": 20}}, "model.bands cannot be set; set data.features.bands"),
+        ({"tokenizer": {"shared": False}}, "tokenizer.shared must be true and tokenizer.dropout 0"),
+    ],
+)
+def test_impossible_recipes_are_refused(sections, message, root, tmp_path):
+    with pytest.raises(TransductError, match=message):
+        SpeechRecognitionTask(recipe_of(root, **sections), tmp_path, str)
+
+
+def test_a_test_set_is_files_or_the_recipes(root):
+    given = speech_recognition.test_set({"source": "a.tar", "reference": "a.tsv"}, None)
+    assert (given.source.sounds, given.source.texts) == ("a.tar", "a.tsv")
+    assert speech_recognition.test_set({}, recipe_of(root)).source.strings == 6
+    with pytest.raises(TransductError, match="--source and --reference belong together; give both"):
+        speech_recognition.test_set({"source": "a.tar"}, None)
+    with pytest.raises(TransductError, match="the model's recipe names no test set"):
+        speech_recognition.test_set({}, None)
+
+
+def test_a_prepared_corpus_is_taken_again(root, tmp_path):
+    said = []
+    make_task(root, tmp_path, said.append)
+    make_task(root, tmp_path, said.append, data={"ctc": 0.5, "augment": {"gain": 0.0}})
+    assert "corpus unchanged: reused 90 rows" in said
+    make_task(root, tmp_path, said.append, data={"augment": {"speeds": [1.0]}})
+    assert said[-1].startswith("corpus prepared: 30 recordings")
+
+
+@pytest.mark.slow
+def test_it_learns_tones_for_digits(tmp_path):
+    """At most 3 % of words wrong in strings of unseen recordings after 20 s of one core."""
+    write_tones(tmp_path / "tones.tar", 12, 6)
+    write_tones(tmp_path / "unseen.tar", 4, 6, start=100)
+    train, test = ({**STRINGS, "join": [1, 3], "strings": count} for count in (600, 60))
+    augment = {"speeds": [1.0], "warp": 0.0, "masks": {"times": 0, "bands": 0}}
+    data = {"train": [train], "valid": None, "test": {**test, "sounds": "unseen.tar"}, "augment": augment}
+    model = {"d_model": 64, "num_heads": 4, "d_ff": 128, "encoder_layers": 2, "heads": "bands"}
+    training = {"steps": 600, "batch_tokens": 350, "warmup": 40, "learning_rate": 0.006, "schedule": "linear"}
+    training |= {"log_every": 100, "validate_every": 0, "checkpoint_every": 300}
+    recipe = recipe_of(tmp_path, data=data, model=model, training=training)
+    lines = []
+    base.train(recipe, tmp_path / "run", notify=str, report=lines.append)
+    report = base.evaluate(tmp_path / "run")
+    assert report.scores["word_error_rate"] <= 3.0, lines[-1]
+    loaded = transduct.load(tmp_path / "run")
+    assert loaded.predict([string("1 4 2"), string("0 5", "bela")]) == ["1 4 2", "0 5"]
+    ctc = loaded.attention(string("1 4 2")).panels()[1].weights  # where CTC hears each digit: one after another
+    places = [int(row.argmax()) for row, piece in zip(ctc[1:], "▁1▁4▁2", strict=True) if piece != "▁"]
+    assert places == sorted(set(places))
+
+
+def test_a_model_starts_from_another(root, tmp_path):
+    base.train(recipe_of(root, training={"steps": 1}), tmp_path / "run", notify=str)
+    said = []
+    make_task(root, tmp_path / "next", said.append, model={"start_from": str(tmp_path / "run" / "model")})
+    assert any("taken" in line and "started from" in line for line in said)

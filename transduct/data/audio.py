@@ -1,0 +1,247 @@
+"""Sound to log-mel filterbanks: read, resampled, framed, weighed by band, normalised, masked. Knows no torch.
+
+Let M be mel bins (bands), T frames.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
+from math import gcd
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from transduct.errors import TransductError, missing_extra
+
+Sound = NDArray[np.float32]
+ENDINGS = (".wav", ".flac")
+SILENT = 2.0**-12  # a peak below this, eight steps of 16 bits, is no sound
+LOWEST = 20.0  # Hz; Kaldi's filterbanks begin here, Whisper's at 0
+PREEMPHASIS = 0.97
+
+
+@dataclass(frozen=True)
+class Features:
+    """How sound becomes filterbanks; the `data.features` section of a recipe.
+
+    Attributes:
+        kind: "kaldi" (Povey window, pre-emphasis, natural logarithms, each band with mean 0 and deviation 1 over the
+            utterance) or "whisper" (Hann window, centred frames, the 80 dB below the loudest, scaled).
+        rate: samples a second; other sounds are resampled.
+        bands: M.
+        window, hop: of the frames, in seconds.
+        fft: points of the Fourier transform; a window is filled up to it with zeros.
+    """
+
+    kind: Literal["kaldi", "whisper"] = "kaldi"
+    rate: int = 16_000
+    bands: int = 80
+    window: float = 0.025
+    hop: float = 0.010
+    fft: int = 512
+
+    def __post_init__(self) -> None:
+        if self.rate < 1000:
+            raise ValueError(f"rate is {self.rate}, must be at least 1000 samples a second")
+        if self.bands < 1:
+            raise ValueError(f"bands is {self.bands}, must be at least 1")
+        if not 1 <= self.step <= self.width or self.width < 2:
+            raise ValueError(f"window is {self.window} and hop {self.hop}, must be 2 samples or more, hop no longer")
+        if self.fft < self.width:
+            raise ValueError(f"fft is {self.fft}, must be at least the window's {self.width} samples")
+        empty = np.flatnonzero(mel_filters(self).max(0) <= 0.0)
+        if len(empty):
+            raise ValueError(
+                f"fft is {self.fft}, must be longer: at {self.rate} Hz its lines are {self.rate / self.fft:.1f} Hz "
+                f"apart and band {empty[0] + 1} of {self.bands} holds none"
+            )
+
+    @property
+    def width(self) -> int:
+        """Samples of a window."""
+        return round(self.window * self.rate)
+
+    @property
+    def step(self) -> int:
+        """Samples from one window to the next."""
+        return round(self.hop * self.rate)
+
+    def frames(self, samples: int) -> int:
+        """T of so many samples."""
+        return samples // self.step if self.kind == "whisper" else max(0, 1 + (samples - self.width) // self.step)
+
+
+@dataclass(frozen=True)
+class Masks:
+    """SpecAugment (Park et al. 2019): so many stretches of time and of bands become zero, each as wide as is drawn, up
+    to the width given in frames or bands. Time is not warped: the paper found that it does least."""
+
+    times: int = 2
+    time_width: int = 10
+    bands: int = 2
+    band_width: int = 15
+
+    def __post_init__(self) -> None:
+        for name in ("times", "time_width", "bands", "band_width"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0")
+
+
+def read_sound(data: bytes | Path, name: str) -> tuple[Sound, int]:
+    """A WAV or FLAC file as samples between -1 and 1, its channels mixed, and their rate.
+
+    Raises:
+        TransductError: it is missing, damaged, empty or silent.
+    """
+    try:
+        import soundfile
+    except ImportError as error:
+        raise missing_extra("soundfile", "speech") from error
+    try:
+        content = data.read_bytes() if isinstance(data, Path) else data
+        channels, rate = soundfile.read(BytesIO(content), dtype="float32", always_2d=True)
+    except OSError as error:
+        raise TransductError(f"{name}: cannot be read ({error.strerror}); give a WAV or FLAC file") from error
+    except soundfile.LibsndfileError as error:
+        raise TransductError(
+            f"{name}: not a whole sound file ({error.error_string}); give a WAV or FLAC file"
+        ) from error
+    samples: Sound = channels.mean(1)
+    if not len(samples):
+        raise TransductError(f"{name}: holds no samples; record it again")
+    if not np.isfinite(samples).all():
+        raise TransductError(f"{name}: holds samples that are no numbers; record it again")
+    if np.abs(samples).max() < SILENT:
+        raise TransductError(f"{name}: silent, {len(samples) / rate:.2f} s without a sound; record it again")
+    return samples, rate
+
+
+def resampled(samples: Sound, rate: int, wanted: int) -> Sound:
+    """Samples at another rate, by a polyphase filter that lets no frequency fold over.
+
+    Sound of rate `r` taken for sound of rate `s * r` is s times as fast and as high: so speed is perturbed.
+    """
+    if rate == wanted:
+        return samples
+    try:
+        from scipy.signal import resample_poly
+    except ImportError as error:
+        raise missing_extra("scipy", "speech") from error
+    common = gcd(rate, wanted)
+    return np.asarray(resample_poly(samples, wanted // common, rate // common), np.float32)
+
+
+def filterbanks(samples: Sound, features: Features, warp: float = 1.0) -> Sound:
+    """What a model reads of a sound: `log_mel`, normalised over this sound alone; (samples,) -> (T, M)."""
+    return normalised(log_mel(samples, features, warp), features.kind)
+
+
+def log_mel(samples: Sound, features: Features, warp: float = 1.0) -> Sound:
+    """Logarithms of the power in each mel band; (samples,) -> (T, M), T as `Features.frames` says.
+
+    Args:
+        warp: frequencies are taken for so many times themselves (`warped`).
+    """
+    size, kaldi = features.width, features.kind == "kaldi"
+    x = samples.astype(np.float64)
+    if not kaldi:  # frame i is centred on sample i * hop
+        x = np.pad(x, size // 2, "reflect" if len(x) > size // 2 else "constant")
+
+    def framed(signal: NDArray[np.float64]) -> NDArray[np.float64]:
+        return sliding_window_view(signal, size)[:: features.step][: features.frames(len(samples))]  # (T, window)
+
+    frames = framed(x)
+    if kaldi:  # 16-bit integers, each frame without its mean, then pre-emphasised; its window begins at zero
+        x = x * 2.0**15
+        mean = framed(x).mean(1, keepdims=True)
+        frames = framed(np.append(0.0, x[1:] - PREEMPHASIS * x[:-1])) - (1.0 - PREEMPHASIS) * mean
+    spectrum = np.fft.rfft(frames * _window(features), features.fft)  # (T, fft / 2 + 1)
+    power = spectrum.real**2 + spectrum.imag**2
+    mel = power @ mel_filters(features, warp)  # (T, M)
+    log = np.log(np.maximum(mel, np.finfo(np.float32).eps)) if kaldi else np.log10(np.maximum(mel, 1e-10))
+    return log.astype(np.float32)
+
+
+def normalised(mel: Sound, kind: Literal["kaldi", "whisper"]) -> Sound:
+    """Log-mel bands as Kaldi's recipes or Whisper scale them, over one utterance: (T, M) -> (T, M)."""
+    if kind == "whisper":
+        return np.asarray((np.maximum(mel, mel.max(initial=-np.inf) - 8.0) + 4.0) / 4.0, np.float32)
+    if not len(mel):
+        return mel
+    # What a microphone or a room does to every frame alike is gone with the mean.
+    return (mel - mel.mean(0)) / np.maximum(mel.std(0), 0.1)
+
+
+def masked(mel: Sound, masks: Masks, random: np.random.Generator) -> Sound:
+    """SpecAugment on normalised bands, whose mean is zero: (T, M) -> (T, M)."""
+    mel = mel.copy()
+    frames, bands = mel.shape
+    for _ in range(masks.times):
+        width = min(int(random.integers(masks.time_width + 1)), frames)
+        start = int(random.integers(frames - width + 1))
+        mel[start : start + width] = 0.0
+    for _ in range(masks.bands):
+        width = min(int(random.integers(masks.band_width + 1)), bands)
+        start = int(random.integers(bands - width + 1))
+        mel[:, start : start + width] = 0.0
+    return mel
+
+
+@lru_cache
+def _window(features: Features) -> NDArray[np.float64]:
+    size = features.width
+    if features.kind == "whisper":
+        return 0.5 - 0.5 * np.cos(2.0 * np.pi * np.arange(size) / size)
+    return np.hanning(size) ** 0.85
+
+
+@lru_cache(256)
+def mel_filters(features: Features, warp: float = 1.0) -> NDArray[np.float64]:
+    """The weight of each line of a spectrum in each band: (fft / 2 + 1, M).
+
+    Whisper's are triangles over Hertz on Slaney's scale, of equal area; Kaldi's are triangles over mel.
+    """
+    highest = features.rate / 2.0
+    lines = warped(np.linspace(0.0, highest, features.fft // 2 + 1), warp, highest)
+    if features.kind == "kaldi":
+        edges = np.linspace(_kaldi(LOWEST), _kaldi(highest), features.bands + 2)
+        return _triangles(_kaldi(lines), edges)
+    edges = _from_slaney(np.linspace(0.0, _slaney(highest), features.bands + 2))
+    return _triangles(lines, edges) * (2.0 / (edges[2:] - edges[:-2]))
+
+
+def warped(frequencies: NDArray[np.float64], warp: float, highest: float) -> NDArray[np.float64]:
+    """Frequencies times `warp`, as of a shorter or longer vocal tract, bent so that the highest stays where it is
+    (Jaitly and Hinton 2013, section 3)."""
+    if warp == 1.0:
+        return frequencies
+    bend = 0.6 * highest * min(warp, 1.0) / warp
+    rest = (highest - bend * warp) / (highest - bend)
+    return np.where(frequencies <= bend, frequencies * warp, highest - rest * (highest - frequencies))
+
+
+def _triangles(lines: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each band rises from the edge before its middle and falls to the one after."""
+    rising = (lines[:, None] - edges[:-2]) / (edges[1:-1] - edges[:-2])
+    falling = (edges[2:] - lines[:, None]) / (edges[2:] - edges[1:-1])
+    return np.maximum(0.0, np.minimum(rising, falling))
+
+
+def _kaldi(hertz: Any) -> Any:
+    return 1127.0 * np.log1p(np.asarray(hertz) / 700.0)
+
+
+def _slaney(hertz: Any) -> Any:
+    """Linear up to 1000 Hz, which is 15 mel, and logarithmic from there, 27 mel for a factor of 6.4."""
+    hertz = np.asarray(hertz, np.float64)
+    return np.where(hertz < 1000.0, hertz * 3.0 / 200.0, 15.0 + np.log(np.maximum(hertz, 1.0) / 1000.0) * _STEEP)
+
+
+def _from_slaney(mel: Any) -> Any:
+    return np.where(mel < 15.0, mel * 200.0 / 3.0, 1000.0 * np.exp((mel - 15.0) / _STEEP))
+
+
+_STEEP = 27.0 / np.log(6.4)

@@ -1,0 +1,377 @@
+"""Recordings and what is said in them, prepared as a corpus, and the utterances that are made of them.
+
+An utterance is a recording, or several of one speaker one after another with pauses between. What one is made of and
+how it is changed depends on (seed, epoch, example) alone.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transduct.data.audio import ENDINGS, Features, Masks, Sound, filterbanks, masked, read_sound, resampled
+from transduct.data.corpus import Corpus, Ragged, write_rows
+from transduct.data.files import Refused, pack, read_members, unpack
+from transduct.data.text import read_lines
+from transduct.errors import TransductError
+
+SPEAKERS = "speakers.int32"
+CHUNK = 64  # recordings written at a time
+STACK = 4  # frames that an encoder token stands for; an utterance is filled up to a multiple of it
+FADE = 0.005  # seconds over which a recording fades in and out where it is joined to others
+PAUSES = (0.05, 0.35)  # seconds between two recordings, and before the first and after the last
+HUSH = 20.0  # dB by which the pauses of an utterance are quieter than its recordings' own noise at most
+QUIET = (0.01, 10)  # seconds looked at together, and the percentile of their loudness that is a recording's own noise
+FIXED = 2**63  # the seed of strings to be scored on, which no training takes
+
+
+@dataclass(frozen=True)
+class SoundSource:
+    """A tar or a folder of WAV or FLAC files, and what is said in them.
+
+    Attributes:
+        sounds: the tar or folder.
+        texts: lines of file, text and, if known, speaker, with tabs between.
+        pattern: instead of `texts`, a regular expression whose groups `text` and `speaker` are found in a file's name;
+            files it does not fit are no part of the source.
+        join: the fewest and the most recordings of one speaker that are said one after another; 1 and 1 for none.
+        strings: how many such strings an epoch holds.
+    """
+
+    sounds: str
+    texts: str | None = None
+    pattern: str | None = None
+    join: list[int] = field(default_factory=lambda: [1, 1])
+    strings: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.texts is None) == (self.pattern is None):
+            raise ValueError("give texts, a file of lines of file and text, or pattern: one of them")
+        if self.pattern is not None:
+            try:
+                groups = re.compile(self.pattern).groupindex
+            except re.error as error:
+                raise ValueError(f"pattern is '{self.pattern}', no regular expression ({error})") from error
+            if "text" not in groups:
+                raise ValueError(f"pattern is '{self.pattern}', must have a group (?P<text>...)")
+        if len(self.join) != 2 or not 1 <= self.join[0] <= self.join[1]:
+            raise ValueError(
+                f"join is {self.join}, must be the fewest recordings of a string, at least 1, and the most"
+            )
+        if (self.join[1] > 1) != (self.strings > 0):
+            raise ValueError(
+                f"strings is {self.strings}; say how many an epoch holds, only where recordings are joined"
+            )
+
+    def files(self) -> list[str]:
+        """The files the source is read from, as the recipe names them."""
+        return [name for name in (self.sounds, self.texts) if name is not None]
+
+
+@dataclass(frozen=True)
+class Augment:
+    """How training utterances are changed; the `data.augment` section of a recipe.
+
+    Attributes:
+        speeds: each recording is kept at these speeds, and one is drawn (Ko et al. 2015); the pitch goes with them.
+        gain: dB by which each recording is made louder or softer at most.
+        noise: dB by which the speech is above white noise, drawn between the two; none if empty.
+        warp: frequencies are warped by a factor of up to 1 - warp or 1 + warp (Jaitly and Hinton 2013).
+        masks: SpecAugment.
+    """
+
+    speeds: list[float] = field(default_factory=lambda: [0.9, 1.0, 1.1])
+    gain: float = 6.0
+    noise: list[float] = field(default_factory=lambda: [15.0, 50.0])
+    warp: float = 0.1
+    masks: Masks = field(default_factory=Masks)
+
+    def __post_init__(self) -> None:
+        if not self.speeds or not all(0.5 <= speed <= 2.0 for speed in self.speeds):
+            raise ValueError(f"speeds is {self.speeds}, must be factors from 0.5 to 2")
+        if self.gain < 0.0 or not 0.0 <= self.warp <= 0.3:
+            raise ValueError(f"gain is {self.gain} and warp {self.warp}, must be at least 0, and warp at most 0.3")
+        if self.noise and (len(self.noise) != 2 or self.noise[0] > self.noise[1]):
+            raise ValueError(f"noise is {self.noise}, must be the least dB and the most, or empty")
+
+
+UNCHANGED = Augment([1.0], 0.0, [], 0.0, Masks(0, 0, 0, 0))
+
+
+class Recording(NamedTuple):
+    """A sound at the rate of the features, and what is said by whom."""
+
+    name: str
+    samples: Sound
+    text: str
+    speaker: str
+
+
+@dataclass
+class Found:
+    """What reading has left out, and what it has changed."""
+
+    refused: Refused
+    resampled: int = 0
+    other_names: int = 0
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """For a manifest."""
+        return {**self.refused.dropped, "not_fitting_the_pattern": self.other_names}
+
+
+def read_texts(source: SoundSource, root: Path) -> dict[str, tuple[str, str]]:
+    """Text and speaker of each file named in a source's `texts`.
+
+    Raises:
+        TransductError: a line is no file and text, names a file again, or its text is empty.
+    """
+    path, texts = root / str(source.texts), {}
+    for number, line in enumerate(read_lines(path), 1):
+        name, *cells = line.split("\t")
+        if len(cells) not in (1, 2) or not cells[0].strip():
+            raise TransductError(f"{path}:{number}: found {line!r:.60}, expected file, text and, if known, speaker")
+        if name in texts:
+            raise TransductError(f"{path}:{number}: '{name}' has a text already; keep one of them")
+        texts[name] = (cells[0], cells[1] if len(cells) == 2 else "")
+    return texts
+
+
+def read_recordings(
+    source: SoundSource, root: Path, features: Features, max_seconds: float, found: Found
+) -> Iterator[Recording]:
+    """The recordings of a source; what cannot be used is refused by name, and counted.
+
+    Raises:
+        TransductError: nothing is there, or what cannot be used stops the reading: a file that is broken, silent, too
+            short, too long or without a text, or a text without a file.
+    """
+    texts = None if source.texts is None else read_texts(source, root)
+    missing, count = set(texts or ()), 0
+    for name, data in read_members(root / source.sounds, ENDINGS):
+        missing.discard(name)
+        said = _said(source, texts, name)
+        if said is None:
+            found.other_names += 1
+            continue
+        with found.refused.each():
+            if not said[0].strip():
+                raise TransductError(f"{name}: has no text in {source.texts}; write its line")
+            samples, rate = read_sound(data, name)
+            samples = usable(samples, rate, features, max_seconds, name)
+            found.resampled += rate != features.rate
+            count += 1
+            yield Recording(name, samples, *said)
+    for name in sorted(missing):
+        with found.refused.each():
+            raise TransductError(f"{root / source.sounds}: '{name}' is not there, but has a text in {source.texts}")
+    if not count:
+        raise TransductError(f"{root / source.sounds}: no recording left to use; check its files and the pattern")
+
+
+def usable(samples: Sound, rate: int, features: Features, max_seconds: float, name: str) -> Sound:
+    """A sound at the rate of the features.
+
+    Raises:
+        TransductError: it is shorter than a window, or longer than `max_seconds`.
+    """
+    seconds = len(samples) / rate
+    if not features.window <= seconds <= max_seconds:
+        wrong = "short" if seconds < features.window else "long"
+        raise TransductError(
+            f"{name}: too {wrong}, {seconds:.3f} s, expected from {features.window} s to {max_seconds:g} s; cut it anew"
+        )
+    return resampled(samples, rate, features.rate)
+
+
+def _said(source: SoundSource, texts: dict[str, tuple[str, str]] | None, name: str) -> tuple[str, str] | None:
+    """Text and speaker of a file, "" where nothing is known; None where it is no part of the source."""
+    if texts is not None:
+        return texts.get(name, ("", ""))
+    match = re.search(str(source.pattern), name)
+    return None if match is None else (match["text"] or "", match.groupdict().get("speaker") or "")
+
+
+def write_recordings(
+    folder: Path, sources: Sequence[tuple[SoundSource, Iterator[Recording]]], rate: int, speeds: Sequence[float]
+) -> dict[str, Any]:
+    """Write recordings as a corpus, each once for every speed, and in its folder who speaks; the manifest.
+
+    A row is the text, a number a character, and the samples, 16 bits each; `weights` says which rows a source has.
+    """
+    names: dict[str, int] = {}
+    speakers: list[int] = []
+    spans: list[tuple[int, int, float]] = []
+
+    def chunks() -> Iterator[list[Ragged]]:
+        for _, recordings in sources:
+            start = len(speakers)
+            while chunk := list(islice(recordings, CHUNK)):
+                speakers.extend(names.setdefault(each.speaker, len(names)) for each in chunk)
+                rows = [(each.text, _words(each.samples, rate, speed)) for each in chunk for speed in speeds]
+                yield [_ragged([_letters(text) for text, _ in rows]), _ragged([words for _, words in rows])]
+            spans.append((start * len(speeds), len(speakers) * len(speeds), 1.0))
+
+    manifest = write_rows(folder, 2, chunks())
+    np.array(speakers, np.int32).tofile(folder / SPEAKERS)
+    return manifest | {"weights": spans}
+
+
+def _words(samples: Sound, rate: int, speed: float) -> np.ndarray:
+    """Samples at a speed, 16 bits each, two a word."""
+    faster = resampled(samples, round(rate * speed), rate)
+    numbers = np.clip(np.rint(faster * 32768.0), -32768, 32767).astype(np.int16)
+    return pack(numbers)
+
+
+def _letters(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le"), np.int32)
+
+
+def _ragged(rows: Sequence[np.ndarray]) -> Ragged:
+    return np.concatenate(rows), np.fromiter(map(len, rows), np.int64, len(rows))
+
+
+class Drawn(NamedTuple):
+    """What an utterance is made of: recordings, the speed all have, the samples of silence around them, and the
+    generator that draws everything else."""
+
+    recordings: np.ndarray
+    speed: int
+    pauses: np.ndarray
+    random: np.random.Generator
+
+
+class Utterances:
+    """Numbered utterances over a corpus of recordings."""
+
+    def __init__(self, corpus: Corpus, sources: Sequence[SoundSource], features: Features, augment: Augment) -> None:
+        self.corpus, self.sources, self.features, self.augment = corpus, list(sources), features, augment
+        speeds = len(augment.speeds)
+        of = np.fromfile(corpus.directory / SPEAKERS, np.int32)
+        spans = [(start // speeds, stop // speeds) for start, stop, _ in corpus.weights]
+        self.firsts = [start for start, _ in spans]  # recordings of each source
+        self.groups = [_groups(of, *span) for span in spans]  # and in it of each speaker
+        counts = [s.strings or stop - start for s, (start, stop) in zip(self.sources, spans, strict=True)]
+        self.starts = np.cumsum([0, *counts])
+        self.samples = 2 * np.asarray(corpus.lengths[:, 1], np.int64).reshape(-1, speeds)  # (recordings, speeds)
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def draw(self, seed: int, epoch: int, number: int) -> Drawn:
+        """What utterance `number` of an epoch is made of."""
+        source = int(np.searchsorted(self.starts, number, "right")) - 1
+        random = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), (epoch << 40) + number]))
+        speed = int(random.integers(len(self.augment.speeds)))
+        if not self.sources[source].strings:
+            recording = self.firsts[source] + number - self.starts[source]
+            return Drawn(np.array([recording]), speed, np.zeros(2, np.int64), random)
+        recordings, pauses = draw_string(random, self.groups[source], self.sources[source].join, self.features.rate)
+        return Drawn(recordings, speed, pauses, random)
+
+    def tokens(self, seed: int, epoch: int) -> np.ndarray:
+        """The encoder tokens of every utterance of an epoch, for its plan."""
+        drawn = (self.draw(seed, epoch, number) for number in range(len(self)))
+        samples = (int(self.samples[d.recordings, d.speed].sum() + d.pauses.sum()) for d in drawn)
+        return np.fromiter((tokens_of(self.features, each) for each in samples), np.int64, len(self))
+
+    def make(self, seed: int, epoch: int, number: int) -> tuple[Sound, str]:
+        """The filterbanks (T, M) of an utterance, and its text."""
+        drawn, augment = self.draw(seed, epoch, number), self.augment
+        rows = drawn.recordings * len(augment.speeds) + drawn.speed
+        (letters, sizes), (words, lengths) = self.corpus.columns(rows)
+        texts = [part.astype(np.int32).tobytes().decode("utf-32-le") for part in _split(letters, sizes)]
+        sounds = [unpack(part, 2 * len(part), np.int16).astype(np.float32) / 32768.0 for part in _split(words, lengths)]
+        samples = spoken(sounds, drawn.pauses, augment, self.features.rate, drawn.random)
+        warp = 1.0 + round(augment.warp * float(drawn.random.uniform(-1.0, 1.0)), 2)  # few, so that filters are kept
+        mel = masked(filterbanks(samples, self.features, warp), augment.masks, drawn.random)
+        return mel, " ".join(texts)
+
+
+def _groups(of: np.ndarray, start: int, stop: int) -> list[np.ndarray]:
+    """The recordings of each speaker among those from start to stop."""
+    return [start + np.flatnonzero(of[start:stop] == speaker) for speaker in np.unique(of[start:stop])]
+
+
+def _split(flat: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+    return np.split(flat, np.cumsum(lengths)[:-1])
+
+
+def draw_string(
+    random: np.random.Generator, groups: Sequence[np.ndarray], join: Sequence[int], rate: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Recordings of one speaker, and the samples of the pauses before, between and after them."""
+    speaker = groups[int(random.integers(len(groups)))]
+    count = int(random.integers(join[0], join[1] + 1))
+    recordings = speaker[random.integers(len(speaker), size=count)]
+    return recordings, (random.uniform(*PAUSES, count + 1) * rate).astype(np.int64)
+
+
+def spoken(
+    sounds: Sequence[Sound], pauses: np.ndarray, augment: Augment, rate: int, random: np.random.Generator
+) -> Sound:
+    """Sounds one after another with pauses before, between and after, each with a gain of its own, and noise over all.
+
+    What is joined fades in and out, so that nothing clicks. A pause is as noisy as the recording before it, or less:
+    how much less is drawn once for all.
+    """
+    hush = 10.0 ** (-random.uniform(0.0, HUSH) / 20.0)
+
+    def silence(size: int, sound: Sound, gain: float) -> Sound:
+        level = hush * gain * own_noise(sound, rate) if size else 0.0
+        return np.float32(level) * random.standard_normal(size, np.float32)
+
+    gains = 10.0 ** (random.uniform(-augment.gain, augment.gain, len(sounds)) / 20.0)
+    parts: list[Sound] = [silence(pauses[0], sounds[0], gains[0])]
+    for sound, gain, pause in zip(sounds, gains, pauses[1:], strict=True):
+        level = np.full(len(sound), gain, np.float32)
+        if len(sounds) > 1:
+            ramp = np.linspace(0.0, 1.0, min(round(FADE * rate), len(sound) // 2), dtype=np.float32)
+            level[: len(ramp)] *= ramp
+            level[len(sound) - len(ramp) :] *= ramp[::-1]
+        parts += [sound * level, silence(pause, sound, gain)]
+    whole: Sound = np.concatenate(parts)
+    if augment.noise:
+        power = sum(float(part @ part) for part in parts) / max(1, sum(map(len, sounds)))
+        below = 10.0 ** (-random.uniform(augment.noise[0], augment.noise[1]) / 20.0)
+        whole = whole + np.float32(power**0.5 * below) * random.standard_normal(len(whole), np.float32)
+    return whole
+
+
+def own_noise(sound: Sound, rate: int) -> float:
+    """The loudness of the quietest parts of a recording, in which nobody speaks."""
+    size = min(round(QUIET[0] * rate), len(sound))
+    parts = sound[: len(sound) // size * size].reshape(-1, size)
+    return float(np.percentile(np.sqrt((parts**2).mean(1)), QUIET[1]))
+
+
+def tokens_of(features: Features, samples: int) -> int:
+    """Encoder tokens of so many samples."""
+    return -(-features.frames(samples) // STACK)
+
+
+def fixed_utterances(recordings: Sequence[Recording], source: SoundSource, rate: int) -> Iterator[Recording]:
+    """What is scored on: the recordings as they are, or strings of them, the same ones for ever."""
+    if not source.strings:
+        yield from recordings
+        return
+    speakers = sorted({each.speaker for each in recordings})
+    groups = [np.flatnonzero([each.speaker == name for each in recordings]) for name in speakers]
+    for number in range(source.strings):
+        random = np.random.Generator(np.random.Philox(key=[FIXED, number]))
+        chosen, pauses = draw_string(random, groups, source.join, rate)
+        parts = [recordings[i] for i in chosen]
+        samples = spoken([part.samples for part in parts], pauses, UNCHANGED, rate, random)
+        text, name = (" ".join(getattr(part, each) for part in parts) for each in ("text", "name"))
+        yield Recording(name, samples, text, parts[0].speaker)
+
+
+def names_of(sources: Sequence[SoundSource]) -> list[str]:
+    """The files of all sources."""
+    return list(chain.from_iterable(source.files() for source in sources))

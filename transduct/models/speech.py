@@ -1,0 +1,188 @@
+"""Speech to text: filterbanks through convolutions into a Transformer, with a CTC head beside its decoder.
+
+The stem halves time twice (Wang et al. 2020) and goes on at that pace, positions are rotary (Su et al. 2021), and CTC
+over the encoder is learnt together with attention (Watanabe et al. 2017). Let N be frames and then encoder tokens, M
+target tokens of a batch or mel bins, B its utterances, R = B * beam the rows of a search, D the model width, V the
+vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduct.blocks.attention import AttentionPositions, KVCache, Memory, MultiHeadAttention
+from transduct.blocks.embeddings import Embedding, FilterbankStem, GroupedLinear, embedding_table
+from transduct.blocks.transformer import (
+    Activation,
+    DecoderLayer,
+    EncoderLayer,
+    LayerShape,
+    initialise,
+    make_norm,
+)
+from transduct.functional.dropout import dropout
+from transduct.functional.segments import Segments
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"encoder_layers": 4, "decoder_layers": 2, "d_model": 128, "num_heads": 4, "d_ff": 512},
+    "small": {"encoder_layers": 12, "decoder_layers": 6, "d_model": 256, "num_heads": 4, "d_ff": 2048},
+    "base": {"encoder_layers": 12, "decoder_layers": 6, "d_model": 512, "num_heads": 8, "d_ff": 2048},
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a recogniser is made of; `SIZES` gives named defaults, the vocabulary's size is always needed.
+
+    Attributes:
+        bands: M, of the filterbanks.
+        stem_layers: residual convolutions of the stem.
+        heads: "bands" gives each head of the first layer an equal share of the bands, and nothing of the others; in
+            "all" each sees all of them.
+        max_length: tokens of the longest text, its end included.
+    """
+
+    vocabulary_size: int
+    bands: int = 80
+    d_model: int = 256
+    num_heads: int = 4
+    d_ff: int = 2048
+    encoder_layers: int = 12
+    decoder_layers: int = 6
+    dropout: float = 0.1
+    norm: Literal["pre", "post"] = "pre"
+    activation: Activation = "relu"
+    stem_layers: int = 3
+    heads: Literal["all", "bands"] = "all"
+    max_length: int = 256
+
+    def __post_init__(self) -> None:
+        for name in (
+            *("vocabulary_size", "bands", "d_model", "num_heads", "d_ff"),
+            *("encoder_layers", "decoder_layers", "max_length"),
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if self.stem_layers < 0:
+            raise ValueError(f"stem_layers is {self.stem_layers}, must be at least 0")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout is {self.dropout}, must be in [0, 1)")
+        if self.d_model % self.num_heads:
+            raise ValueError(f"d_model is {self.d_model}, must be a multiple of num_heads {self.num_heads}")
+        if self.heads == "bands" and self.bands % self.num_heads:
+            raise ValueError(f"bands is {self.bands}, must be a multiple of num_heads {self.num_heads} for heads=bands")
+
+    @property
+    def groups(self) -> int:
+        """The groups of bands that stay apart up to the first layer."""
+        return self.num_heads if self.heads == "bands" else 1
+
+
+@dataclass
+class DecoderState:
+    """What a search carries from token to token: a cache a layer for each row, a memory a layer for each utterance."""
+
+    beam: int
+    caches: list[KVCache]
+    memories: list[Memory]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows (R',), in this order; an utterance has `beam` rows or, once it is finished, none."""
+        if self.caches[0].keys is not None and len(rows) < len(self.caches[0].keys):
+            sources = rows[:: self.beam] // self.beam
+            self.memories = [memory.select(sources) for memory in self.memories]
+        for cache in self.caches:
+            cache.select(rows)
+
+
+class Speech(nn.Module):
+    """Encoder, decoder and CTC head over segments: `encode`, `ctc`, `decode`, and `start` and `step` for search."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        shape = LayerShape(config.d_model, config.d_ff, config.dropout, config.activation, config.norm, "layer")
+
+        def attention(positions: bool = True) -> MultiHeadAttention:
+            width = config.d_model // config.num_heads
+            rotary = AttentionPositions("rotary", config.max_length, config.num_heads, width, width)
+            return MultiHeadAttention(config.d_model, config.num_heads, positions=rotary if positions else None)
+
+        self.stem = FilterbankStem(config.bands, config.d_model, config.stem_layers, config.groups)
+        self.encoder = nn.ModuleList(EncoderLayer(shape, attention()) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(
+            DecoderLayer(shape, attention(), attention(positions=False)) for _ in range(config.decoder_layers)
+        )
+        pre = config.norm == "pre"
+        self.encoder_norm = make_norm(shape) if pre else nn.Identity()
+        self.decoder_norm = make_norm(shape) if pre else nn.Identity()
+        self.output_table = embedding_table(config.vocabulary_size, config.d_model)
+        self.target_embedding = Embedding(self.output_table, None, "add", config.max_length, config.dropout)
+        self.ctc_head = nn.Linear(config.d_model, config.vocabulary_size)
+        initialise(self)
+        if config.heads == "bands":
+            self._part_bands()
+
+    def _part_bands(self) -> None:
+        """Queries, keys and values of each head of the first layer from the channels of its own bands."""
+        width, groups = self.config.d_model, self.config.groups
+        first = cast(EncoderLayer, self.encoder[0])
+        for name in ("query", "key", "value"):
+            setattr(first.self_attention, name, GroupedLinear(width, width, groups))
+        if self.config.norm == "pre":  # whose mean and deviation would else tell a head of all bands
+            first.around_attention.norm = nn.GroupNorm(groups, width)
+
+    @property
+    def attention_names(self) -> list[str]:
+        """The names of the weights that `encode` and then `decode` hand over, in order."""
+        names = [f"encoder.{i}.self" for i in range(self.config.encoder_layers)]
+        return names + [f"decoder.{i}.{kind}" for i in range(self.config.decoder_layers) for kind in ("self", "cross")]
+
+    def encode(
+        self, features: Tensor, segments: Segments, weights: list[Tensor] | None = None
+    ) -> tuple[Tensor, Segments]:
+        """Filterbanks (N, M), a multiple of four frames each -> memory (N / 4, D), and where each lies in it."""
+        x, segments = self.stem(features, segments)
+        x = dropout(x, self.config.dropout, self.training)
+        for layer in self.encoder:
+            x = layer(x, segments, False, weights)
+        return self.encoder_norm(x), segments
+
+    def ctc(self, memory: Tensor) -> Tensor:
+        """Memory (N, D) -> log-probabilities (N, V) of what each of it stands for; the begin token is the blank."""
+        return self.ctc_head(memory).float().log_softmax(-1)  # (N, V)
+
+    def decode(
+        self,
+        tokens: Tensor,
+        segments: Segments,
+        memory: Tensor,
+        memory_segments: Segments,
+        weights: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Target tokens so far (M,) over the memory (N, D) -> hidden (M, D); each predicts the token after it."""
+        x = self.target_embedding(tokens, segments.positions, tokens)
+        for layer in self.decoder:
+            x = layer(x, segments, memory, memory_segments, weights)
+        return self.decoder_norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(M, D) -> (M, V)."""
+        return F.linear(hidden, self.output_table)
+
+    def start(self, memory: Tensor, segments: Segments, beam: int) -> DecoderState:
+        """The state before the first token, with `beam` rows for each utterance."""
+        layers = [cast(DecoderLayer, layer) for layer in self.decoder]
+        memories = [layer.cross_attention.remember(memory, segments) for layer in layers]
+        return DecoderState(beam, [KVCache() for _ in layers], memories)
+
+    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
+        positions = torch.full_like(tokens, state.caches[0].length)
+        x = self.target_embedding(tokens, positions, positions)
+        for layer, cache, memory in zip(self.decoder, state.caches, state.memories, strict=True):
+            x = cast(DecoderLayer, layer).step(x, cache, memory)
+        return self.logits(self.decoder_norm(x)), state

@@ -1,0 +1,302 @@
+"""A trained recogniser in use: sounds in, text out, with error rates and attention.
+
+Let T be the encoder tokens of an utterance and S the tokens of its text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduct.config import record
+from transduct.data.audio import Features, Sound, filterbanks, read_sound
+from transduct.data.files import Policy, Refused
+from transduct.data.tokenizer import Tokenizer
+from transduct.data.utterances import (
+    STACK,
+    Found,
+    Recording,
+    SoundSource,
+    fixed_utterances,
+    read_recordings,
+    tokens_of,
+    usable,
+)
+from transduct.decoding.ctc import CTCPrefix, best_path
+from transduct.decoding.engine import flat, in_batches
+from transduct.decoding.search import Beam, Filter, Forbid, Hypothesis, search
+from transduct.errors import TransductError
+from transduct.evaluation.classification import mcnemar
+from transduct.evaluation.text import token_error_rate
+from transduct.functional.segments import Segments
+from transduct.models.speech import SIZES, Config, Speech
+from transduct.tasks.base import Report
+from transduct.tasks.model import Family, Panel, read_weights
+from transduct.tasks.text import TOKENIZER, check_sizes
+from transduct.training import checkpoint as files
+
+FAMILIES = {"speech": Family(Config, SIZES, Speech)}
+BLANK = Tokenizer.BEGIN  # of CTC: no text holds it
+Given = str | Path | np.ndarray
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """How texts are searched for.
+
+    Attributes:
+        beam: hypotheses that go on for each utterance; 1 is greedy.
+        length_penalty: alpha of Wu et al. 2016.
+        ctc_weight: of CTC's prefix scores in the search (Watanabe et al. 2017); the rest is the decoder's.
+        batch_tokens: the most encoder tokens decoded together.
+        validation_beam: the beam of validations during training.
+    """
+
+    beam: int = 5
+    length_penalty: float = 0.0
+    ctc_weight: float = 0.3
+    batch_tokens: int = 4096
+    validation_beam: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("beam", "batch_tokens", "validation_beam"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if not 0.0 <= self.ctc_weight < 1.0:
+            raise ValueError(f"ctc_weight is {self.ctc_weight}, must be in [0, 1)")
+
+
+@dataclass(frozen=True)
+class Hearing:
+    """What a recogniser must know of sounds besides its model.
+
+    Attributes:
+        max_seconds: of the longest utterance.
+        leave_out: speakers that were not trained on, scored on their own.
+    """
+
+    features: Features = field(default_factory=Features)
+    max_seconds: float = 30.0
+    leave_out: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """What is scored on: a source and, for speakers that were left out, more that holds them."""
+
+    source: SoundSource
+    more: list[SoundSource]
+    root: Path
+    broken: Policy = "stop"
+
+    def read(self, hearing: Hearing) -> list[Recording]:
+        """The utterances of known speakers, and those of the ones left out.
+
+        Raises:
+            TransductError: as `read_recordings`.
+        """
+        found, out = Found(Refused(self.broken)), set(hearing.leave_out)
+        recordings = [
+            list(read_recordings(each, self.root, hearing.features, hearing.max_seconds, found))
+            for each in (self.source, *(self.more if out else []))
+        ]
+        known = [each for each in recordings[0] if each.speaker not in out]
+        unseen = [each for part in recordings for each in part if each.speaker in out]
+        parts = [fixed_utterances(part, self.source, hearing.features.rate) for part in (known, unseen) if part]
+        return [each for part in parts for each in part]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Every attention weight of one utterance and its text, and what CTC made of it.
+
+    Attributes:
+        text: the tokens as a person reads them, the begin token first.
+        times: seconds at which each encoder token begins.
+        weights: "encoder.0.self", "decoder.0.self", "decoder.0.cross", ...: (H, T, S) each.
+        ctc: (S, T) the probability of the blank and of each token of the text at each encoder token.
+        bands: the bands that each head of the first layer hears, if not all hear all.
+    """
+
+    text: list[str]
+    times: list[str]
+    weights: dict[str, Tensor]
+    ctc: Tensor
+    bands: list[str]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.weights[name]
+
+    def panels(self) -> list[Panel]:
+        """Where the decoder listens for each token, what CTC hears there, and each head that has bands of its own."""
+        last = max((n for n in self.weights if n.endswith("cross")), key=lambda n: int(n.split(".")[1]))
+        cross = self.weights[last].mean(0)[: len(self.text) - 1]  # row t chooses token t + 1
+        heads = zip(self.bands, self.weights["encoder.0.self"])
+        return [
+            Panel("where each token was heard", cross, self.text[1:], self.times),
+            Panel("what CTC heard", self.ctc, ["blank", *self.text[1:]], self.times),
+            *(Panel(f"head {i}: {band}", matrix, self.times, self.times) for i, (band, matrix) in enumerate(heads, 1)),
+        ]
+
+
+class Recogniser:
+    """Writes down what is said, with one model and its tokenizer."""
+
+    def __init__(self, model: Speech, tokenizer: Tokenizer, hearing: Hearing, decoding: DecodingConfig) -> None:
+        self.model, self.tokenizer, self.hearing, self.decoding = model.eval(), tokenizer, hearing, decoding
+
+    @classmethod
+    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Recogniser":
+        """The model in a directory whose `config.json` has been read."""
+        source = str(directory / files.CONFIG)
+        model = Speech(record(Config, config.get("model"), "model", source))
+        hearing = record(Hearing, config.get("hearing"), "hearing", source)
+        decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)
+        tokenizer = Tokenizer.load(directory / TOKENIZER)
+        check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
+        if hearing.features.bands != model.config.bands:
+            found = f"hears {hearing.features.bands} bands, its model {model.config.bands}"
+            raise TransductError(f"{source}: {found}; they do not belong together: copy the model again")
+        read_weights(model, directory, device, precision)
+        return cls(model, tokenizer, hearing, decoding)
+
+    def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:
+        """The text of each sound.
+
+        Args:
+            inputs: WAV or FLAC files, or samples at the rate of the model's features.
+            options: fields of `DecodingConfig`.
+
+        Raises:
+            TransductError: a file is missing, damaged, silent, too short or too long, or an option unknown.
+        """
+        return self._texts(self._generate([self._sound(each) for each in inputs], options)[0])
+
+    def evaluate(
+        self, data: Spoken | Sequence[Recording], against: "Recogniser | None" = None, **options: Any
+    ) -> Report:
+        """Error rates in percent: `word_error_rate`, edits a word, and `token_error_rate`, edits a character, blanks
+        included; of speakers that were left out both again, `_unseen`.
+
+        Args:
+            against: another model; the details then hold its scores and the p-value of McNemar's test.
+            options: as for `predict`.
+
+        Raises:
+            TransductError: as `predict`.
+        """
+        recordings = data.read(self.hearing) if isinstance(data, Spoken) else data
+        found, paths = self._generate([each.samples for each in recordings], options)
+        outputs = self._texts(found)
+        speakers = sorted({each.speaker for each in recordings})
+        of_speakers = {
+            name: _error_rates([pair for pair in zip(outputs, recordings) if pair[1].speaker == name])
+            for name in speakers
+        }
+        details: dict[str, Any] = {
+            "utterances": len(recordings),
+            "seconds": round(sum(len(each.samples) for each in recordings) / self.hearing.features.rate, 1),
+            "speakers": {name: rates["word_error_rate"] for name, rates in of_speakers.items()},
+            "ctc_alone": self._scores(self.tokenizer.decode(paths), recordings),
+        }
+        if against is not None:
+            others = against.predict([each.samples for each in recordings], **options)
+            details["against"] = self._scores(others, recordings)
+            right = [[o.split() == r.text.split() for o, r in zip(each, recordings)] for each in (outputs, others)]
+            details["p_values"] = {"whole_utterances": mcnemar(*right)}
+        return Report(self._scores(outputs, recordings), details, outputs)
+
+    @torch.inference_mode()
+    def attention(self, given: Given, text: str | None = None) -> Attention:
+        """The attention weights of a sound and its text, layer by layer and head by head.
+
+        Args:
+            text: what the decoder is given; the model's own answer if not said.
+        """
+        sound = self._sound(given)
+        ids = self._generate([sound], {})[0][0][0].tokens if text is None else self.tokenizer.encode([text])[0]
+        device, weights = next(self.model.parameters()).device, list[Tensor]()
+        memory, memory_segments = self._encode([sound], weights)
+        inputs, segments = flat([[Tokenizer.BEGIN, *ids]], device)
+        self.model.decode(inputs, segments, memory, memory_segments, weights)
+        named = {name: w[0].float().cpu() for name, w in zip(self.model.attention_names, weights, strict=True)}
+        seconds = STACK * self.hearing.features.hop
+        times = [f"{i * seconds:.2f}" for i in range(len(memory))]
+        ctc = self.model.ctc(memory).exp()[:, [BLANK, *ids]].T.cpu()  # (S, T)
+        return Attention(self.tokenizer.pieces([Tokenizer.BEGIN, *ids]), times, named, ctc, self._bands())
+
+    def _bands(self) -> list[str]:
+        config = self.model.config
+        if config.groups == 1:
+            return []
+        width = config.bands // config.groups
+        return [f"bands {i * width + 1} to {(i + 1) * width}" for i in range(config.groups)]
+
+    def _sound(self, given: Given) -> Sound:
+        hearing = self.hearing
+        if isinstance(given, np.ndarray):
+            return usable(
+                given.astype(np.float32), hearing.features.rate, hearing.features, hearing.max_seconds, "input"
+            )
+        samples, rate = read_sound(Path(given), str(given))
+        return usable(samples, rate, hearing.features, hearing.max_seconds, str(given))
+
+    def _encode(self, sounds: Sequence[Sound], weights: list[Tensor] | None = None) -> tuple[Tensor, Segments]:
+        first = next(self.model.parameters())
+        features, segments = flat_features([filterbanks(sound, self.hearing.features) for sound in sounds])
+        return self.model.encode(features.to(first.device, first.dtype), segments.to(first.device), weights)
+
+    def _generate(
+        self, sounds: Sequence[Sound], options: dict[str, Any]
+    ) -> tuple[list[list[Hypothesis]], list[list[int]]]:
+        """The n-best list of each sound, and the best path of CTC alone."""
+        decoding = record(DecodingConfig, {**vars(self.decoding), **options}, "decoding", "predict")
+        lengths = [tokens_of(self.hearing.features, len(sound)) for sound in sounds]
+        found: list[list[Hypothesis]] = [[] for _ in sounds]
+        paths: list[list[int]] = [[] for _ in sounds]
+        for numbers in in_batches(lengths, decoding.batch_tokens):
+            with torch.inference_mode():
+                memory, segments = self._encode([sounds[i] for i in numbers])
+                heard, end = self.model.ctc(memory), Tokenizer.END
+                limits = [min(self.model.config.max_length, lengths[i] + 1) for i in numbers]
+                strategy = Beam(decoding.beam, limits, BLANK, end, decoding.length_penalty, memory.device)
+                filters: list[Filter] = [Forbid([Tokenizer.UNKNOWN, Tokenizer.BEGIN])]
+                if decoding.ctc_weight:
+                    filters.insert(0, CTCPrefix(heard, segments, decoding.beam, BLANK, end, decoding.ctc_weight))
+                hypotheses = search(self.model, memory, segments, strategy, filters)
+            for number, one, path in zip(numbers, hypotheses, best_path(heard, segments, BLANK), strict=True):
+                found[number], paths[number] = one, path
+        return found, paths
+
+    def _texts(self, found: list[list[Hypothesis]]) -> list[str]:
+        return [text.strip() for text in self.tokenizer.decode([hypotheses[0].tokens for hypotheses in found])]
+
+    def _scores(self, outputs: Sequence[str], recordings: Sequence[Recording]) -> dict[str, float]:
+        """The error rates of known speakers, and of those left out."""
+        pairs, out = list(zip(outputs, recordings, strict=True)), self.hearing.leave_out
+        known, unseen = ([pair for pair in pairs if (pair[1].speaker in out) == left] for left in (False, True))
+        rates = _error_rates(known) if known else {}
+        return rates | ({f"{name}_unseen": rate for name, rate in _error_rates(unseen).items()} if unseen else {})
+
+
+def _error_rates(pairs: Sequence[tuple[str, Recording]]) -> dict[str, float]:
+    """Word and character error rate of outputs."""
+    outputs, texts = [output for output, _ in pairs], [" ".join(each.text.split()) for _, each in pairs]
+
+    def rate(separate: Any) -> float:
+        return token_error_rate([separate(text) for text in outputs], [[separate(text)] for text in texts])
+
+    return {
+        "word_error_rate": rate(str),
+        "token_error_rate": rate(lambda text: " ".join(text.replace(" ", "▁"))),
+    }
+
+
+def flat_features(mels: Sequence[Sound]) -> tuple[Tensor, Segments]:
+    """Filterbanks end to end, each filled up with zeros to a multiple of the frames that a token stands for."""
+    filled = [np.pad(mel, ((0, -len(mel) % STACK), (0, 0))) for mel in mels]
+    return torch.from_numpy(np.concatenate(filled)), Segments.of([len(mel) for mel in filled])

@@ -1,0 +1,321 @@
+"""Speech recognition: sounds and what is said in them to a model that writes it down.
+
+Let N be frames and M target tokens of a batch, B its utterances.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduct.config import Recipe, record
+from transduct.data.audio import Features
+from transduct.data.batching import Indices, plan
+from transduct.data.batching import load as load_batches
+from transduct.data.corpus import Corpus, build, inputs_of
+from transduct.data.files import Policy, Refused
+from transduct.data.tokenizer import Tokenizer, TokenizerConfig
+from transduct.data.utterances import (
+    Augment,
+    Found,
+    Recording,
+    SoundSource,
+    Utterances,
+    names_of,
+    read_recordings,
+    tokens_of,
+    write_recordings,
+)
+from transduct.errors import TransductError
+from transduct.functional.losses import ctc_loss, projected_cross_entropy
+from transduct.functional.segments import Segments
+from transduct.models.speech import Speech
+from transduct.tasks.base import Notify, Report
+from transduct.tasks.model import ModelSection, card, files_said, write_model
+from transduct.tasks.recogniser import (
+    BLANK,
+    FAMILIES,
+    DecodingConfig,
+    Given,
+    Hearing,
+    Recogniser,
+    Spoken,
+    flat_features,
+)
+from transduct.tasks.text import TOKENIZER, run_tokenizer
+from transduct.training.trainer import Terms, TrainingConfig
+
+DERIVED = {  # of the model, and what says it
+    "vocabulary_size": "tokenizer.size",
+    "bands": "data.features.bands",
+}
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The `data` section of a recipe for speech recognition.
+
+    Attributes:
+        features: the filterbanks.
+        augment: how training utterances are changed.
+        ctc: the weight of CTC in the loss; the decoder's is the rest.
+        leave_out: speakers that are not trained on and scored on their own, with all their recordings.
+        max_seconds: of the longest recording.
+        broken: whether a recording that cannot be used stops the run or is left out.
+    """
+
+    train: list[SoundSource]
+    valid: SoundSource | None = None
+    test: SoundSource | None = None
+    root: str = "."
+    features: Features = field(default_factory=Features)
+    augment: Augment = field(default_factory=Augment)
+    ctc: float = 0.3
+    leave_out: list[str] = field(default_factory=list)
+    max_seconds: float = 30.0
+    broken: Policy = "stop"
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise ValueError("train is empty; name at least one source of sounds")
+        if not 0.0 <= self.ctc <= 1.0:
+            raise ValueError(f"ctc is {self.ctc}, must be a weight from 0 to 1")
+        if self.max_seconds <= self.features.window:
+            raise ValueError(f"max_seconds is {self.max_seconds}, must be longer than a window")
+        if self.workers < 0:
+            raise ValueError(f"workers is {self.workers}, must be at least 0")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Utterances and their texts.
+
+    Attributes:
+        features: (N, M) filterbanks, a multiple of four frames each.
+        inputs, outputs: (M,) the text after the begin token, and the same before the end.
+        text: the text without either.
+    """
+
+    features: Tensor
+    frames: Segments
+    inputs: Tensor
+    outputs: Tensor
+    target_segments: Segments
+    text: Tensor
+    text_segments: Segments
+
+    @property
+    def tokens(self) -> int:
+        """Encoder tokens, of four frames each."""
+        return self.frames.total // 4
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """Both losses are averages over target tokens, the ends included."""
+        total = float(self.target_segments.total)
+        return {"tokens": total, "ctc": total}
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on a device."""
+        if device == self.features.device:
+            return self
+        features, inputs, outputs, text = (
+            x.to(device, non_blocking=True) for x in (self.features, self.inputs, self.outputs, self.text)
+        )
+        frames, targets, texts = (s.to(device) for s in (self.frames, self.target_segments, self.text_segments))
+        return Batch(features, frames, inputs, outputs, targets, text, texts)
+
+
+@dataclass(frozen=True)
+class MakeBatch:
+    """Utterance numbers to a batch, by nothing but (seed, epoch, utterance), in this process or in a worker."""
+
+    utterances: Utterances
+    tokenizer: Tokenizer
+    seed: int
+    epoch: int
+
+    def __call__(self, numbers: Indices) -> Batch:
+        made = [self.utterances.make(self.seed, self.epoch, number) for number in numbers.tolist()]
+        return make_batch([mel for mel, _ in made], self.tokenizer.encode([text for _, text in made]))
+
+
+def make_batch(mels: Sequence[Any], texts: Sequence[Sequence[int]]) -> Batch:
+    """Filterbanks and the ids of their texts, without special tokens, as a batch."""
+    features, frames = flat_features(mels)
+
+    def flat(begin: list[int], end: list[int]) -> Tensor:
+        parts = [np.array([*begin, *ids, *end], np.int64) for ids in texts]
+        return torch.from_numpy(np.concatenate(parts))
+
+    sizes = [len(ids) for ids in texts]
+    inputs, outputs, text = flat([Tokenizer.BEGIN], []), flat([], [Tokenizer.END]), flat([], [])
+    return Batch(features, frames, inputs, outputs, Segments.of([n + 1 for n in sizes]), text, Segments.of(sizes))
+
+
+def ctc_frames(ids: Sequence[int]) -> int:
+    """The fewest encoder tokens that CTC can put out a text in: one a token, and a blank between two of a kind."""
+    return len(ids) + sum(a == b for a, b in pairwise(ids))
+
+
+class SpeechRecognitionTask:
+    """The five verbs of speech recognition, for one recipe in one run directory."""
+
+    def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
+        self.directory, self.notify = directory, notify
+        self.data = record(DataConfig, recipe.data, "data")
+        self.tokenizer_config = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
+        self.training = record(TrainingConfig, recipe.training, "training")
+        self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
+        self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
+        if not self.tokenizer_config.shared or self.tokenizer_config.dropout:
+            raise TransductError("recipe: tokenizer.shared must be true and tokenizer.dropout 0: sounds have no tokens")
+        config = self._config(1000)  # what is impossible fails here, before anything is written
+        self.recipe = replace(
+            recipe,
+            data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
+            tokenizer=asdict(self.tokenizer_config),
+            model=self.model.resolved(config),
+            training=asdict(self.training),
+            decoding=asdict(self.decoding),
+        )
+        self.hearing = Hearing(self.data.features, self.data.max_seconds, self.data.leave_out)
+        self.tokenizer: Tokenizer
+        self.corpus: Corpus
+        self._validation: list[Recording] = []
+
+    def prepare(self) -> None:
+        """Train the tokenizer if the run has none yet, and prepare the corpus if it is not there as it should be.
+
+        What is short is read first, so that a mistake in it is found before hours of work.
+        """
+        data, root = self.data, Path(self.data.root)
+        if data.valid is not None:
+            heard = Spoken(data.valid, [], root, data.broken).read(self.hearing)
+            self._validation = [each for each in heard if each.speaker not in data.leave_out]
+        held = None if self.model.start is None else self.model.start / TOKENIZER
+        self.tokenizer = run_tokenizer(self.directory / TOKENIZER, held, self._trained_tokenizer, self.notify)
+        inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, ("ctc", "augment"))
+        inputs["augment.speeds"] = data.augment.speeds
+        self.corpus = build(self.directory / "corpus", inputs, self._fill, self.notify)
+
+    def _trained_tokenizer(self) -> Tokenizer:
+        config, found = self.tokenizer_config, Found(Refused(self.data.broken))
+        texts = [each.text for source in self.data.train for each in self._recordings(source, found)]
+        return Tokenizer.train(texts, config.kind, config.size)
+
+    def _recordings(self, source: SoundSource, found: Found) -> Iterator[Recording]:
+        """The recordings of a source that are trained on."""
+        data = self.data
+        for each in read_recordings(source, Path(data.root), data.features, data.max_seconds, found):
+            if each.speaker not in data.leave_out:
+                yield each
+
+    def _fill(self, folder: Path) -> dict[str, Any]:
+        data, found = self.data, Found(Refused(self.data.broken))
+        sources = [(source, self._long_enough(self._recordings(source, found), found)) for source in data.train]
+        manifest = write_recordings(folder, sources, data.features.rate, data.augment.speeds)
+        said = files_said(names_of(data.train), found.dropped)
+        if not manifest["rows"]:
+            raise TransductError(f"no recording is left to train on {said}; check data.train and data.leave_out")
+        count = manifest["rows"] // len(data.augment.speeds)
+        changed = f"; {found.resampled:,} resampled to {data.features.rate} Hz" if found.resampled else ""
+        named = f"; {found.refused.said()}" if found.refused.errors else ""
+        self.notify(f"corpus prepared: {count:,} recordings {said}{changed}{named}")
+        return manifest | {"dropped": found.dropped}
+
+    def _long_enough(self, recordings: Iterator[Recording], found: Found) -> Iterator[Recording]:
+        """Recordings that at the highest speed are as long as CTC needs for their texts."""
+        features, fastest = self.data.features, max(self.data.augment.speeds)
+        for each in recordings:
+            with found.refused.each():
+                tokens = tokens_of(features, int(len(each.samples) / fastest))
+                needed = ctc_frames(self.tokenizer.encode([each.text])[0])
+                if tokens < needed:
+                    raise TransductError(
+                        f"{each.name}: too short, {tokens} encoder tokens, its text needs {needed} for CTC; check it"
+                    )
+                yield each
+
+    def build_model(self) -> Speech:
+        """The model of the recipe for the tokenizer, begun from another's weights if it says so."""
+        model: Speech = self.model.build(self._config(self.tokenizer.size), self.notify)
+        return model
+
+    def _config(self, vocabulary_size: int) -> Any:
+        return self.model.config(vocabulary_size=vocabulary_size, bands=self.data.features.bands)
+
+    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
+        """This rank's batches of an epoch of the training utterances, from number `start` on."""
+        if split != "train":
+            raise TransductError(f"unknown split '{split}'; speech recognition has batches of 'train'")
+        config, data = self.training, self.data
+        utterances = Utterances(self.corpus, data.train, data.features, data.augment)
+        order = plan(utterances.tokens(config.seed, epoch)[:, None], config.seed, epoch, config.batch_tokens)
+        make = MakeBatch(utterances, self.tokenizer, config.seed, epoch)
+        return load_batches(order, make, start, rank, world, data.workers)
+
+    def loss(self, model: Speech, batch: Batch) -> Terms:
+        """Label-smoothed cross-entropy of the decoder and CTC of the encoder, both summed."""
+        loss, ctc, _ = self._losses(model, batch, self.training.label_smoothing)
+        counts, weight = batch.counts, self.data.ctc
+        return {"tokens": (loss, counts["tokens"], 1.0 - weight), "ctc": (ctc, counts["ctc"], weight)}
+
+    def _losses(self, model: Speech, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+        """The decoder's loss, CTC's, and the negative log-likelihood of the decoder."""
+        memory, segments = model.encode(batch.features, batch.frames)
+        hidden = model.decode(batch.inputs, batch.target_segments, memory, segments)
+        loss, nll = projected_cross_entropy(hidden, model.output_table, batch.outputs, smoothing)
+        return loss, ctc_loss(model.ctc(memory), segments, batch.text, batch.text_segments, BLANK).sum(), nll
+
+    def evaluate(self, model: Speech, data: list[Recording] | None = None) -> Report:
+        """Error rates on `data` or the validation set, and a few samples."""
+        data = data or self._validation
+        if not data:
+            return Report({})
+        decoding = replace(self.decoding, beam=self.decoding.validation_beam)
+        report = Recogniser(model, self.tokenizer, self.hearing, decoding).evaluate(data)
+        shown = range(0, len(data), max(1, len(data) // 3))
+        samples = [(data[i].name, report.outputs[i], data[i].text) for i in list(shown)[:3]]
+        return replace(report, details={**report.details, "samples": samples})
+
+    def predict(self, model: Speech, inputs: Sequence[Given]) -> list[str]:
+        """The text of each sound."""
+        return Recogniser(model, self.tokenizer, self.hearing, self.decoding).predict(inputs)
+
+    def save(self, model: Speech, directory: Path, log: Mapping[str, Any]) -> None:
+        """Write the model directory, with the scores of the final weights on its card."""
+        data = self.data
+        count = len(self.corpus) // len(data.augment.speeds)
+        made_of = f"{count:,} recordings {files_said(names_of(data.train), self.corpus.dropped)}"
+        about = card("Speech recogniser", made_of, self.training, self.evaluate(model).scores, log, ", greedy")
+        settings = {"hearing": asdict(self.hearing), "decoding": asdict(self.decoding)}
+        write_model(directory, "speech_recognition", model, settings, [self.directory / TOKENIZER], about)
+
+
+def create(recipe: Recipe, directory: Path, notify: Notify) -> SpeechRecognitionTask:
+    """The task of a recipe."""
+    return SpeechRecognitionTask(recipe, directory, notify)
+
+
+def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> Recogniser:
+    """The recogniser in a model directory."""
+    return Recogniser.load(directory, config, device, precision)
+
+
+def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Spoken:
+    """A tar or a folder of sounds and their texts, lines of file and text; or the test set of the recipe."""
+    if files_given.keys() == {"source", "reference"}:
+        return Spoken(SoundSource(files_given["source"], files_given["reference"]), [], Path())
+    if files_given:
+        raise TransductError("--source and --reference belong together; give both")
+    data = None if recipe is None else record(DataConfig, recipe.data, "data")
+    if data is None or data.test is None:
+        raise TransductError("the model's recipe names no test set; give --source and --reference")
+    return Spoken(data.test, data.train, Path(data.root), data.broken)

@@ -257,7 +257,7 @@ def test_the_base_size_is_that_of_the_paper():
         ({"layers": 0}, "layers is 0, must be at least 1"),
         ({"max_length": 0}, "max_length is 0, must be at least 1"),
         ({"dropout": 1.0}, r"dropout is 1.0, must be in \[0, 1\)"),
-        ({"d_model": 10, "num_heads": 4}, "d_model 10 is not a multiple of num_heads 4"),
+        ({"d_model": 10, "num_heads": 4}, r"d_model is 10, must be a multiple of num_heads \(4\)"),
         ({"head": "sequence"}, "labels is 0, must be at least 2 for the head 'sequence'"),
         ({"head": "tokens", "labels": 1}, "labels is 1, must be at least 2 for the head 'tokens'"),
     ],

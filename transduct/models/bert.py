@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from transduct.blocks.attention import AttentionPositions, AttentionScheme, MultiHeadAttention
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table
+from transduct.blocks.sizes import require_at_least, require_heads, require_rate
 from transduct.blocks.transformer import (
     ACTIVATIONS,
     Activation,
@@ -65,13 +66,9 @@ class Config:
     labels: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary_size", "d_model", "num_heads", "d_ff", "layers", "max_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout is {self.dropout}, must be in [0, 1)")
-        if self.d_model % self.num_heads:
-            raise ValueError(f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}")
+        require_at_least(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers", "max_length")
+        require_rate(self, "dropout")
+        require_heads(self)
         if self.head in ("sequence", "tokens") and self.labels < 2:
             raise ValueError(f"labels is {self.labels}, must be at least 2 for the head '{self.head}'")
 

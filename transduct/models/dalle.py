@@ -7,15 +7,17 @@ width, V the number of codes.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduct.blocks.attention import KVCache, Memory, MultiHeadAttention
+from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.convolution import Backbone, ResidualBlock, convolution, group_norm
+from transduct.blocks.decoders import PromptState, layer_inputs
 from transduct.blocks.embeddings import embedding_table
+from transduct.blocks.sizes import require_at_least, require_heads, require_rate
 from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, initialise, make_norm
 from transduct.functional.dropout import dropout
 from transduct.functional.losses import divergence_from_uniform, gumbel_softmax, vector_quantise
@@ -54,9 +56,7 @@ class CodesConfig:
     beta: float = 0.25
 
     def __post_init__(self) -> None:
-        for name in ("picture_size", "codes", "d_code"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        require_at_least(1, self, "picture_size", "codes", "d_code")
         if not self.channels or min(self.channels) < 1 or any(count > 16 and count % 16 for count in self.channels):
             raise ValueError(f"channels is {self.channels}, must name multiples of 16 or numbers below, a level each")
         if self.picture_size % 2 ** len(self.channels):
@@ -172,36 +172,14 @@ class Config:
     norm_kind: NormKind = "layer"
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary_size", "max_length", "d_model", "num_heads", "d_ff", "layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout is {self.dropout}, must be in [0, 1)")
-        if self.d_model % self.num_heads:
-            raise ValueError(f"d_model is {self.d_model}, must be a multiple of num_heads ({self.num_heads})")
+        require_at_least(1, self, "vocabulary_size", "max_length", "d_model", "num_heads", "d_ff", "layers")
+        require_rate(self, "dropout")
+        require_heads(self)
 
     @property
     def begin(self) -> int:
         """The token between text and picture. Codes are the tokens below it, the words of texts those above."""
         return self.vae.codes
-
-
-@dataclass
-class State:
-    """What a search carries from code to code: a memory a layer of the texts, once for each source, and a cache a
-    layer of what each row has added."""
-
-    beam: int
-    prompts: list[Memory]
-    caches: list[KVCache]
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows (R',), in this order; a source has `beam` rows or, once it is finished, none."""
-        if len(rows) < len(self.prompts[0].keys) * self.beam:
-            sources = rows[:: self.beam] // self.beam
-            self.prompts = [prompt.select(sources) for prompt in self.prompts]
-        for cache in self.caches:
-            cache.select(rows)
 
 
 class DALLE(nn.Module):
@@ -254,23 +232,17 @@ class DALLE(nn.Module):
 
     def encode(self, tokens: Tensor, segments: Segments) -> Tensor:
         """Texts (N,) -> what each layer is given of them (layers, N, D)."""
-        inputs = [self._embedded(tokens, segments.positions - segments.lengths[segments.sequence])]
-        for layer in self.decoder[:-1]:
-            inputs.append(layer(inputs[-1], segments, True))
-        return torch.stack(inputs)
+        places = segments.positions - segments.lengths[segments.sequence]
+        return layer_inputs(self.decoder, self._embedded(tokens, places), segments)
 
-    def start(self, memory: Tensor, segments: Segments, beam: int) -> State:
+    def start(self, memory: Tensor, segments: Segments, beam: int) -> PromptState:
         """The state before `begin`, with `beam` rows for each text."""
-        layers = [cast(EncoderLayer, layer) for layer in self.decoder]
-        prompts = [layer.remember_prompt(x, segments) for layer, x in zip(layers, memory, strict=True)]
-        return State(beam, prompts, [KVCache() for _ in layers])
+        return PromptState.start(self.decoder, memory, segments, beam)
 
-    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, tokens: Tensor, state: PromptState) -> tuple[Tensor, PromptState]:
         """The newest token of each row (R,) -> logits of the next (R, V + 1), and the state after it."""
         places = torch.full_like(tokens, state.caches[0].length)
-        x = self._embedded(tokens, places)
-        for layer, cache, prompt in zip(self.decoder, state.caches, state.prompts, strict=True):
-            x = cast(EncoderLayer, layer).step(x, places, cache, prompt)
+        x = state.step(self.decoder, self._embedded(tokens, places), places)
         return self.logits(self.decoder_norm(x)), state
 
     def _embedded(self, tokens: Tensor, places: Tensor) -> Tensor:
@@ -290,8 +262,8 @@ class DALLE(nn.Module):
 class GuidedState:
     """The states of the rows with their texts and of the same without."""
 
-    conditional: State
-    unconditional: State
+    conditional: PromptState
+    unconditional: PromptState
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, in this order."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.convolution import Backbone
 from transduct.blocks.embeddings import embedding_table
+from transduct.blocks.sizes import require_at_least, require_rate
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer, LayerShape, initialise
 from transduct.functional.positions import sinusoidal_2d
 from transduct.functional.segments import Segments
@@ -58,11 +59,8 @@ class Config:
     no_object: float = 0.4
 
     def __post_init__(self) -> None:
-        for name in ("classes", "d_model", "num_heads", "d_ff", "decoder_layers", "queries"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
-        if self.encoder_layers < 0:
-            raise ValueError(f"encoder_layers is {self.encoder_layers}, must be at least 0")
+        require_at_least(1, self, "classes", "d_model", "num_heads", "d_ff", "decoder_layers", "queries")
+        require_at_least(0, self, "encoder_layers")
         if not self.channels or min(self.channels) < 1:
             raise ValueError(f"channels is {self.channels}, must be numbers of at least 1")
         if self.side < 1 or self.side % self.stride:
@@ -71,8 +69,7 @@ class Config:
             raise ValueError(f"queries is {self.queries}, must be a square number: their anchors begin as a grid")
         if self.d_model % 4 or self.d_model % self.num_heads:
             raise ValueError(f"d_model is {self.d_model}, must be a multiple of 4 and of num_heads ({self.num_heads})")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout is {self.dropout}, must be in [0, 1)")
+        require_rate(self, "dropout")
         if not 0.0 < self.no_object <= 1.0:
             raise ValueError(f"no_object is {self.no_object}, must be in (0, 1]")
 

@@ -4,14 +4,16 @@ Let N be tokens of a batch, B its sequences, R = B * beam the rows of a search, 
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduct.blocks.attention import AttentionPositions, AttentionScheme, KVCache, Memory, MultiHeadAttention
+from transduct.blocks.attention import AttentionPositions, AttentionScheme, MultiHeadAttention
+from transduct.blocks.decoders import PromptState, layer_inputs
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table
+from transduct.blocks.sizes import require_at_least, require_heads, require_rate
 from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, initialise, make_norm
 from transduct.functional.segments import Segments
 
@@ -46,49 +48,15 @@ class Config:
     max_length: int = 1024
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary_size", "d_model", "num_heads", "d_ff", "layers", "max_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout is {self.dropout}, must be in [0, 1)")
-        if self.d_model % self.num_heads:
-            raise ValueError(f"d_model is {self.d_model}, must be a multiple of num_heads ({self.num_heads})")
+        require_at_least(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers", "max_length")
+        require_rate(self, "dropout")
+        require_heads(self)
 
     @property
     def vector_scheme(self) -> VectorScheme | None:
         """The position scheme of the embedding, if it is one."""
         inside = self.positions == "none" or self.positions in get_args(AttentionScheme)
         return None if inside else self.positions  # type: ignore[return-value]
-
-
-@dataclass
-class State:
-    """What a search carries from token to token.
-
-    Attributes:
-        lengths: (B,) tokens of each prompt.
-        prompts: a memory a layer, once for each source.
-        caches: a cache a layer of what each row has added.
-    """
-
-    beam: int
-    lengths: Tensor
-    prompts: list[Memory]
-    caches: list[KVCache]
-
-    @property
-    def positions(self) -> Tensor:
-        """(R,) where the next token of each row stands."""
-        return self.lengths.repeat_interleave(self.beam) + self.caches[0].length
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows (R',), in this order; a source has `beam` rows or, once it is finished, none."""
-        if len(rows) < len(self.lengths) * self.beam:
-            sources = rows[:: self.beam] // self.beam
-            self.lengths = self.lengths.index_select(0, sources)
-            self.prompts = [prompt.select(sources) for prompt in self.prompts]
-        for cache in self.caches:
-            cache.select(rows)
 
 
 class GPT(nn.Module):
@@ -129,26 +97,19 @@ class GPT(nn.Module):
 
     def encode(self, tokens: Tensor, segments: Segments) -> Tensor:
         """Prompts without their last tokens (N,) -> what each layer is given of them (layers, N, D)."""
-        inputs = [self._embedded(tokens, segments.positions)]
-        for layer in self.decoder[:-1]:
-            inputs.append(layer(inputs[-1], segments, True))
-        return torch.stack(inputs)
+        return layer_inputs(self.decoder, self._embedded(tokens, segments.positions), segments)
 
-    def start(self, memory: Tensor, segments: Segments, beam: int) -> State:
+    def start(self, memory: Tensor, segments: Segments, beam: int) -> PromptState:
         """The state before the last tokens of the prompts, with `beam` rows for each."""
-        layers = [cast(EncoderLayer, layer) for layer in self.decoder]
-        prompts = [layer.remember_prompt(x, segments) for layer, x in zip(layers, memory, strict=True)]
-        return State(beam, segments.lengths, prompts, [KVCache() for _ in layers])
+        return PromptState.start(self.decoder, memory, segments, beam)
 
-    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, tokens: Tensor, state: PromptState) -> tuple[Tensor, PromptState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after it.
 
         A row that is finished may be stepped on beside longer ones; it stays at the last position there is.
         """
         positions = state.positions.clamp(max=self.config.max_length - 1)
-        x = self._embedded(tokens, positions)
-        for layer, cache, prompt in zip(self.decoder, state.caches, state.prompts, strict=True):
-            x = cast(EncoderLayer, layer).step(x, positions, cache, prompt)
+        x = state.step(self.decoder, self._embedded(tokens, positions), positions)
         return self.logits(self.decoder_norm(x)), state
 
     def _embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from transduct.blocks.attention import Memory
 from transduct.blocks.embeddings import embedding_table
 from transduct.blocks.recurrent import CELLS, CellKind, Recurrent, RecurrentAttention, Schedule, ScoreKind
+from transduct.blocks.sizes import require_at_least, require_rate
 from transduct.blocks.transformer import initialise
 from transduct.functional.dropout import dropout
 from transduct.functional.segments import Segments, flatten, pad
@@ -56,15 +57,11 @@ class Config:
     max_length: int = 256
 
     def __post_init__(self) -> None:
-        for name in ("source_size", "target_size", "d_model", "encoder_layers", "decoder_layers", "max_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
-        if self.d_hidden is not None and self.d_hidden < 1:
-            raise ValueError(f"d_hidden is {self.d_hidden}, must be at least 1")
+        layers = ("encoder_layers", "decoder_layers")
+        require_at_least(1, self, "source_size", "target_size", "d_model", "d_hidden", *layers, "max_length")
         if self.bidirectional and self.width % 2:
             raise ValueError(f"d_hidden is {self.width}, must be even: each of two directions has half of it")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout is {self.dropout}, must be in [0, 1)")
+        require_rate(self, "dropout")
         if not 0.0 <= self.scheduled_sampling <= 1.0:
             raise ValueError(f"scheduled_sampling is {self.scheduled_sampling}, must be in [0, 1]")
         if self.tie == "all" and self.source_size != self.target_size:

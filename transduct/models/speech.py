@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduct.blocks.attention import AttentionPositions, KVCache, Memory, MultiHeadAttention
+from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
+from transduct.blocks.decoders import MemoryState
 from transduct.blocks.embeddings import Embedding, FilterbankStem, GroupedLinear, embedding_table
+from transduct.blocks.sizes import require_at_least, require_heads, require_rate
 from transduct.blocks.transformer import (
     Activation,
     DecoderLayer,
@@ -60,18 +62,11 @@ class Config:
     max_length: int = 256
 
     def __post_init__(self) -> None:
-        for name in (
-            *("vocabulary_size", "bands", "d_model", "num_heads", "d_ff"),
-            *("encoder_layers", "decoder_layers", "max_length"),
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
-        if self.stem_layers < 0:
-            raise ValueError(f"stem_layers is {self.stem_layers}, must be at least 0")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout is {self.dropout}, must be in [0, 1)")
-        if self.d_model % self.num_heads:
-            raise ValueError(f"d_model is {self.d_model}, must be a multiple of num_heads {self.num_heads}")
+        widths, layers = ("d_model", "num_heads", "d_ff"), ("encoder_layers", "decoder_layers")
+        require_at_least(1, self, "vocabulary_size", "bands", *widths, *layers, "max_length")
+        require_at_least(0, self, "stem_layers")
+        require_rate(self, "dropout")
+        require_heads(self)
         if self.heads == "bands" and self.bands % self.num_heads:
             raise ValueError(f"bands is {self.bands}, must be a multiple of num_heads {self.num_heads} for heads=bands")
 
@@ -79,23 +74,6 @@ class Config:
     def groups(self) -> int:
         """The groups of bands that stay apart up to the first layer."""
         return self.num_heads if self.heads == "bands" else 1
-
-
-@dataclass
-class DecoderState:
-    """What a search carries from token to token: a cache a layer for each row, a memory a layer for each utterance."""
-
-    beam: int
-    caches: list[KVCache]
-    memories: list[Memory]
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows (R',), in this order; an utterance has `beam` rows or, once it is finished, none."""
-        if self.caches[0].keys is not None and len(rows) < len(self.caches[0].keys):
-            sources = rows[:: self.beam] // self.beam
-            self.memories = [memory.select(sources) for memory in self.memories]
-        for cache in self.caches:
-            cache.select(rows)
 
 
 class Speech(nn.Module):
@@ -173,16 +151,12 @@ class Speech(nn.Module):
         """(M, D) -> (M, V)."""
         return F.linear(hidden, self.output_table)
 
-    def start(self, memory: Tensor, segments: Segments, beam: int) -> DecoderState:
+    def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
         """The state before the first token, with `beam` rows for each utterance."""
-        layers = [cast(DecoderLayer, layer) for layer in self.decoder]
-        memories = [layer.cross_attention.remember(memory, segments) for layer in layers]
-        return DecoderState(beam, [KVCache() for _ in layers], memories)
+        return MemoryState.start(self.decoder, memory, segments, beam)
 
-    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+    def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
-        positions = torch.full_like(tokens, state.caches[0].length)
+        positions = torch.full_like(tokens, state.length)
         x = self.target_embedding(tokens, positions, positions)
-        for layer, cache, memory in zip(self.decoder, state.caches, state.memories, strict=True):
-            x = cast(DecoderLayer, layer).step(x, cache, memory)
-        return self.logits(self.decoder_norm(x)), state
+        return self.logits(self.decoder_norm(state.step(self.decoder, x))), state

@@ -5,7 +5,7 @@ width, V the target vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,11 @@ from torch.nn import functional as F
 from transduct.blocks.attention import (
     AttentionPositions,
     AttentionScheme,
-    KVCache,
-    Memory,
     MultiHeadAttention,
 )
+from transduct.blocks.decoders import MemoryState
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table
+from transduct.blocks.sizes import require_at_least, require_rate
 from transduct.blocks.transformer import (
     Activation,
     DecoderLayer,
@@ -80,23 +80,10 @@ class Config:
     max_length: int = 256
 
     def __post_init__(self) -> None:
-        for name in (
-            "source_size",
-            "target_size",
-            "d_model",
-            "num_heads",
-            "d_ff",
-            "encoder_layers",
-            "max_length",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
-        for name in ("d_k", "d_v", "num_kv_heads", "decoder_layers"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
-        for name in ("dropout", "attention_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be in [0, 1)")
+        widths = ("d_model", "num_heads", "d_ff", "d_k", "d_v", "num_kv_heads")
+        layers = ("encoder_layers", "decoder_layers")
+        require_at_least(1, self, "source_size", "target_size", *widths, *layers, "max_length")
+        require_rate(self, "dropout", "attention_dropout")
         if self.d_k is None and self.d_model % self.num_heads:
             raise ValueError(f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}; set d_k")
         if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
@@ -112,23 +99,6 @@ class Config:
         """The position scheme of the embedding, if it is one."""
         inside = self.positions == "none" or self.positions in get_args(AttentionScheme)
         return None if inside or self.position_mode == "attention" else self.positions  # type: ignore[return-value]
-
-
-@dataclass
-class DecoderState:
-    """What a search carries from token to token: a cache a layer for each row, a memory a layer for each source."""
-
-    beam: int
-    caches: list[KVCache]
-    memories: list[Memory]
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows (R',), in this order; a source has `beam` rows or, once it is finished, none."""
-        if self.caches[0].keys is not None and len(rows) < len(self.caches[0].keys):
-            sources = rows[:: self.beam] // self.beam
-            self.memories = [memory.select(sources) for memory in self.memories]
-        for cache in self.caches:
-            cache.select(rows)
 
 
 class Transformer(nn.Module):
@@ -189,19 +159,15 @@ class Transformer(nn.Module):
         """(M, D) -> (M, V)."""
         return F.linear(hidden, self.output_table)
 
-    def start(self, memory: Tensor, segments: Segments, beam: int) -> DecoderState:
+    def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
         """The state before the first token, with `beam` rows for each source."""
-        layers = [cast(DecoderLayer, layer) for layer in self.decoder]
-        memories = [layer.cross_attention.remember(memory, segments) for layer in layers]
-        return DecoderState(beam, [KVCache() for _ in layers], memories)
+        return MemoryState.start(self.decoder, memory, segments, beam)
 
-    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+    def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
-        positions = torch.full_like(tokens, state.caches[0].length)
+        positions = torch.full_like(tokens, state.length)
         x = self.target_embedding(tokens, positions, self._unknown_length(tokens))
-        for layer, cache, memory in zip(self.decoder, state.caches, state.memories, strict=True):
-            x = cast(DecoderLayer, layer).step(x, cache, memory)
-        return self.logits(self.decoder_norm(x)), state
+        return self.logits(self.decoder_norm(state.step(self.decoder, x))), state
 
     def _unknown_length(self, tokens: Tensor) -> Tensor:
         return torch.full_like(tokens, self.config.max_length)

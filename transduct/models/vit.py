@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.convolution import Backbone
 from transduct.blocks.embeddings import PatchEmbedding
+from transduct.blocks.sizes import require_at_least, require_heads, require_rate
 from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, initialise, make_norm
 from transduct.functional.dropout import dropout
 from transduct.functional.positions import sinusoidal_2d
@@ -55,15 +56,10 @@ class Config:
     norm_kind: NormKind = "layer"
 
     def __post_init__(self) -> None:
-        for name in ("image_size", "patch_size", "d_model", "num_heads", "d_ff", "layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
-        if self.labels < 2:
-            raise ValueError(f"labels is {self.labels}, must be at least 2")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout is {self.dropout}, must be in [0, 1)")
-        if self.d_model % self.num_heads:
-            raise ValueError(f"d_model is {self.d_model}, must be a multiple of num_heads ({self.num_heads})")
+        require_at_least(1, self, "image_size", "patch_size", "d_model", "num_heads", "d_ff", "layers")
+        require_at_least(2, self, "labels")
+        require_rate(self, "dropout")
+        require_heads(self)
         if self.image_size % self.patch_size:
             raise ValueError(f"image_size is {self.image_size}, must be a multiple of patch_size ({self.patch_size})")
         if self.backbone and 2 ** len(self.backbone) != self.patch_size:

@@ -1,0 +1,93 @@
+"""A state goes on where whole sequences would, and follows the rows and the sources that are kept."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.helpers import randomise
+from transduct.blocks.attention import MultiHeadAttention
+from transduct.blocks.decoders import MemoryState, PromptState, layer_inputs
+from transduct.blocks.transformer import DecoderLayer, EncoderLayer, LayerShape
+from transduct.functional.segments import Segments
+
+D, BEAM, LENGTHS = 16, 2, [3, 1, 4]
+SHAPE = LayerShape(D, 32, 0.0, "relu", "pre", "layer")
+
+
+def attention():
+    return MultiHeadAttention(D, 4)
+
+
+def layers(make):
+    torch.manual_seed(1)
+    return randomise(nn.ModuleList(make() for _ in range(2)).eval())
+
+
+def run(decoder, x, *rest):
+    for layer in decoder:
+        x = layer(x, *rest)
+    return x
+
+
+@torch.no_grad()
+def test_a_state_over_a_memory_is_the_decoder_a_token_at_a_time():
+    decoder = layers(lambda: DecoderLayer(SHAPE, attention(), attention()))
+    memory, segments = torch.randn(sum(LENGTHS), D), Segments.of(LENGTHS)
+    state = MemoryState.start(decoder, memory, segments, BEAM)
+    tokens = torch.randn(3, len(LENGTHS) * BEAM, D)  # (steps, R, D)
+    for number, newest in enumerate(tokens):
+        assert state.length == number
+        found = state.step(decoder, newest)
+    for row, source in enumerate([0, 0, 1, 1, 2, 2]):
+        part = memory.split(LENGTHS)[source]
+        whole = run(decoder, tokens[:, row], Segments.of([3]), part, Segments.of([len(part)]))
+        torch.testing.assert_close(found[row], whole[-1], atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_state_goes_on_from_its_prompt():
+    decoder = layers(lambda: EncoderLayer(SHAPE, attention()))
+    prompts, segments = torch.randn(sum(LENGTHS), D), Segments.of(LENGTHS)
+    inputs = layer_inputs(decoder, prompts, segments)
+    assert torch.equal(inputs[0], prompts)
+    assert torch.equal(inputs[1], decoder[0](prompts, segments, True))
+    state = PromptState.start(decoder, inputs, segments, BEAM)
+    assert state.positions.tolist() == [3, 3, 1, 1, 4, 4]
+    tokens = torch.randn(2, len(LENGTHS) * BEAM, D)
+    for newest in tokens:
+        found = state.step(decoder, newest, state.positions)
+    assert state.positions.tolist() == [5, 5, 3, 3, 6, 6]
+    for row, source in enumerate([0, 0, 1, 1, 2, 2]):
+        whole = torch.cat((prompts.split(LENGTHS)[source], tokens[:, row]))
+        torch.testing.assert_close(
+            found[row], run(decoder, whole, Segments.of([len(whole)]), True)[-1], atol=1e-5, rtol=1e-5
+        )
+
+
+@pytest.mark.parametrize("kind", ["memory", "prompt"])
+@torch.no_grad()
+def test_rows_are_exchanged_and_finished_sources_leave(kind):
+    if kind == "memory":
+        decoder = layers(lambda: DecoderLayer(SHAPE, attention(), attention()))
+    else:
+        decoder = layers(lambda: EncoderLayer(SHAPE, attention()))
+    given, segments = torch.randn(sum(LENGTHS), D), Segments.of(LENGTHS)
+    first, second = torch.randn(2, len(LENGTHS) * BEAM, D)
+    rows = torch.tensor([1, 1, 5, 4])  # the second source has left
+
+    def started():
+        if kind == "memory":
+            return MemoryState.start(decoder, given, segments, BEAM)
+        return PromptState.start(decoder, layer_inputs(decoder, given, segments), segments, BEAM)
+
+    def stepped(state, x):
+        return state.step(decoder, x) if kind == "memory" else state.step(decoder, x, state.positions)
+
+    state = started()
+    stepped(state, first)
+    state.select(rows)
+    found = stepped(state, second[rows])
+    other = started()
+    stepped(other, first[torch.tensor([1, 1, 2, 3, 5, 4])])
+    expected = stepped(other, second[torch.tensor([1, 1, 2, 3, 5, 4])])[torch.tensor([0, 1, 4, 5])]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

@@ -294,6 +294,8 @@ def test_predict_draws_no_answer_that_is_text(program, trained_run, tmp_path):
 class Painter:
     """Stands for a model that answers with pictures."""
 
+    paints = True
+
     def predict(self, inputs):
         return [f"picture of {given}" for given in inputs]
 
@@ -308,7 +310,11 @@ def test_predict_draws_each_answer(program, monkeypatch, tmp_path):
     program("predict", "m", "a", "bcd", "--out", tmp_path / "all.png")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all_1.png", "all_2.png", "one.png"]
     assert read_picture(tmp_path / "all_2.png", "").tolist() == [[[3] * 3] * 3] * 2
-    done = program("predict", "m", "a", "--attention", tmp_path / "a.svg")
+    done = program("predict", "m", "a")
+    assert_refused(done, "m: this model answers with pictures; say where to draw them with --out FILE.png")
+    done = program("predict", "m", "a", "--out", tmp_path / "none" / "a.png")
+    assert_refused(done, "a.png: there is no folder", "make it, or give another file")
+    done = program("predict", "m", "a", "--out", tmp_path / "one.png", "--attention", tmp_path / "a.svg")
     assert_refused(done, "m: this model has no attention to show; leave --attention away")
 
 

@@ -294,6 +294,11 @@ def predict(
     loaded = load(model, device)
     if out is not None and not hasattr(loaded, "picture"):
         raise TransductError(f"{model}: this model answers in text, which has no picture; leave --out away")
+    if out is None and getattr(loaded, "paints", False):
+        raise TransductError(f"{model}: this model answers with pictures; say where to draw them with --out FILE.png")
+    for path in filter(None, (out, attention)):
+        if not path.parent.is_dir():
+            raise TransductError(f"{path}: there is no folder {path.parent}; make it, or give another file")
     if attention is not None and not hasattr(loaded, "attention"):
         raise TransductError(f"{model}: this model has no attention to show; leave --attention away")
     for number, (given, output) in enumerate(zip(inputs, loaded.predict(inputs, **chosen), strict=True), 1):

@@ -91,6 +91,8 @@ class MakeBatch:
 class ImageCodes:
     """Turns pictures to codes and back, with one model."""
 
+    paints = True  # as a `Painter`
+
     def __init__(self, model: DiscreteVAE) -> None:
         self.model = model.eval()
 

@@ -142,6 +142,8 @@ class PictureAttention:
 class Painter:
     """Draws pictures from texts, with one model and its tokenizer."""
 
+    paints = True  # its answers are pictures, which a terminal cannot show
+
     def __init__(self, model: DALLE, tokenizer: Tokenizer, decoding: PaintingConfig) -> None:
         self.model, self.tokenizer, self.decoding = model.eval(), tokenizer, decoding
         self.device = next(model.parameters()).device

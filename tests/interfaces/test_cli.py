@@ -323,8 +323,19 @@ def test_convert_writes_for_another_tool(program, trained_run, tmp_path):
     assert done.lines == [str(tmp_path / "ct2")]
     assert (tmp_path / "ct2" / "model.bin").exists()
     done = program("convert", trained_run, tmp_path / "x", "--format", "tensorflow")
-    assert_refused(done, "unknown format 'tensorflow'; known are: ctranslate2")
-    assert_refused(program("convert", tmp_path / "none", tmp_path / "x"), "no config.json here")
+    assert_refused(done, "unknown 'tensorflow'; known are: ctranslate2")
+    done = program("convert", trained_run, tmp_path / "x", "--precision", "int3")
+    assert_refused(done, "unknown 'int3'; known are: int8")
+    assert_refused(program("convert", trained_run, tmp_path / "x"), "give --format or --precision, one of them")
+    done = program("convert", tmp_path / "none", tmp_path / "x", "--precision", "int8")
+    assert_refused(done, "no config.json here")
+
+
+def test_convert_makes_a_model_smaller(program, trained_run, tmp_path):
+    done = program("convert", trained_run, tmp_path / "int8", "--precision", "int8")
+    assert done.lines == [str(tmp_path / "int8")]
+    translated = program("predict", tmp_path / "int8", "a b c", "d")
+    assert translated.lines == transduct.load(tmp_path / "int8").predict(["a b c", "d"])
 
 
 def test_evaluate_prints_scores_signatures_and_intervals(program, trained_run, tmp_path):

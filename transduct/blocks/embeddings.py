@@ -1,7 +1,7 @@
 """Tokens and positions to vectors."""
 
 import math
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +67,7 @@ class Embedding(nn.Module):
 
     def __init__(
         self,
-        table: nn.Parameter,
+        table: "Table",
         positions: VectorScheme | None,
         mode: Literal["add", "concatenate"],
         max_length: int,
@@ -86,7 +86,7 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
         """(N,) tokens, their positions and the lengths of their sequences -> (N, D)."""
-        x = self.table.index_select(0, tokens) * math.sqrt(self.table.shape[1])  # (N, D)
+        x = lookup(self.table, tokens) * math.sqrt(self.table.shape[1])  # (N, D)
         if self.positions is not None:
             vectors = self.positions(positions, lengths).to(x.dtype)
             x = x + vectors if self.projection is None else self.projection(torch.cat((x, vectors), -1))
@@ -181,6 +181,36 @@ def halved(segments: Segments) -> Segments:
     """Sequences of half as many tokens; all have an even number."""
     lengths, offsets = segments.lengths // 2, segments.offsets // 2
     return Segments(lengths, offsets, segments.longest // 2, segments.total // 2, segments.equal)
+
+
+class Rows(Protocol):
+    """A table whose rows are not plain numbers, such as a quantised one."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """(V, D)."""
+        ...
+
+    def rows(self, tokens: Tensor) -> Tensor:
+        """(N,) -> (N, D)."""
+        ...
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """(N, D) -> (N, V)."""
+        ...
+
+
+Table = Tensor | Rows
+
+
+def lookup(table: Table, tokens: Tensor) -> Tensor:
+    """The rows of some tokens: (V, D), (N,) -> (N, D)."""
+    return table.index_select(0, tokens) if isinstance(table, Tensor) else table.rows(tokens)
+
+
+def project(hidden: Tensor, table: Table) -> Tensor:
+    """How well each row fits: (N, D), (V, D) -> (N, V)."""
+    return nn.functional.linear(hidden, table) if isinstance(table, Tensor) else table(hidden)
 
 
 def embedding_table(size: int, d_model: int) -> nn.Parameter:

@@ -348,20 +348,27 @@ def evaluate(
 def convert(
     model: Model,
     out: Annotated[Path, typer.Argument(help="A new directory.")],
-    to: Annotated[str, typer.Option("--format", help="ctranslate2.")] = "ctranslate2",
+    to: Annotated[str | None, typer.Option("--format", help="ctranslate2; a model of ours if not given.")] = None,
+    precision: Annotated[str | None, typer.Option(help="int8, of a model of ours.")] = None,
 ) -> None:
-    """Write a model for another tool.
+    r"""Write a model for another tool, or a smaller and faster one.
 
-    Example: transduct convert runs/de-en de-en.ct2 --format ctranslate2
+    \b
+    Examples:
+    transduct convert runs/de-en de-en.int8 --precision int8
+    transduct convert runs/de-en de-en.ct2 --format ctranslate2
     """
     from transduct.errors import TransductError
-    from transduct.interop import ctranslate2
+    from transduct.interop import ctranslate2, int8
     from transduct.tasks.base import model_directory
 
-    formats = {"ctranslate2": ctranslate2.convert}
-    if to not in formats:
-        raise TransductError(f"unknown format '{to}'; known are: {', '.join(formats)}")
-    formats[to](model_directory(model), out)
+    formats, precisions = {"ctranslate2": ctranslate2.convert}, {"int8": int8.convert}
+    for name, known in ((to, formats), (precision, precisions)):
+        if name is not None and name not in known:
+            raise TransductError(f"unknown '{name}'; known are: {', '.join(known)}")
+    if (to is None) == (precision is None):
+        raise TransductError("nothing to convert to; give --format or --precision, one of them")
+    (formats[to] if to else precisions[str(precision)])(model_directory(model), out)
     print(out)
 
 

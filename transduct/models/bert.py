@@ -9,10 +9,9 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from transduct.blocks.attention import AttentionPositions, AttentionScheme, MultiHeadAttention
-from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table
+from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
 from transduct.blocks.sizes import require_at_least, require_heads, require_rate
 from transduct.blocks.transformer import (
     ACTIVATIONS,
@@ -125,7 +124,7 @@ class Bert(nn.Module):
     def masked_logits(self, x: Tensor) -> Tensor:
         """The token at each masked place, by the table of the embeddings: (K, D) -> (K, V + 1)."""
         hidden = self.transform_norm(ACTIVATIONS[self.config.activation](self.transform(x)))  # (K, D)
-        return F.linear(hidden, self.embedding.table, self.bias)
+        return project(hidden, self.embedding.table) + self.bias
 
     def follows(self, x: Tensor, segments: Segments) -> Tensor:
         """Whether the second sentence of each pair follows the first (0) or not (1): (N, D) -> (B, 2)."""

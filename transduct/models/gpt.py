@@ -8,11 +8,10 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from transduct.blocks.attention import AttentionPositions, AttentionScheme, MultiHeadAttention
 from transduct.blocks.decoders import PromptState, layer_inputs
-from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table
+from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
 from transduct.blocks.sizes import require_at_least, require_heads, require_rate
 from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, initialise, make_norm
 from transduct.functional.segments import Segments
@@ -93,7 +92,7 @@ class GPT(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(N, D) -> (N, V)."""
-        return F.linear(hidden, self.output_table)
+        return project(hidden, self.output_table)
 
     def encode(self, tokens: Tensor, segments: Segments) -> Tensor:
         """Prompts without their last tokens (N,) -> what each layer is given of them (layers, N, D)."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduct.blocks.attention import Memory
-from transduct.blocks.embeddings import embedding_table
+from transduct.blocks.embeddings import embedding_table, project
 from transduct.blocks.recurrent import CELLS, CellKind, Recurrent, RecurrentAttention, Schedule, ScoreKind
 from transduct.blocks.sizes import require_at_least, require_rate
 from transduct.blocks.transformer import initialise
@@ -145,7 +145,7 @@ class RNN(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(M, d_model) -> (M, V)."""
-        return F.linear(hidden, self.output_table)  # 6. prediction
+        return project(hidden, self.output_table)  # 6. prediction
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> DecoderState:
         """The state before the first token, with `beam` rows for each source."""

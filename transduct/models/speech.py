@@ -11,11 +11,10 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
 from transduct.blocks.decoders import MemoryState
-from transduct.blocks.embeddings import Embedding, FilterbankStem, GroupedLinear, embedding_table
+from transduct.blocks.embeddings import Embedding, FilterbankStem, GroupedLinear, embedding_table, project
 from transduct.blocks.sizes import require_at_least, require_heads, require_rate
 from transduct.blocks.transformer import (
     Activation,
@@ -149,7 +148,7 @@ class Speech(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(M, D) -> (M, V)."""
-        return F.linear(hidden, self.output_table)
+        return project(hidden, self.output_table)
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
         """The state before the first token, with `beam` rows for each utterance."""

@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from transduct.blocks.attention import (
     AttentionPositions,
@@ -17,7 +16,7 @@ from transduct.blocks.attention import (
     MultiHeadAttention,
 )
 from transduct.blocks.decoders import MemoryState
-from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table
+from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
 from transduct.blocks.sizes import require_at_least, require_rate
 from transduct.blocks.transformer import (
     Activation,
@@ -157,7 +156,7 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(M, D) -> (M, V)."""
-        return F.linear(hidden, self.output_table)
+        return project(hidden, self.output_table)
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
         """The state before the first token, with `beam` rows for each source."""

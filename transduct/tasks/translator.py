@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transduct.blocks.quantised import quantise
 from transduct.config import record
 from transduct.data.text import Replacement, changes_of
 from transduct.data.tokenizer import Tokenizer
@@ -119,6 +120,10 @@ class Translator:
             raise TransductError(f"{source}: unknown family '{name}'; known are: {', '.join(FAMILIES)}")
         family = FAMILIES[name]
         model = family.build(record(family.config, config.get("model"), "model", source))
+        if quantised := config.get("quantised"):
+            if quantised != "int8" or precision != "float32":
+                raise TransductError(f"{source}: quantised to {quantised!r} and asked for {precision}; ask for float32")
+            quantise(model)
         decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)
         changes = [record(Replacement, change, "replace", source) for change in config.get("replace", [])]
         tokenizers = [Tokenizer.load(directory / name) for name in TOKENIZERS[(directory / TOKENIZER).exists()]]

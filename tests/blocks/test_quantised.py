@@ -1,0 +1,72 @@
+"""A quantised model is the same model, nearly: every matrix in it, tables that are one, and searches over it."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from tests.helpers import BEGIN, END, tiny, tokens_of
+from transduct.blocks.quantised import QuantisedLinear, QuantisedTable, quantise
+from transduct.decoding import engine
+from transduct.decoding.engine import DecodingConfig
+
+
+def quantised(**changes):
+    model = tiny(**changes)
+    other = copy.deepcopy(model)
+    quantise(other)
+    return model, other
+
+
+@pytest.mark.parametrize("tie", ["all", "decoder", "none"])
+@torch.inference_mode()
+def test_its_logits_are_near(tie):
+    model, other = quantised(tie=tie)
+    tokens, segments = tokens_of([5, 2, 9])
+    target, target_segments = tokens_of([4, 6, 1], 2)
+    exact, near = (
+        each.logits(each.decode(target, target_segments, each.encode(tokens, segments), segments))
+        for each in (model, other)
+    )
+    assert (near - exact).norm() < 0.05 * exact.norm()
+    assert not torch.equal(near, exact)
+
+
+def test_every_matrix_is_of_integers_and_tied_tables_stay_one():
+    _, other = quantised(norm_kind="rms")
+    assert not [module for module in other.modules() if isinstance(module, nn.Linear)]
+    assert any(isinstance(module, QuantisedLinear) for module in other.modules())
+    assert isinstance(other.output_table, QuantisedTable)
+    assert other.output_table is other.source_embedding.table is other.target_embedding.table
+    matrices = [p for p in other.parameters() if p.ndim > 1]
+    assert {p.dtype for p in matrices} == {torch.int8}
+    assert not any(p.requires_grad for p in matrices)
+    held = sum(p.numel() * p.element_size() for p in other.parameters())
+    assert held < 0.4 * sum(4 * p.numel() for p in tiny(norm_kind="rms").parameters())
+
+
+def test_a_table_gives_its_rows_and_its_products():
+    torch.manual_seed(1)
+    table = torch.randn(11, 16)
+    held, tokens = QuantisedTable(table), torch.tensor([3, 0, 3])
+    assert held.shape == table.shape
+    torch.testing.assert_close(held.rows(tokens), table[tokens], atol=0.02, rtol=0)
+    torch.testing.assert_close(held(table[:2]), table[:2] @ table.T, atol=0.5, rtol=0.02)
+
+
+def test_a_layer_without_a_bias_has_none():
+    layer = nn.Linear(16, 4, bias=False)
+    assert QuantisedLinear(layer).bias is None
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_sentence_is_the_same_alone_and_in_any_batch(beam):
+    _, other = quantised()
+    sources = [[3, 4, 5, END], [7, END], [8, 3, 9, 9, 4, END]]
+    config, limits = DecodingConfig(beam=beam), [8] * 3
+    together = engine.generate(other, sources, limits, config, BEGIN, END)
+    alone = [engine.generate(other, [source], [8], config, BEGIN, END)[0] for source in sources]
+    for one, two in zip(together, alone, strict=True):
+        assert [h.tokens for h in one] == [h.tokens for h in two]
+        assert [h.score for h in one] == pytest.approx([h.score for h in two], abs=1e-5)

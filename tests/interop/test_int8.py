@@ -1,0 +1,43 @@
+"""A quantised copy of a model directory is read as the model it was made of."""
+
+import json
+
+import pytest
+
+import transduct
+from tests.recipes import tiny_recipe
+from transduct.errors import TransductError
+from transduct.interop.int8 import convert
+from transduct.tasks.base import train
+
+
+def test_a_copy_is_smaller_and_translates(trained_run, tmp_path):
+    convert(trained_run / "model", tmp_path / "int8")
+    sizes = [(path / "model.safetensors").stat().st_size for path in (trained_run / "model", tmp_path / "int8")]
+    assert sizes[1] < 0.6 * sizes[0]
+    texts = ["a b c", "", "d e", "f"]
+    model, copy = transduct.load(trained_run), transduct.load(tmp_path / "int8")
+    assert len(copy.translate(texts)) == len(texts)
+    pairs = [model.score(texts, texts), copy.score(texts, texts)]
+    assert pairs[0] == pytest.approx(pairs[1], rel=0.05)
+    assert pairs[0] != pairs[1]
+    config = json.loads((tmp_path / "int8" / "config.json").read_text())
+    assert config["quantised"] == "int8"
+    assert sorted(path.name for path in (tmp_path / "int8").iterdir()) == sorted(
+        path.name for path in (trained_run / "model").iterdir()
+    )
+
+
+def test_what_cannot_be_quantised_is_said(trained_run, tmp_path):
+    convert(trained_run / "model", tmp_path / "int8")
+    with pytest.raises(TransductError, match="int8: exists already; choose another name"):
+        convert(trained_run / "model", tmp_path / "int8")
+    with pytest.raises(TransductError, match="quantised already; give the model it was made of"):
+        convert(tmp_path / "int8", tmp_path / "again")
+    with pytest.raises(TransductError, match="quantised to 'int8' and asked for bfloat16; ask for float32"):
+        transduct.load(tmp_path / "int8", precision="bfloat16")
+    recipe = tiny_recipe(training={"steps": 1})
+    kept = {name: recipe.model[name] for name in ("d_model", "encoder_layers", "decoder_layers")}
+    train(type(recipe)(**{**vars(recipe), "model": {"family": "rnn", **kept}}), tmp_path / "rnn", notify=str)
+    with pytest.raises(TransductError, match="no Transformer for translation; no other model is quantised yet"):
+        convert(tmp_path / "rnn" / "model", tmp_path / "other")

@@ -1,0 +1,32 @@
+"""Products of 8-bit integers: a row of numbers is 127 steps up and 127 down, and what a step is worth.
+
+Every row has a step of its own, those of the activations too: one step for a whole batch would let a sentence depend on
+its neighbours. Let N be tokens, D the width that is read, F the width that is written.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+STEPS = 127  # in each direction
+
+
+def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row as integers of 8 bits, and what a step of it is worth: (N, D) -> (N, D), (N,)."""
+    steps = x.abs().amax(-1).float().clamp(min=1e-12) / STEPS  # (N,)
+    return (x / steps[:, None]).round().to(torch.int8), steps
+
+
+def int8_linear(x: Tensor, weight: Tensor, steps: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x W^T + b with integers on both sides, and the sums in 32 bits: (N, D) -> (N, F).
+
+    On a GPU the weights are made numbers again first: there integers have no kernel for every shape.
+
+    Args:
+        weight, steps: (F, D) and (F,), as `quantise_rows` gives them.
+    """
+    if x.device.type != "cpu":
+        return F.linear(x, (weight * steps[:, None]).to(x.dtype), bias)
+    rows, of_rows = quantise_rows(x)
+    product = torch._int_mm(rows, weight.T).float() * of_rows[:, None] * steps  # (N, F)
+    return product.to(x.dtype) if bias is None else (product + bias).to(x.dtype)

@@ -44,8 +44,10 @@ if ranks.rank == 0:
     layer.bias.grad = torch.full((1,), 3.0)
 else:
     layer.weight.grad = torch.full((1, 2), 4.0)
+layer.frozen = torch.nn.Parameter(torch.ones(1), requires_grad=False)
 ranks.sum_gradients(layer)
 found["gradients"] = [layer.weight.grad, layer.bias.grad]
+found["frozen"] = layer.frozen.grad
 def stop(event):
     if event["step"] == 3:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -115,6 +117,7 @@ def test_counts_and_gradients_are_summed(found):
         assert each["total"] == {"a": 6.0, "b": 2.0}
         assert each["nothing"] == {}
         assert [gradient.tolist() for gradient in each["gradients"]] == [[[5.0, 5.0]], [3.0]]
+        assert each["frozen"] is None
 
 
 def test_a_signal_that_reaches_one_rank_stops_all(found):

@@ -7,7 +7,17 @@ from transformers.audio_utils import mel_filter_bank, spectrogram, window_functi
 
 from tests.tones import RATE, encoded, tone
 from transduct.data import audio
-from transduct.data.audio import Features, Masks, filterbanks, log_mel, masked, read_sound, resampled
+from transduct.data.audio import (
+    Features,
+    Masks,
+    dithered,
+    filterbanks,
+    log_mel,
+    masked,
+    normalised,
+    read_sound,
+    resampled,
+)
 from transduct.errors import TransductError
 
 
@@ -108,7 +118,7 @@ def test_kaldis_filterbanks(noise, rate, fft):
     features = Features(rate=rate, fft=fft)
     found = log_mel(noise, features)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    scaled = filterbanks(noise, features)
+    scaled = normalised(found, "kaldi")
     np.testing.assert_allclose(scaled, (expected - expected.mean(0)) / expected.std(0), atol=1e-4)
 
 
@@ -181,3 +191,25 @@ def test_impossible_features_are_refused(wrong, message):
 def test_impossible_masks_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} is -1, must be at least 0"):
         Masks(**{name: -1})
+
+
+def test_digital_silence_is_no_cliff():
+    random = np.random.default_rng(1)
+    word = (0.1 * random.standard_normal(4000)).astype(np.float32)
+    features = Features(rate=8000)
+
+    def between(pause):
+        return filterbanks(np.concatenate([word, pause.astype(np.float32), word]), features)
+
+    nothing, little = between(np.zeros(4000)), between(1e-4 * random.standard_normal(4000))
+    assert np.abs(nothing.mean(1) - little.mean(1)).max() < 0.2  # the control: without dither it is over 1
+    cliff = log_mel(np.concatenate([word, np.zeros(4000, np.float32), word]), features)
+    assert cliff.min() < np.log(1e-6)
+
+
+def test_dither_is_the_same_for_ever_and_as_loud_as_the_sound():
+    sound = np.sin(np.arange(8000, dtype=np.float32))
+    added = dithered(sound) - sound
+    assert np.array_equal(dithered(sound), dithered(sound))
+    assert np.sqrt((added**2).mean() / (sound**2).mean()) == pytest.approx(1e-3, rel=0.05)
+    np.testing.assert_allclose(dithered(8 * sound), 8 * dithered(sound), rtol=1e-5)

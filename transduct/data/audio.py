@@ -21,6 +21,7 @@ ENDINGS = (".wav", ".flac")
 SILENT = 2.0**-12  # a peak below this, eight steps of 16 bits, is no sound
 LOWEST = 20.0  # Hz; Kaldi's filterbanks begin here, Whisper's at 0
 PREEMPHASIS = 0.97
+DITHER = 60.0  # dB below the sound
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,19 @@ def resampled(samples: Sound, rate: int, wanted: int) -> Sound:
 
 def filterbanks(samples: Sound, features: Features, warp: float = 1.0) -> Sound:
     """What a model reads of a sound: `log_mel`, normalised over this sound alone; (samples,) -> (T, M)."""
-    return normalised(log_mel(samples, features, warp), features.kind)
+    heard = dithered(samples) if features.kind == "kaldi" else samples
+    return normalised(log_mel(heard, features, warp), features.kind)
+
+
+def dithered(samples: Sound) -> Sound:
+    """Samples over faint noise, always the same one, as Kaldi has it.
+
+    Where nothing at all is recorded, as between words that were put together, a logarithm falls without end, and
+    with it the mean and the deviation of its band.
+    """
+    noise = np.random.Generator(np.random.Philox(key=0)).standard_normal(len(samples), np.float32)
+    level = np.sqrt(np.mean(np.square(samples))) if len(samples) else 0.0
+    return samples + np.float32(level * 10.0 ** (-DITHER / 20.0)) * noise
 
 
 def log_mel(samples: Sound, features: Features, warp: float = 1.0) -> Sound:

@@ -208,8 +208,9 @@ class Painter:
         return PictureAttention(words, pictures_of(self.model.vae, codes)[0], named)
 
     def grid(self, captions: Sequence[str]) -> Picture:
-        """Pictures drawn from captions, each above its caption."""
-        shown = list(captions[:SHOWN])
+        """Pictures drawn from some of the captions, no two the same, each above its caption."""
+        distinct = list(dict.fromkeys(captions))
+        shown = distinct[:: max(1, len(distinct) // SHOWN)][:SHOWN]
         return sheet([[each.pixels] for each in self.predict(shown)], shown)
 
     def _codes(self, texts: Sequence[list[int]], decoding: PaintingConfig) -> np.ndarray:

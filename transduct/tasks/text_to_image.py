@@ -29,7 +29,7 @@ from transduct.functional.segments import Segments
 from transduct.models.dalle import DALLE, SIZES, CodesConfig, Config, DiscreteVAE
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import Family, ModelSection, card, files_said, read_weights, write_model
-from transduct.tasks.painter import SHOWN, Drawn, Painter, PaintingConfig, codes_of, pillow, places_of, save_sheet
+from transduct.tasks.painter import Drawn, Painter, PaintingConfig, codes_of, pillow, places_of, save_sheet
 from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.machine import pick_device
@@ -262,7 +262,7 @@ class TextToImageTask:
         about = card("Text to image", made_of, self.training, self.evaluate(model).scores, log)
         beside = [self.directory / TOKENIZER]
         if self._validation is not None:
-            beside.append(save_sheet(self._in_use(model).grid(self._validation.captions[:SHOWN]), self.directory))
+            beside.append(save_sheet(self._in_use(model).grid(self._validation.captions), self.directory))
         write_model(directory, "text_to_image", model, {"decoding": asdict(self.decoding)}, beside, about)
 
 

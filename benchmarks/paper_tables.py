@@ -34,7 +34,7 @@ from transduct.interfaces.drawing import INK, Line, Picture, Rectangle, Shape, T
 from transduct.interfaces.pictures import CURVE_COLOURS, FAINT, MARGIN, curves, save
 from transduct.models.transformer import SIZES, Config
 from transduct.tasks import base
-from transduct.tasks.text import ModelSection
+from transduct.tasks.model import ModelSection
 from transduct.tasks.translation import DERIVED, test_set
 from transduct.tasks.translator import FAMILIES
 from transduct.training.checkpoint import write_file

@@ -409,7 +409,7 @@ def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):
             "recipe: unknown key 'decoding.beam'; masked tokens are not searched for: remove it",
         ),
         ({"model": {"labels": 2}}, "model.labels cannot be set; set data.next_sentence"),
-        ({"model": {"d_model": 15}}, "model: d_model 15 is not a multiple of num_heads 2"),
+        ({"model": {"d_model": 15}}, r"model: d_model is 15, must be a multiple of num_heads \(2\)"),
         ({"model": {"positions": "one_hot", "d_model": 8}}, "model: positions 'one_hot' up to 16 need a width of 16"),
         ({"model": {"start_from": 3}}, "model.start_from is 3, expected a valid string"),
         ({"data": {"mask": 2.0}}, "data: mask is 2.0, must be above 0 and below 1"),

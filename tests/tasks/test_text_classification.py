@@ -326,7 +326,7 @@ WRONG_MODELS = {
     "model.head cannot be set; set data.kind": {"head": "span"},
     "model.max_length cannot be set; set data.max_length": {"max_length": 3},
     "unknown model.size 'huge'; known are: tiny, small, base": {"size": "huge"},
-    "model: d_model 16 is not a multiple of num_heads 3": {"num_heads": 3},
+    r"model: d_model is 16, must be a multiple of num_heads \(3\)": {"num_heads": 3},
     "recipe: model: .*": {"positions": "rotary", "d_model": 6},
 }
 

@@ -350,3 +350,11 @@ def test_a_folder_is_another_once_a_file_in_it_is(tmp_path):
     renamed = module._digest(tmp_path)
     (tmp_path / "c").write_text("")
     assert len({repr(found) for found in (before, changed, renamed, module._digest(tmp_path))}) == 4
+
+
+@pytest.mark.parametrize("kind", [list, np.array])
+def test_rows_become_a_column(kind):
+    flat, lengths = module.ragged([kind(row) for row in ([5, 6], [7], [8, 9, 10])])
+    assert (flat.tolist(), lengths.tolist()) == ([5, 6, 7, 8, 9, 10], [2, 1, 3])
+    flat, lengths = module.ragged([])
+    assert (flat.dtype, len(flat), len(lengths)) == (np.int32, 0, 0)

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from tests.pictures import bar, png, write_pictures
+from transduct.data.corpus import ragged
 from transduct.data.pictures import (
     Examples,
     PicturesConfig,
     PictureSource,
     examples_given,
     prepare,
-    ragged,
     read_examples,
 )
 from transduct.errors import TransductError

@@ -180,6 +180,14 @@ def _replacement(directory: Path) -> Iterator[Path]:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
+def ragged(rows: Sequence[np.ndarray] | Sequence[Sequence[int]]) -> Ragged:
+    """Lists of integers, or arrays of them, as a column: end to end, and the length of each."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    if len(rows) and isinstance(rows[0], np.ndarray):
+        return np.concatenate(rows), lengths
+    return np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum())), lengths
+
+
 def write_rows(folder: Path, columns: int, chunks: Iterable[Sequence[Ragged]]) -> dict[str, Any]:
     """Write rows, chunk by chunk, as Arrow shards and a file of lengths; what the manifest must say of them."""
     schema = pa.schema([(f"column_{number}", pa.list_(pa.int32())) for number in range(columns)])
@@ -281,7 +289,7 @@ def _kept_columns(
     for source in data.train:
         start = rows
         for pairs in read_pairs(source, Path(data.root), data.replace):
-            columns = [_encoded(texts, tokenizer) for texts, tokenizer in zip(zip(*pairs), tokenizers)]
+            columns = [ragged(tokenizer.encode(texts)) for texts, tokenizer in zip(zip(*pairs), tokenizers)]
             keep = filters.keep(_hashes(pairs), *(lengths for _, lengths in columns))
             if keep.any():
                 yield [(flat[np.repeat(keep, lengths)], lengths[keep]) for flat, lengths in columns]
@@ -290,12 +298,6 @@ def _kept_columns(
             if read // PROGRESS > (read - len(pairs)) // PROGRESS:
                 notify(f"preparing the corpus: {read:,} pairs read")
         weights.append((start, rows, source.weight))
-
-
-def _encoded(texts: Sequence[str], tokenizer: Tokenizer) -> Ragged:
-    ids = tokenizer.encode(texts)
-    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-    return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths
 
 
 def _hashes(pairs: Sequence[Pair]) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from transduct.data.batching import Indices
-from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
+from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.text import CHUNK, TextSource, read_rows
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
@@ -141,7 +141,7 @@ def _columns(
         examples: Iterator[tuple[list[int], ...]] = pairwise(lines) if data.next_sentence else zip(lines)
         while chunk := list(islice(examples, CHUNK)):
             counts[f"ends_of_long_{data.unit}"] += sum(sum(map(len, example)) > room for example in chunk)
-            yield [_ragged(column) for column in zip(*chunk)]
+            yield [ragged(column) for column in zip(*chunk)]
             stop += len(chunk)
         weights.append((start, stop, source.weight))
 
@@ -164,8 +164,3 @@ def check_enough(examples: int, in_pairs: bool) -> None:
     if examples < least:
         found = f"found {max(0, examples)} {unit} that are not blank"
         raise TransductError(f"{found}, expected at least {least}; give more text")
-
-
-def _ragged(lines: Sequence[Sequence[int]]) -> Ragged:
-    lengths = np.fromiter(map(len, lines), np.int64, len(lines))
-    return np.fromiter(chain.from_iterable(lines), np.int32, int(lengths.sum())), lengths

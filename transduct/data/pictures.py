@@ -194,9 +194,3 @@ def _chunks(
 def _say(refused: Refused, what: str, notify: Notify) -> None:
     if refused.errors:
         notify(f"{what}: {len(refused.errors):,} left out: {refused.said()}")
-
-
-def ragged(rows: Sequence[np.ndarray] | Sequence[Sequence[int]]) -> Ragged:
-    """Lists of integers end to end, and their lengths."""
-    flat = np.concatenate([np.asarray(row, np.int32) for row in rows]) if len(rows) else np.empty(0, np.int32)
-    return flat, np.array([len(row) for row in rows], np.int64)

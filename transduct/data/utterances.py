@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transduct.data.audio import ENDINGS, Features, Masks, Sound, filterbanks, masked, read_sound, resampled
-from transduct.data.corpus import Corpus, Ragged, write_rows
+from transduct.data.corpus import Corpus, Ragged, ragged, write_rows
 from transduct.data.files import Refused, pack, read_members, unpack
 from transduct.data.text import read_lines
 from transduct.errors import TransductError
@@ -214,7 +214,7 @@ def write_recordings(
             while chunk := list(islice(recordings, CHUNK)):
                 speakers.extend(names.setdefault(each.speaker, len(names)) for each in chunk)
                 rows = [(each.text, _words(each.samples, rate, speed)) for each in chunk for speed in speeds]
-                yield [_ragged([_letters(text) for text, _ in rows]), _ragged([words for _, words in rows])]
+                yield [ragged([_letters(text) for text, _ in rows]), ragged([words for _, words in rows])]
             spans.append((start * len(speeds), len(speakers) * len(speeds), 1.0))
 
     manifest = write_rows(folder, 2, chunks())
@@ -231,10 +231,6 @@ def _words(samples: Sound, rate: int, speed: float) -> np.ndarray:
 
 def _letters(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le"), np.int32)
-
-
-def _ragged(rows: Sequence[np.ndarray]) -> Ragged:
-    return np.concatenate(rows), np.fromiter(map(len, rows), np.int64, len(rows))
 
 
 class Drawn(NamedTuple):

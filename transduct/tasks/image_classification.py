@@ -20,7 +20,7 @@ from transduct.config import Recipe, record
 from transduct.data.augmentation import Augmentation, augmented, mixed
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
-from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
+from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.files import Policy, Refused, pack
 from transduct.data.images import ImageSource, fitted, read_labelled
 from transduct.errors import TransductError
@@ -188,9 +188,7 @@ class Rows:
 
 def _chunks(rows: Iterator[tuple[np.ndarray, int]]) -> Iterator[list[Ragged]]:
     while chunk := list(islice(rows, CHUNK)):
-        words = [words for words, _ in chunk]
-        lengths = np.fromiter(map(len, words), np.int64)
-        yield [(np.concatenate(words), lengths), (np.array([i for _, i in chunk], np.int32), np.ones_like(lengths))]
+        yield [ragged([words for words, _ in chunk]), ragged([[label] for _, label in chunk])]
 
 
 def share(name: str) -> float:

@@ -15,10 +15,10 @@ from torch import Tensor
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
-from transduct.data.corpus import Corpus, Ragged, inputs_of
+from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
 from transduct.data.files import pack, unpack
 from transduct.data.images import Picture, fitted, read_picture
-from transduct.data.pictures import Examples, PicturesConfig, examples_given, prepare, ragged, read_examples
+from transduct.data.pictures import Examples, PicturesConfig, examples_given, prepare, read_examples
 from transduct.data.scenes import COLOURS
 from transduct.errors import TransductError
 from transduct.evaluation.scenes import attribute_scores

@@ -15,7 +15,7 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.collages import Collage, Example, Scenes, SceneSource, packed, read_examples
-from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
+from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.files import Policy, Refused
 from transduct.errors import TransductError, missing_extra
 from transduct.functional.losses import SET_WEIGHTS, set_losses
@@ -94,7 +94,7 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
                 )
                 while chunk := [packed(example) for example in islice(examples, CHUNK)]:
                     stop += len(chunk)
-                    yield [_ragged(column) for column in zip(*chunk, strict=True)]
+                    yield [ragged(column) for column in zip(*chunk, strict=True)]
                 weights.append((start, stop, 1.0))
                 start = stop
 
@@ -112,10 +112,6 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
         replace(each, collage=each.collage and Collage(photographs=each.collage.photographs)) for each in data.train
     ]
     return build(directory, inputs_of(replace(data, train=photographs), {}, apart=("flip",)), fill, notify)
-
-
-def _ragged(arrays: Sequence[np.ndarray]) -> Ragged:
-    return np.concatenate(arrays), np.array([len(array) for array in arrays], np.int64)
 
 
 class ObjectDetectionTask:

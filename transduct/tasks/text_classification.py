@@ -19,7 +19,7 @@ from torch import Tensor
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
-from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
+from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.text import CHUNK, TextSource, read_rows
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, sample
 from transduct.errors import TransductError
@@ -181,7 +181,7 @@ class Rows:
                     row for example, pieces in zip(kept, encoded, strict=True) for row in self._rows(*example, pieces)
                 ]
                 if rows:
-                    yield [_ragged(column) for column in zip(*rows, strict=True)]
+                    yield [ragged(column) for column in zip(*rows, strict=True)]
                 count += len(rows)
             self.weights.append((start, count, source.weight))
 
@@ -213,10 +213,6 @@ class Rows:
             return [(p.first, p.second, p.starts, list(islice(ids, len(p.starts)))) for p in pieces]
         [piece] = pieces
         return [(piece.first, piece.second, [0], list(ids))]
-
-
-def _ragged(lists: Sequence[Sequence[int]]) -> Ragged:
-    return np.fromiter(chain.from_iterable(lists), np.int32), np.fromiter(map(len, lists), np.int64)
 
 
 def prepare(data: DataConfig, tokenizer: Tokenizer, directory: Path, notify: Notify) -> Corpus:

@@ -18,9 +18,9 @@ from torch import Tensor
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
-from transduct.data.corpus import Corpus, Ragged, inputs_of
+from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
 from transduct.data.files import Refused
-from transduct.data.pictures import Examples, PicturesConfig, examples_given, prepare, ragged, read_examples
+from transduct.data.pictures import Examples, PicturesConfig, examples_given, prepare, read_examples
 from transduct.data.tokenizer import Side, Tokenizer, sample
 from transduct.decoding.engine import flat
 from transduct.errors import TransductError

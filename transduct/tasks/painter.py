@@ -218,9 +218,7 @@ class Painter:
 
         Of several samples the one is kept whose gain, log p(codes | text) - log p(codes), is their median. The gain is
         about the same for all pictures that show the text: of those with too little it is smaller, of those with too
-        much, to which guidance leads, larger. The largest gain, or the largest log p(codes | text), does worse than no
-        choice at all: of 250 unseen captions, eight samples each, the median had 94.4 % right, the mean sample 93.6,
-        the likeliest 91.2, the largest gain 88.0.
+        much, to which guidance leads, larger. Of 300 validation captions seven samples have 99.7 % right, one 97.7.
         """
         model, config = self.model, self.model.config
         places, begin = config.vae.places, config.begin

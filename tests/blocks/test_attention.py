@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.helpers import VECTORS, gradients, randomise
-from transduct.blocks.attention import CLIP, AttentionPositions, KVCache, MultiHeadAttention
+from transduct.blocks.attention import CLIP, AttentionPositions, KVCache, Lineage, MultiHeadAttention
 from transduct.functional.segments import Segments, flatten, pad
 
 D, HEADS = 16, 4
@@ -95,8 +95,11 @@ def test_the_rows_of_a_source_go_on_from_its_prompt(scheme, lengths):
     prompts, rows = torch.randn(sum(lengths), D).split(lengths), torch.randn(len(lengths) * beam, count, D)
     prompt = attention.remember_prompt(torch.cat(prompts), Segments.of(lengths))
     assert prompt.keys.shape == (len(lengths), 2, max(lengths), d_k)
-    cache, places = KVCache(), torch.tensor(lengths).repeat_interleave(beam)
-    steps = [attention.step(token, cache, prompt, places + t) for t, token in enumerate(rows.unbind(1))]
+    cache, lineage, places = KVCache(beam), Lineage(beam), torch.tensor(lengths).repeat_interleave(beam)
+    steps = []
+    for t, token in enumerate(rows.unbind(1)):
+        lineage.grow(len(rows), token.device)
+        steps.append(attention.step(token, cache, prompt, places + t, lineage))
     for number, row in enumerate(rows):
         whole = torch.cat((prompts[number // beam], row))
         at_once = attention(whole, Segments.of([len(whole)]), causal=True)[-count:]
@@ -109,9 +112,13 @@ def test_a_prompt_may_be_kept_for_some_sources_alone():
     attention, lengths = randomise(MultiHeadAttention(D, HEADS)), [3, 0, 2]
     prompt = attention.remember_prompt(torch.randn(5, D), Segments.of(lengths))
     x, places = torch.randn(6, D), torch.tensor(lengths).repeat_interleave(2)
-    expected = attention.step(x, KVCache(), prompt, places)
+    lineages = Lineage(2), Lineage(2)
+    for lineage, rows in zip(lineages, (6, 4), strict=True):
+        lineage.grow(rows, x.device)
+    expected = attention.step(x, KVCache(2), prompt, places, lineages[0])
     kept = torch.tensor([4, 5, 0, 1])
-    found = attention.step(x[kept], KVCache(), prompt.select(torch.tensor([2, 0])), places[kept])
+    chosen = prompt.select(torch.tensor([2, 0]))
+    found = attention.step(x[kept], KVCache(2), chosen, places[kept], lineages[1])
     torch.testing.assert_close(found, expected[kept])
 
 
@@ -128,18 +135,55 @@ def test_the_rows_of_a_source_recall_its_memory():
     torch.testing.assert_close(kept, expected[[4, 5, 0, 1]])
 
 
-def test_a_cache_holds_what_it_was_given_through_growth_and_selection():
+@pytest.mark.parametrize("beam", [1, 2])
+def test_a_cache_holds_what_it_was_given_through_growth_and_selection(beam):
     tokens = torch.randn(40, 2, 4, 1, 3)  # key and value of each of four rows
-    cache, given = KVCache(), tokens[:0]
+    sources = 4 // beam
+    cache, given = KVCache(beam), tokens[:0].view(0, 2, sources, beam, 1, 3)
     for token in tokens:
-        given = torch.cat((given, token[None]))
-        held = torch.stack(cache.append(*token))  # (2, R, G, t, K)
-        assert torch.equal(held, given.permute(1, 2, 3, 0, 4))
+        given = torch.cat((given, token.view(1, 2, sources, beam, 1, 3)))
+        cache.append(*token)
+        held = torch.stack(cache.held())  # (2, B, G, t * beam, K)
+        assert torch.equal(held, given.permute(1, 2, 4, 0, 3, 5).flatten(3, 4))
         if cache.length in (5, 17):
-            rows = torch.tensor([2, 2, 0, 1])
-            cache.select(rows)
-            given = given[:, :, rows]
+            kept = torch.tensor([1, 0, 3, 2] if beam == 1 else [1, 0])
+            cache.select(kept)
+            given = given[:, :, kept]
     assert cache.length == 40
+
+
+@torch.no_grad()
+def test_rows_see_the_tokens_of_those_they_descend_from():
+    attention, beam, sources = randomise(MultiHeadAttention(D, HEADS, num_kv_heads=2)), 3, 2
+    rows = beam * sources
+    histories, cache, lineage = torch.zeros(rows, 0, D), KVCache(beam), Lineage(beam)
+    for number in range(19):
+        x = torch.randn(rows, D)
+        histories = torch.cat((histories, x[:, None]), 1)
+        lineage.grow(rows, x.device)
+        found = attention.step(x, cache, lineage=lineage)
+        whole = attention(histories.flatten(0, 1), Segments.of([number + 1] * rows), causal=True)
+        torch.testing.assert_close(found, whole.view(rows, -1, D)[:, -1], atol=1e-4, rtol=1e-4)
+        chosen = torch.randint(beam, (sources, beam)) + torch.arange(sources)[:, None] * beam
+        histories = histories[chosen.flatten()]
+        lineage.select(chosen.flatten())
+
+
+def test_a_row_alone_sees_everything():
+    lineage = Lineage(1)
+    lineage.grow(4, torch.device("cpu"))
+    lineage.select(torch.tensor([2, 0]))
+    assert (lineage.slots, lineage.seen) == (None, None)
+
+
+@torch.no_grad()
+def test_joined_layers_are_one_layer_with_the_same_answers():
+    attention = randomise(MultiHeadAttention(D, HEADS, 5, 7, 2))
+    x, segments = torch.randn(7, D), Segments.of([3, 4])
+    expected = attention(x, segments)
+    attention.join()
+    assert [name for name, _ in attention.named_children()] == ["output", "joint"]
+    torch.testing.assert_close(attention(x, segments), expected)
 
 
 def test_a_cache_that_holds_nothing_can_be_told_to_select():

@@ -57,7 +57,7 @@ def test_a_table_gives_its_rows_and_its_products():
 
 def test_a_layer_without_a_bias_has_none():
     layer = nn.Linear(16, 4, bias=False)
-    assert QuantisedLinear(layer).bias is None
+    assert QuantisedLinear(layer.weight).bias is None
 
 
 @pytest.mark.parametrize("beam", [1, 3])

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from tests.blocks.test_attention import copied
 from tests.helpers import gradients, randomise
-from transduct.blocks.attention import KVCache, MultiHeadAttention
+from transduct.blocks.attention import KVCache, Lineage, MultiHeadAttention
 from transduct.blocks.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -67,7 +67,7 @@ def test_an_encoder_layer_steps_on_from_prompts_as_if_it_had_read_all_at_once(no
     lengths, count = [3, 0, 5], 4
     prompts, rows = torch.randn(8, D).split(lengths), torch.randn(3, count, D)
     prompt, cache = layer.remember_prompt(torch.cat(prompts), Segments.of(lengths)), KVCache()
-    steps = [layer.step(x, torch.tensor(lengths) + t, cache, prompt) for t, x in enumerate(rows.unbind(1))]
+    steps = [layer.step(x, torch.tensor(lengths) + t, cache, prompt, Lineage()) for t, x in enumerate(rows.unbind(1))]
     wholes = [torch.cat(pair) for pair in zip(prompts, rows, strict=True)]
     expected = layer(torch.cat(wholes), Segments.of(list(map(len, wholes))), causal=True).split(list(map(len, wholes)))
     for found, whole in zip(torch.stack(steps, 1), expected, strict=True):

@@ -4,12 +4,14 @@ Let R be the rows of a running search (each of B sources has `beam` of them).
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from transduct.blocks.embeddings import PositionVectors, VectorScheme
+from transduct.blocks.linear import Linear
+from transduct.functional import kernels
 from transduct.functional import positions as schemes
 from transduct.functional.attention import (
     Bias,
@@ -26,34 +28,84 @@ CLIP = 16  # distances beyond it share a vector; Shaw et al. 2018 found 2 to 256
 
 @dataclass
 class KVCache:
-    """The keys (R, G, t, K) and values (R, G, t, V) of every token a self-attention has seen.
+    """The keys (B, G, t, beam, K) and values (B, G, t, beam, V) of every token a self-attention has seen.
 
-    Rooms are taken in doubling steps, so that appending a token copies nothing most of the time.
+    Rooms are taken in doubling steps, so that appending a token copies nothing most of the time. Nor is a row copied
+    when others go on from it: `Lineage` says whose tokens each row sees.
     """
 
+    beam: int = 1
     keys: Tensor | None = None
     values: Tensor | None = None
     length: int = 0
 
-    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Take in one token's (R, G, K) and (R, G, V); give back all keys and values so far."""
+    def append(self, key: Tensor, value: Tensor) -> None:
+        """Take in one token's (R, G, K) and (R, G, V)."""
+        key, value = (x.view(-1, self.beam, *x.shape[1:]).transpose(1, 2) for x in (key, value))  # (B, G, beam, K)
         self.keys, self.values = self._room(self.keys, key), self._room(self.values, value)
         self.keys[:, :, self.length], self.values[:, :, self.length] = key, value
         self.length += 1
-        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
 
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; a row may come twice."""
+    @property
+    def rooms(self) -> tuple[Tensor, Tensor]:
+        """All there is room for, (B, G, room, beam, K) and (B, G, room, beam, V)."""
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys, self.values
+
+    def held(self) -> tuple[Tensor, Tensor]:
+        """What each source holds, (B, G, t * beam, K) and (B, G, t * beam, V)."""
+        keys, values = (room[:, :, : self.length].flatten(2, 3) for room in self.rooms)
+        return keys, values
+
+    def select(self, sources: Tensor) -> None:
+        """Keep these sources, in this order."""
         if self.keys is not None and self.values is not None:
-            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+            self.keys, self.values = self.keys.index_select(0, sources), self.values.index_select(0, sources)
 
     def _room(self, held: Tensor | None, new: Tensor) -> Tensor:
         if held is not None and held.shape[2] > self.length:
             return held
-        grown = new.new_empty(*new.shape[:2], max(16, 2 * self.length), new.shape[2])
+        grown = new.new_empty(*new.shape[:2], max(16, 2 * self.length), *new.shape[2:])
         if held is not None:
             grown[:, :, : self.length] = held[:, :, : self.length]
         return grown
+
+
+@dataclass
+class Lineage:
+    """Who descends from whom: of the tokens that the rows of a source have written, those that each row goes on from.
+
+    Attributes:
+        slots: (R, t) in 32 bits, which of the source's rows has written each token that a row sees; None with one row a
+            source, which sees its own.
+    """
+
+    beam: int = 1
+    slots: Tensor | None = None
+    _seen: Tensor | None = None
+
+    def grow(self, rows: int, device: torch.device) -> None:
+        """A token more in each row, written by the row itself."""
+        if self.beam == 1:
+            return
+        own = torch.arange(self.beam, dtype=torch.int32, device=device).repeat(rows // self.beam)[:, None]  # (R, 1)
+        self.slots = own if self.slots is None else torch.cat((self.slots, own), 1)
+        self._seen = None
+
+    def select(self, rows: Tensor) -> None:
+        """Go on from these rows, in this order; a row may come twice."""
+        if self.slots is not None:
+            self.slots = self.slots.index_select(0, rows)
+
+    @property
+    def seen(self) -> Tensor | None:
+        """(R, 1, 1, t * beam), zero for a token that a row sees and minus infinity for one that it does not."""
+        if self._seen is None and self.slots is not None:
+            others = self.slots[:, :, None] != torch.arange(self.beam, device=self.slots.device)  # (R, t, beam)
+            hidden = torch.zeros(others.shape, device=others.device).masked_fill(others, float("-inf"))
+            self._seen = hidden.view(len(others), 1, 1, -1)
+        return self._seen
 
 
 @dataclass(frozen=True)
@@ -61,17 +113,18 @@ class Memory:
     """What all rows of a source read: keys (B, G, S, K), values (B, G, S, V), kept once whatever the beam.
 
     It is the source of a cross-attention, or the prompt that a decoder's rows go on from. The bias (B, 1, 1, S) hides
-    the places without a token.
+    the places without a token; `lengths` (B,) counts those with one, where they are the first.
     """
 
     keys: Tensor
     values: Tensor
     bias: Tensor | None
+    lengths: Tensor | None = None
 
     def select(self, sources: Tensor) -> "Memory":
         """Keep these sources, in this order."""
-        bias = None if self.bias is None else self.bias.index_select(0, sources)
-        return Memory(self.keys.index_select(0, sources), self.values.index_select(0, sources), bias)
+        bias, lengths = (None if x is None else x.index_select(0, sources) for x in (self.bias, self.lengths))
+        return Memory(self.keys.index_select(0, sources), self.values.index_select(0, sources), bias, lengths)
 
 
 class AttentionPositions(nn.Module):
@@ -122,27 +175,42 @@ class AttentionPositions(nn.Module):
         return None
 
 
-def prompted_attention(query: Tensor, key: Tensor, value: Tensor, prompt: Memory, bias: Tensor | None = None) -> Tensor:
-    """Attention of each row over the prompt of its source and then over its own past, in one softmax.
+def rows_attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    prompt: Memory | None = None,
+    bias: Tensor | None = None,
+    seen: Tensor | None = None,
+) -> Tensor:
+    """Attention of each row over the prompt of its source, if there is one, and then over its own past, in one softmax.
 
     Args:
         query: (R, H, 1, K), the R / B rows of a source side by side.
-        key, value: (R, G, t, K) and (R, G, t, V).
+        keys, values: (B, G, t, K) and (B, G, t, V), the tokens of all rows of a source.
         bias: added to the scaled scores; broadcasts to (R, H, 1, S + t).
+        seen: added to the scores of the past; broadcasts to (R, H, 1, t).
 
     Returns:
         (R, H, 1, V).
     """
     query = query * query.shape[-1] ** -0.5
-    of_prompt = _of_source(query, prompt.keys.transpose(-2, -1))  # (R, H, 1, S)
-    if prompt.bias is not None:
-        beam = len(query) // len(prompt.bias)
-        of_prompt = of_prompt + prompt.bias.to(of_prompt.dtype).repeat_interleave(beam, 0)
-    scores = torch.cat((of_prompt, _of_source(query, key.transpose(-2, -1))), -1)  # (R, H, 1, S + t)
+    scores = _of_source(query, keys.transpose(-2, -1))  # (R, H, 1, t)
+    if seen is not None:
+        scores = scores.add_(seen)
+    if prompt is not None:
+        of_prompt = _of_source(query, prompt.keys.transpose(-2, -1))  # (R, H, 1, S)
+        if prompt.bias is not None:
+            beam = len(query) // len(prompt.bias)
+            of_prompt = of_prompt + prompt.bias.to(of_prompt.dtype).repeat_interleave(beam, 0)
+        scores = torch.cat((of_prompt, scores), -1)  # (R, H, 1, S + t)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
-    weights, longest = scores.softmax(-1), of_prompt.shape[-1]
-    return _of_source(weights[..., :longest], prompt.values) + _of_source(weights[..., longest:], value)
+    weights = scores.softmax(-1)
+    if prompt is None:
+        return _of_source(weights, values)
+    longest = prompt.keys.shape[2]
+    return _of_source(weights[..., :longest], prompt.values) + _of_source(weights[..., longest:], values)
 
 
 def _of_source(rows: Tensor, matrices: Tensor) -> Tensor:
@@ -184,10 +252,23 @@ class MultiHeadAttention(nn.Module):
         self.d_k = d_k or d_model // num_heads
         self.d_v = d_v or self.d_k
         self.dropout, self.positions = dropout, positions
-        self.query = nn.Linear(d_model, num_heads * self.d_k)
-        self.key = nn.Linear(d_model, self.num_kv_heads * self.d_k)
-        self.value = nn.Linear(d_model, self.num_kv_heads * self.d_v)
-        self.output = nn.Linear(num_heads * self.d_v, d_model)
+        self.query: Any = Linear(d_model, num_heads * self.d_k)
+        self.key: Any = Linear(d_model, self.num_kv_heads * self.d_k)
+        self.value: Any = Linear(d_model, self.num_kv_heads * self.d_v)
+        self.output: nn.Module = Linear(num_heads * self.d_v, d_model)
+        self.joint: nn.Module | None = None
+
+    def join(self) -> None:
+        """Make one matrix of the three that read the same in self-attention, for a model in use."""
+        parts = (self.query, self.key, self.value)
+        with torch.device("meta"):
+            joint = Linear(self.query.in_features, sum(part.out_features for part in parts))
+        joint.weight, joint.bias = (
+            nn.Parameter(torch.cat([getattr(part, name).detach() for part in parts]), requires_grad=False)
+            for name in ("weight", "bias")
+        )
+        self.joint = joint
+        self.query = self.key = self.value = None
 
     def forward(
         self,
@@ -226,25 +307,37 @@ class MultiHeadAttention(nn.Module):
         term = None if bias is None else lambda *_: bias
         return self._attend(query, key, value, segments, memory_segments, False, term, weights)
 
-    def step(self, x: Tensor, cache: KVCache, prompt: Memory | None = None, positions: Tensor | None = None) -> Tensor:
+    def step(
+        self,
+        x: Tensor,
+        cache: KVCache,
+        prompt: Memory | None = None,
+        positions: Tensor | None = None,
+        lineage: Lineage | None = None,
+    ) -> Tensor:
         """Causal self-attention of one new token a row: (R, D) -> (R, D); its key and value join the cache.
 
         Args:
             prompt: what stands before the first token of the cache, for each source, as `remember_prompt` gives it.
             positions: (R,) where the new tokens stand; after the tokens of the cache, if not given.
+            lineage: whose tokens each row sees, the new one among them; needed where a source has several rows.
         """
-        if positions is None:
+        if positions is None and self.positions is not None:
             positions = torch.full((x.shape[0],), cache.length, device=x.device)
         query, key, value = self._project(x, positions, None)
-        keys, values = cache.append(key, value)
+        cache.append(key, value)
+        lineage = lineage or Lineage()
+        bias = self.positions.bias if self.positions else None
+        if prompt is None and bias is None and kernels.usable(query):
+            heads = kernels.rows_attention(query, *cache.rooms, cache.length, slots=lineage.slots)  # (R, H, V)
+            return self.output(heads.flatten(1))  # (R, D)
         query = query.unsqueeze(2)  # (R, H, 1, K)
         before = 0 if prompt is None else prompt.keys.shape[2]
-        bias = self.positions.bias if self.positions else None
         term = None if bias is None else bias(query, before + cache.length)  # (R, H, 1, S + t)
-        if prompt is None:
-            heads = padded_attention(query, keys, values, term)  # (R, H, 1, V)
-        else:
-            heads = prompted_attention(query, keys, values, prompt, term)  # (R, H, 1, V)
+        if term is not None and cache.beam > 1:  # alike for all rows of a source
+            own = term[..., before:].repeat_interleave(cache.beam, -1)
+            term = torch.cat((term[..., :before], own), -1)  # (R, H, 1, S + t * beam)
+        heads = rows_attention(query, *cache.held(), prompt, term, lineage.seen)
         return self.output(heads.flatten(1))  # (R, D)
 
     def remember_prompt(self, x: Tensor, segments: Segments) -> Memory:
@@ -264,11 +357,15 @@ class MultiHeadAttention(nn.Module):
         """The keys and values of a source, once for the whole search: (M, D) -> Memory."""
         key, value = self._keys_and_values(memory)
         keys, values = (pad(part, segments).transpose(1, 2).contiguous() for part in (key, value))
-        return Memory(keys, values, padding_bias(segments))
+        return Memory(keys, values, padding_bias(segments), segments.lengths)
 
     def recall(self, x: Tensor, memory: Memory) -> Tensor:
         """Cross-attention of one new token a row: the rows of a source are its queries, (R, D) -> (R, D)."""
         sources = memory.keys.shape[0]
+        if kernels.usable(x) and (memory.bias is None or memory.lengths is not None):
+            query, times = self.query(x).view(len(x), self.num_heads, self.d_k), memory.keys.shape[2]  # (R, H, K)
+            keys, values = memory.keys.unsqueeze(3), memory.values.unsqueeze(3)  # (B, G, S, 1, K)
+            return self.output(kernels.rows_attention(query, keys, values, times, memory.lengths).flatten(1))  # (R, D)
         query = self.query(x).view(sources, -1, self.num_heads, self.d_k).transpose(1, 2)  # (B, H, beam, K)
         heads = padded_attention(query, memory.keys, memory.values, memory.bias)  # (B, H, beam, V)
         return self.output(heads.transpose(1, 2).reshape(x.shape[0], -1))  # (R, D)
@@ -277,10 +374,16 @@ class MultiHeadAttention(nn.Module):
         key = self.key(x).unflatten(-1, (self.num_kv_heads, self.d_k))  # (M, G, K)
         return key, self.value(x).unflatten(-1, (self.num_kv_heads, self.d_v))  # (M, G, V)
 
-    def _project(self, x: Tensor, positions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        query = self.query(x).unflatten(-1, (self.num_heads, self.d_k))  # (N, H, K)
-        key, value = self._keys_and_values(x)
-        if self.positions is None:
+    def _project(self, x: Tensor, positions: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        if self.joint is not None:
+            widths = [self.num_heads * self.d_k, self.num_kv_heads * self.d_k, self.num_kv_heads * self.d_v]
+            parts = self.joint(x).split(widths, -1)
+            heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
+            query, key, value = (part.unflatten(-1, (h, -1)) for part, h in zip(parts, heads, strict=True))
+        else:
+            query = self.query(x).unflatten(-1, (self.num_heads, self.d_k))  # (N, H, K)
+            key, value = self._keys_and_values(x)
+        if self.positions is None or positions is None:
             return query, key, value
         if lengths is None:  # a decoder does not know its final length
             longest = self.positions.for_keys.max_length if self.positions.for_keys else 1

@@ -11,24 +11,25 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.attention import KVCache, Memory
+from transduct.blocks.attention import KVCache, Lineage, Memory
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
 from transduct.functional.segments import Segments
 
 
 @dataclass
 class MemoryState:
-    """A cache a layer of each row's own past, a memory a layer of each source."""
+    """A cache a layer of what the rows have written, a memory a layer of each source, and who descends from whom."""
 
     beam: int
     caches: list[KVCache]
     memories: list[Memory]
+    lineage: Lineage
 
     @classmethod
     def start(cls, decoder: Iterable[nn.Module], memory: Tensor, segments: Segments, beam: int) -> "MemoryState":
         """The state before the first token, with `beam` rows for each source of the memory (N, D)."""
         memories = [cast(DecoderLayer, layer).cross_attention.remember(memory, segments) for layer in decoder]
-        return cls(beam, [KVCache() for _ in memories], memories)
+        return cls(beam, [KVCache(beam) for _ in memories], memories, Lineage(beam))
 
     @property
     def length(self) -> int:
@@ -37,8 +38,9 @@ class MemoryState:
 
     def step(self, decoder: Iterable[nn.Module], x: Tensor) -> Tensor:
         """The newest token of each row through all layers: (R, D) -> (R, D)."""
+        self.lineage.grow(len(x), x.device)
         for layer, cache, memory in zip(decoder, self.caches, self.memories, strict=True):
-            x = cast(DecoderLayer, layer).step(x, cache, memory)
+            x = cast(DecoderLayer, layer).step(x, cache, memory, self.lineage)
         return x
 
     def select(self, rows: Tensor) -> None:
@@ -46,8 +48,9 @@ class MemoryState:
         if len(rows) < len(self.memories[0].keys) * self.beam:
             sources = rows[:: self.beam] // self.beam
             self.memories = [memory.select(sources) for memory in self.memories]
-        for cache in self.caches:
-            cache.select(rows)
+            for cache in self.caches:
+                cache.select(sources)
+        self.lineage.select(rows)
 
 
 @dataclass
@@ -62,13 +65,14 @@ class PromptState:
     lengths: Tensor
     caches: list[KVCache]
     prompts: list[Memory]
+    lineage: Lineage
 
     @classmethod
     def start(cls, decoder: Iterable[nn.Module], inputs: Tensor, segments: Segments, beam: int) -> "PromptState":
         """The state after the prompts, of which each layer was given its inputs (layers, N, D); see `layer_inputs`."""
         layers = [cast(EncoderLayer, layer) for layer in decoder]
         prompts = [layer.remember_prompt(x, segments) for layer, x in zip(layers, inputs, strict=True)]
-        return cls(beam, segments.lengths, [KVCache() for _ in layers], prompts)
+        return cls(beam, segments.lengths, [KVCache(beam) for _ in layers], prompts, Lineage(beam))
 
     @property
     def positions(self) -> Tensor:
@@ -77,8 +81,9 @@ class PromptState:
 
     def step(self, decoder: Iterable[nn.Module], x: Tensor, positions: Tensor) -> Tensor:
         """The newest token of each row, at positions (R,), through all layers: (R, D) -> (R, D)."""
+        self.lineage.grow(len(x), x.device)
         for layer, cache, prompt in zip(decoder, self.caches, self.prompts, strict=True):
-            x = cast(EncoderLayer, layer).step(x, positions, cache, prompt)
+            x = cast(EncoderLayer, layer).step(x, positions, cache, prompt, self.lineage)
         return x
 
     def select(self, rows: Tensor) -> None:
@@ -87,8 +92,9 @@ class PromptState:
             sources = rows[:: self.beam] // self.beam
             self.lengths = self.lengths.index_select(0, sources)
             self.prompts = [prompt.select(sources) for prompt in self.prompts]
-        for cache in self.caches:
-            cache.select(rows)
+            for cache in self.caches:
+                cache.select(sources)
+        self.lineage.select(rows)
 
 
 def layer_inputs(decoder: nn.ModuleList, x: Tensor, segments: Segments) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from transduct.blocks.linear import Linear
 from transduct.functional import positions as schemes
 from transduct.functional.dropout import dropout
 from transduct.functional.segments import Segments
@@ -79,10 +80,10 @@ class Embedding(nn.Module):
         vectors = {"sinusoidal", "sinusoidal_concatenated", "learned"}
         width = d_model if mode == "add" or positions in vectors else None
         self.positions = PositionVectors(positions, max_length, width) if positions else None
-        self.projection: nn.Linear | None = None
+        self.projection: Linear | None = None
         if self.positions is not None and mode == "concatenate":
             assert self.positions.width is not None
-            self.projection = nn.Linear(d_model + self.positions.width, d_model)
+            self.projection = Linear(d_model + self.positions.width, d_model)
 
     def forward(self, tokens: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
         """(N,) tokens, their positions and the lengths of their sequences -> (N, D)."""
@@ -102,7 +103,7 @@ class PatchEmbedding(nn.Module):
     def __init__(self, patch_size: int, d_model: int, channels: int = 3) -> None:
         super().__init__()
         self.patch_size = patch_size
-        self.projection = nn.Linear(channels * patch_size**2, d_model)
+        self.projection = Linear(channels * patch_size**2, d_model)
 
     def forward(self, pictures: Tensor) -> Tensor:
         """(B, C, height, width) -> (B, P, D)."""
@@ -184,11 +185,16 @@ def halved(segments: Segments) -> Segments:
 
 
 class Rows(Protocol):
-    """A table whose rows are not plain numbers, such as a quantised one."""
+    """A table that is kept otherwise than as plain numbers, such as a quantised one."""
 
     @property
     def shape(self) -> torch.Size:
         """(V, D)."""
+        ...
+
+    @property
+    def numbers(self) -> Tensor:
+        """(V, D), as plain numbers."""
         ...
 
     def rows(self, tokens: Tensor) -> Tensor:
@@ -211,6 +217,11 @@ def lookup(table: Table, tokens: Tensor) -> Tensor:
 def project(hidden: Tensor, table: Table) -> Tensor:
     """How well each row fits: (N, D), (V, D) -> (N, V)."""
     return nn.functional.linear(hidden, table) if isinstance(table, Tensor) else table(hidden)
+
+
+def numbers_of(table: Table) -> Tensor:
+    """A table as plain numbers, (V, D), whatever it is kept as."""
+    return table if isinstance(table, Tensor) else table.numbers
 
 
 def embedding_table(size: int, d_model: int) -> nn.Parameter:

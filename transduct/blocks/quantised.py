@@ -1,63 +1,53 @@
 """Layers whose weights are integers of 8 bits, for a model in use. A quarter of the bytes of float32, and faster.
 
-Let N be tokens, D the model width, V the vocabulary.
+Let N be tokens, D the width that is read, F the width that is written, V the vocabulary.
 """
 
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.embeddings import Embedding
-from transduct.functional.quantisation import int8_linear, quantise_rows
+from transduct.blocks.packed import exchange
+from transduct.functional.quantisation import int8_linear, pack_int8, quantise_rows
 
 
 class QuantisedLinear(nn.Module):
     """A linear layer with a step for each of its outputs; its bias is as it was."""
 
-    def __init__(self, layer: nn.Linear) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
-        weight, steps = quantise_rows(layer.weight.detach())
-        self.weight, self.steps = nn.Parameter(weight, False), nn.Parameter(steps, False)
-        self.bias = None if layer.bias is None else nn.Parameter(layer.bias.detach().clone(), False)
+        integers, steps = quantise_rows(weight.detach())
+        self.weight, self.steps = nn.Parameter(integers, False), nn.Parameter(steps, False)
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), False)
+        self.packed: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, D) -> (N, F)."""
-        return int8_linear(x, self.weight, self.steps, self.bias)
+        if self.packed is None:
+            self.packed = pack_int8(self.weight)
+        return int8_linear(x, self.weight, self.steps, self.bias, self.packed)
 
 
-class QuantisedTable(nn.Module):
+class QuantisedTable(QuantisedLinear):
     """A table of embeddings with a step for each row; of the output's table too, for which it is multiplied."""
-
-    def __init__(self, table: Tensor) -> None:
-        super().__init__()
-        values, steps = quantise_rows(table.detach())
-        self.values, self.steps = nn.Parameter(values, False), nn.Parameter(steps, False)
 
     @property
     def shape(self) -> torch.Size:
         """(V, D)."""
-        return self.values.shape
+        return self.weight.shape
+
+    @property
+    def numbers(self) -> Tensor:
+        """(V, D), what the integers stand for."""
+        return self.weight * self.steps[:, None]
 
     def rows(self, tokens: Tensor) -> Tensor:
         """(N,) -> (N, D)."""
-        return self.values.index_select(0, tokens) * self.steps.index_select(0, tokens)[:, None]
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """(N, D) -> (N, V)."""
-        return int8_linear(hidden, self.values, self.steps)
+        return self.weight.index_select(0, tokens) * self.steps.index_select(0, tokens)[:, None]
 
 
 def quantise(model: nn.Module) -> None:
     """Put quantised layers in the place of every linear layer of a model and of its tables of embeddings.
 
-    Tables that are one stay one. Norms, biases and positions keep their numbers.
+    Norms, biases and positions keep their numbers.
     """
-    tables: dict[int, QuantisedTable] = {}
-    for module in list(model.modules()):
-        for name, layer in list(module.named_children()):
-            if isinstance(layer, nn.Linear):
-                setattr(module, name, QuantisedLinear(layer))
-        name = "table" if isinstance(module, Embedding) else "output_table"
-        table = module._parameters.get(name)
-        if table is not None:
-            del module._parameters[name]
-            setattr(module, name, tables.setdefault(id(table), QuantisedTable(table)))
+    exchange(model, lambda layer: QuantisedLinear(layer.weight, layer.bias), QuantisedTable)

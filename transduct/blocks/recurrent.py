@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduct.blocks.attention import Memory
+from transduct.blocks.linear import Linear
 from transduct.functional.attention import additive_scores, dot_scores, general_scores, padding_bias
 from transduct.functional.dropout import dropout
 from transduct.functional.segments import Segments, pad
@@ -244,8 +245,8 @@ class RecurrentAttention(nn.Module):
         super().__init__()
         added = kind in ("concat", "additive")
         self.weight = nn.Parameter(torch.empty(width, width)) if kind == "general" else None
-        self.query = nn.Linear(width, width, bias=False) if added else None
-        self.key = nn.Linear(width, width, bias=False) if added else None
+        self.query = Linear(width, width, bias=False) if added else None
+        self.key = Linear(width, width, bias=False) if added else None
         self.vector = nn.Parameter(torch.randn(width) * width**-0.5) if added else None
         if self.weight is not None:
             nn.init.xavier_uniform_(self.weight)

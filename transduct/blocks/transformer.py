@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduct.blocks.attention import KVCache, Memory, MultiHeadAttention
+from transduct.blocks.attention import KVCache, Lineage, Memory, MultiHeadAttention
+from transduct.blocks.linear import Linear
 from transduct.functional.dropout import dropout
 from transduct.functional.segments import Segments
 
@@ -43,9 +44,9 @@ class FeedForward(nn.Module):
     def __init__(self, d_model: int, d_ff: int, rate: float, activation: Activation) -> None:
         super().__init__()
         self.rate, self.activation = rate, ACTIVATIONS[activation]
-        self.inner = nn.Linear(d_model, d_ff)
-        self.gate = nn.Linear(d_model, d_ff) if activation == "swiglu" else None
-        self.outer = nn.Linear(d_ff, d_model)
+        self.inner = Linear(d_model, d_ff)
+        self.gate = Linear(d_model, d_ff) if activation == "swiglu" else None
+        self.outer = Linear(d_ff, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, D) -> (N, D)."""
@@ -95,9 +96,9 @@ class EncoderLayer(nn.Module):
         """What `step` goes on from, given what the layer was given of the prompts: (N, D) -> Memory."""
         return self.self_attention.remember_prompt(self.around_attention.read(x), segments)
 
-    def step(self, x: Tensor, positions: Tensor, cache: KVCache, prompt: Memory) -> Tensor:
+    def step(self, x: Tensor, positions: Tensor, cache: KVCache, prompt: Memory, lineage: Lineage) -> Tensor:
         """One new token a row, at positions (R,) after a prompt, seeing what comes before it: (R, D) -> (R, D)."""
-        x = self.around_attention(x, lambda y: self.self_attention.step(y, cache, prompt, positions))
+        x = self.around_attention(x, lambda y: self.self_attention.step(y, cache, prompt, positions, lineage))
         return self.around_feed_forward(x, self.feed_forward)
 
 
@@ -128,9 +129,9 @@ class DecoderLayer(nn.Module):
         x = self.around_cross(x, lambda y: cross(y, segments, memory, memory_segments, weights, cross_bias))
         return self.around_feed_forward(x, self.feed_forward)
 
-    def step(self, x: Tensor, cache: KVCache, memory: Memory) -> Tensor:
+    def step(self, x: Tensor, cache: KVCache, memory: Memory, lineage: Lineage) -> Tensor:
         """One new token a row: (R, D) -> (R, D)."""
-        x = self.around_attention(x, lambda y: self.self_attention.step(y, cache))
+        x = self.around_attention(x, lambda y: self.self_attention.step(y, cache, lineage=lineage))
         x = self.around_cross(x, lambda y: self.cross_attention.recall(y, memory))
         return self.around_feed_forward(x, self.feed_forward)
 

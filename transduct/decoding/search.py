@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from transduct.functional import kernels
 from transduct.functional.segments import Segments
 
 BLOCK = 64  # numbers looked through at a time for the largest
@@ -98,7 +99,7 @@ def search(
     while strategy.running:
         logits, state = model.step(strategy.history[:, -1], state)
         logits = logits.float()
-        normaliser = logits.logsumexp(-1)  # (R,)
+        normaliser = log_normaliser(logits)  # (R,)
         for forbid in filters:
             logits = forbid(logits, strategy.history)
         rows = strategy.choose(logits, normaliser)
@@ -134,8 +135,9 @@ class FixedLength:
         self.end, self.limits = end, torch.tensor(limits, device=device)
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
-        sure = logits.logsumexp(-1)  # (R,), the logit of the probability one
-        logits[:, self.end] = sure.where(history.shape[1] >= self.limits, float("-inf"))
+        at_limit = history.shape[1] >= self.limits  # (R,)
+        sure = log_normaliser(logits) if at_limit.any() else 0.0  # the logit of the probability one
+        logits[:, self.end] = torch.where(at_limit, sure, float("-inf"))
         return logits
 
     def select(self, rows: Tensor) -> None:
@@ -241,6 +243,11 @@ def first_tokens(begin: int | Sequence[int], sources: int, beam: int, device: An
     """(R, 1): what each row begins after, one token for all sources or one for each."""
     each = [begin] * sources if isinstance(begin, int) else list(begin)
     return torch.tensor(each, device=device).repeat_interleave(beam)[:, None]
+
+
+def log_normaliser(logits: Tensor) -> Tensor:
+    """log sum exp of each row: (R, V) -> (R,)."""
+    return kernels.log_normaliser(logits) if kernels.usable(logits) else logits.logsumexp(-1)
 
 
 def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:

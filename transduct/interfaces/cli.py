@@ -373,6 +373,50 @@ def convert(
 
 
 @app.command()
+def bench(
+    what: Annotated[str, typer.Argument(help="decode or train.")],
+    against: Annotated[
+        str | None, typer.Option(help="A peer: ctranslate2 or transformers to decode, transformers or torch to train.")
+    ] = None,
+    size: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "base",
+    vocabulary: Annotated[int, typer.Option(help="How many tokens the model knows.")] = 32_000,
+    sentences: Annotated[int, typer.Option(help="How many are decoded or learnt from.")] = 512,
+    threads: Annotated[int | None, typer.Option(help="Of a peer that asks for a number; all cores.")] = None,
+    rounds: Annotated[int, typer.Option(help="Turns of each side; the median counts.")] = 3,
+    only: Annotated[str, typer.Option(help="Rows whose name holds this.")] = "",
+    model: Annotated[str | None, typer.Option(help="A trained model to decode with, instead of drawn weights.")] = None,
+    text: Annotated[Path | None, typer.Option(help="What it is to translate.")] = None,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    r"""Tokens a second, ours beside a peer's: the same sentences, model size, precision and threads, turn by turn.
+
+    \b
+    Examples:
+    transduct bench decode --against ctranslate2
+    transduct bench train --against transformers --size small --vocabulary 8000
+    """
+    import json
+
+    from transduct.errors import TransductError
+    from transduct.interfaces.bench import Sizes, about, run
+
+    if (model is None) != (text is None):
+        raise TransductError("--model and --text belong together; give both or neither")
+    given = None if model is None or text is None else (model, text)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    sizes = Sizes(size, vocabulary, sentences, threads or cores or 1, device)
+    rows = []
+    for row in run(what, against, sizes, rounds, only, given):
+        rows.append(row)
+        if not as_json:
+            ratio = "" if row["ratio"] is None else f"  {against} {row['peer']:,.0f}  ratio {row['ratio']:.2f}"
+            print(f"{row['name']:48} {row['ours']:,.0f} tokens/s{ratio}", flush=True)
+    if as_json:
+        print(json.dumps({"rows": rows, "about": about()}))
+
+
+@app.command()
 def score(
     model: Model,
     source: Annotated[Path, typer.Option(help="Text.")],

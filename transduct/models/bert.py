@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from transduct.blocks.attention import AttentionPositions, AttentionScheme, MultiHeadAttention
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
+from transduct.blocks.linear import Linear
 from transduct.blocks.sizes import require_at_least, require_heads, require_rate
 from transduct.blocks.transformer import (
     ACTIVATIONS,
@@ -96,15 +97,15 @@ class Bert(nn.Module):
         self.encoder = nn.ModuleList(EncoderLayer(shape, self._attention()) for _ in range(config.layers))
         self.encoder_norm = make_norm(shape) if config.norm == "pre" else nn.Identity()
         if config.head in ("masked", "pretraining"):
-            self.transform = nn.Linear(d_model, d_model)
+            self.transform = Linear(d_model, d_model)
             self.transform_norm = make_norm(shape)
             self.bias = nn.Parameter(torch.zeros(config.vocabulary_size + 1))
         if config.head in ("pretraining", "sequence"):
-            self.pooler = nn.Linear(d_model, d_model)
+            self.pooler = Linear(d_model, d_model)
         if config.head == "pretraining":
-            self.next_sentence = nn.Linear(d_model, 2)
+            self.next_sentence = Linear(d_model, 2)
         if config.head in ("sequence", "tokens", "span"):
-            self.output = nn.Linear(d_model, 2 if config.head == "span" else config.labels)
+            self.output = Linear(d_model, 2 if config.head == "span" else config.labels)
         initialise(self)
 
     @property

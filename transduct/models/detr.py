@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.convolution import Backbone
 from transduct.blocks.embeddings import embedding_table
+from transduct.blocks.linear import Linear
 from transduct.blocks.sizes import require_at_least, require_rate
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer, LayerShape, initialise
 from transduct.functional.positions import sinusoidal_2d
@@ -115,8 +116,8 @@ class Heads(nn.Module):
 
     def __init__(self, d_model: int, classes: int) -> None:
         super().__init__()
-        self.classes = nn.Linear(d_model, classes + 1)
-        self.inner, self.outer, self.move = (nn.Linear(d_model, width) for width in (d_model, d_model, 4))
+        self.classes = Linear(d_model, classes + 1)
+        self.inner, self.outer, self.move = (Linear(d_model, width) for width in (d_model, d_model, 4))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(N, D) -> (N, C + 1), (N, 4)."""
@@ -132,12 +133,12 @@ class Detr(nn.Module):
         d_model, heads = config.d_model, config.num_heads
         shape = LayerShape(d_model, config.d_ff, config.dropout, "gelu", "pre", "layer")
         self.backbone = Backbone(config.channels)
-        self.projection = nn.Linear(config.channels[-1], d_model)
+        self.projection = Linear(config.channels[-1], d_model)
         self.encoder = nn.ModuleList(
             EncoderLayer(shape, MultiHeadAttention(d_model, heads)) for _ in range(config.encoder_layers)
         )
         self.encoder_norm = nn.LayerNorm(d_model)
-        self.places = nn.Linear(d_model, config.classes + 1)  # of the memory; only the loss asks for them
+        self.places = Linear(d_model, config.classes + 1)  # of the memory; only the loss asks for them
         self.decoder = nn.ModuleList(
             DecoderLayer(shape, MultiHeadAttention(d_model, heads), MultiHeadAttention(d_model, heads))
             for _ in range(config.decoder_layers)
@@ -147,7 +148,7 @@ class Detr(nn.Module):
         self.inside = nn.ModuleList(Gaussian(heads) for _ in range(config.decoder_layers))
         self.queries = embedding_table(config.queries, d_model)
         self.anchors = nn.Parameter(grid_of_anchors(config.queries).logit())
-        self.place = nn.Linear(d_model, d_model)
+        self.place = Linear(d_model, d_model)
         self.heads = nn.ModuleList(Heads(d_model, config.classes) for _ in range(config.decoder_layers))
         initialise(self)
         for each in self.heads:
@@ -161,7 +162,7 @@ class Detr(nn.Module):
 
     def encode(self, pictures: Tensor, weights: list[Tensor] | None = None) -> tuple[Tensor, Segments]:
         """Pictures (B, side, side, 3) in 0 to 255 -> the memory (B * P, D) and its segments."""
-        scaled = pictures.permute(0, 3, 1, 2).to(self.place.weight.dtype) / 127.5 - 1.0  # (B, 3, side, side)
+        scaled = pictures.permute(0, 3, 1, 2).to(next(self.parameters()).dtype) / 127.5 - 1.0  # (B, 3, side, side)
         features = self.backbone(scaled)  # (B, channels, rows, rows)
         rows = features.shape[-1]
         columns, lines = (SCALE * grid_of_places(rows, pictures.device)).unbind(1)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from transduct.blocks.attention import Memory
 from transduct.blocks.embeddings import embedding_table, project
+from transduct.blocks.linear import Linear
 from transduct.blocks.recurrent import CELLS, CellKind, Recurrent, RecurrentAttention, Schedule, ScoreKind
 from transduct.blocks.sizes import require_at_least, require_rate
 from transduct.blocks.transformer import initialise
@@ -115,8 +116,8 @@ class RNN(nn.Module):
         self.decoder = Recurrent(config.cell, inputs, width, config.decoder_layers, rate=rate)
         # without attention the memory is a single place, to which every score gives the weight one
         self.attention = RecurrentAttention("dot" if config.attention == "none" else config.attention, width)
-        self.bridge = nn.Linear(width, config.decoder_layers * CELLS[config.cell].states * width)
-        self.output = nn.Linear(2 * width, config.d_model)
+        self.bridge = Linear(width, config.decoder_layers * CELLS[config.cell].states * width)
+        self.output = Linear(2 * width, config.d_model)
         initialise(self)
 
     @property

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
 from transduct.blocks.decoders import MemoryState
 from transduct.blocks.embeddings import Embedding, FilterbankStem, GroupedLinear, embedding_table, project
+from transduct.blocks.linear import Linear
 from transduct.blocks.sizes import require_at_least, require_heads, require_rate
 from transduct.blocks.transformer import (
     Activation,
@@ -98,7 +99,7 @@ class Speech(nn.Module):
         self.decoder_norm = make_norm(shape) if pre else nn.Identity()
         self.output_table = embedding_table(config.vocabulary_size, config.d_model)
         self.target_embedding = Embedding(self.output_table, None, "add", config.max_length, config.dropout)
-        self.ctc_head = nn.Linear(config.d_model, config.vocabulary_size)
+        self.ctc_head = Linear(config.d_model, config.vocabulary_size)
         initialise(self)
         if config.heads == "bands":
             self._part_bands()

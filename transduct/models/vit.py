@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.convolution import Backbone
 from transduct.blocks.embeddings import PatchEmbedding
+from transduct.blocks.linear import Linear
 from transduct.blocks.sizes import require_at_least, require_heads, require_rate
 from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, initialise, make_norm
 from transduct.functional.dropout import dropout
@@ -90,7 +91,7 @@ class ViT(nn.Module):
             EncoderLayer(shape, MultiHeadAttention(d_model, config.num_heads)) for _ in range(config.layers)
         )
         self.encoder_norm = make_norm(shape)
-        self.output = nn.Linear(d_model, config.labels)
+        self.output = Linear(d_model, config.labels)
         initialise(self)
         for parameter in (self.class_token, self.positions):
             if parameter is not None:
@@ -103,7 +104,7 @@ class ViT(nn.Module):
 
     def encode(self, pictures: Tensor, weights: list[Tensor] | None = None) -> tuple[Tensor, Segments]:
         """Pictures (B, 3, height, width) -> (N, D), each picture's class token first, and the segments."""
-        x = self.patches(self.backbone(pictures.to(self.output.weight.dtype)))  # (B, P, D)
+        x = self.patches(self.backbone(pictures.to(next(self.parameters()).dtype)))  # (B, P, D)
         if self.class_token is not None:
             x = torch.cat((self.class_token.expand(len(x), 1, -1), x), 1)  # (B, P + 1, D)
         x = x + self._positions(x)

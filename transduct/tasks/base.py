@@ -30,7 +30,8 @@ from transduct.training.trainer import Terms, TrainingConfig, fit
 
 RECIPE, LOG = "recipe.yaml", "log.jsonl"
 HELPERS = (  # files of this folder that are no tasks
-    *("base", "classifier", "detector", "model", "painter", "picture_classifier", "recogniser", "text", "translator"),
+    *("base", "classifier", "detector", "model", "painter", "picture_classifier", "recogniser", "speed", "text"),
+    "translator",
 )
 Notify = Callable[[str], None]
 

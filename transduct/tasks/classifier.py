@@ -22,7 +22,7 @@ from transduct.evaluation.classification import Scores, label_scores, mcnemar, s
 from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks.base import Report
-from transduct.tasks.model import read_weights
+from transduct.tasks.model import blank, read_weights
 from transduct.tasks.text import TOKENIZER, check_sizes, encoder_input
 from transduct.tasks.translator import Attention
 from transduct.training import checkpoint as files
@@ -115,7 +115,7 @@ class Classifier:
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Classifier":
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / files.CONFIG)
-        model = Bert(record(Config, config.get("model"), "model", source))
+        model = blank(Bert, record(Config, config.get("model"), "model", source))
         answers = record(Answers, config.get("answers"), "answers", source)
         if answers.kind != "span" and len(answers.labels) != model.config.labels:
             found = f"names {len(answers.labels)} labels, its model tells {model.config.labels} apart"

@@ -24,7 +24,7 @@ from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
 from transduct.models.detr import Config, Detr
 from transduct.tasks.base import Report
-from transduct.tasks.model import Panel, read_weights
+from transduct.tasks.model import Panel, blank, read_weights
 from transduct.training import checkpoint as files
 
 log = logging.getLogger("transduct")
@@ -187,7 +187,7 @@ class Detector:
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Detector":
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / files.CONFIG)
-        model = Detr(record(Config, config.get("model"), "model", source))
+        model = blank(Detr, record(Config, config.get("model"), "model", source))
         labels, decoding = config.get("labels"), record(PredictConfig, config.get("decoding"), "decoding", source)
         if not isinstance(labels, list) or len(labels) != model.config.classes:
             raise TransductError(

@@ -24,7 +24,7 @@ from transduct.errors import TransductError
 from transduct.evaluation.scenes import attribute_scores
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import Family, ModelSection, card, files_said, read_weights, write_model
+from transduct.tasks.model import Family, ModelSection, blank, card, files_said, read_weights, write_model
 from transduct.tasks.painter import (
     SHOWN,
     Drawn,
@@ -235,7 +235,7 @@ def create(recipe: Recipe, directory: Path, notify: Notify) -> ImageCodesTask:
 
 def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> ImageCodes:
     """The model in a model directory."""
-    model = DiscreteVAE(record(CodesConfig, config.get("model"), "model", str(directory / files.CONFIG)))
+    model = blank(DiscreteVAE, record(CodesConfig, config.get("model"), "model", str(directory / files.CONFIG)))
     read_weights(model, directory, device, precision)
     return ImageCodes(model)
 

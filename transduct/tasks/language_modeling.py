@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transduct.blocks.embeddings import numbers_of
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
@@ -30,7 +31,7 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.gpt import GPT, SIZES, Config
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import Family, ModelSection, card, files_said, read_weights, write_model
+from transduct.tasks.model import Family, ModelSection, blank, card, files_said, read_weights, write_model
 from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.trainer import Terms, TrainingConfig
@@ -213,7 +214,7 @@ class LanguageModel:
         for numbers in engine.in_batches(np.diff(cuts).tolist(), self.decoding.batch_tokens):
             batch = make_batch([run[cuts[i] : cuts[i + 1] + 1] for i in numbers]).to(device)
             hidden = self.model.hidden(batch.inputs, batch.segments)
-            total += float(projected_cross_entropy(hidden, self.model.output_table, batch.outputs)[1])
+            total += float(projected_cross_entropy(hidden, numbers_of(self.model.output_table), batch.outputs)[1])
         nats, characters = total / (len(run) - 1), sum(len(line) + 1 for line in lines)
         perplexity = math.exp(min(nats, 100.0))
         return {"nats_per_token": nats, "nats_per_character": total / characters, "perplexity": perplexity}
@@ -387,7 +388,7 @@ def create(recipe: Recipe, directory: Path, notify: Notify) -> LanguageModelingT
 def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> LanguageModel:
     """The language model in a model directory."""
     source = str(directory / files.CONFIG)
-    model = GPT(record(Config, config.get("model"), "model", source))
+    model = blank(GPT, record(Config, config.get("model"), "model", source))
     decoding = record(WritingConfig, config.get("decoding"), "decoding", source)
     tokenizer = Tokenizer.load(directory / TOKENIZER)
     check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])

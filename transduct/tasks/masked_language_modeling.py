@@ -37,7 +37,7 @@ from transduct.evaluation.classification import mcnemar, wilson_interval
 from transduct.functional.segments import Segments
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import Family, ModelSection, card, files_said, read_weights, write_model
+from transduct.tasks.model import Family, ModelSection, blank, card, files_said, read_weights, write_model
 from transduct.tasks.text import TOKENIZER, check_sizes, encoder_input, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.trainer import Terms, TrainingConfig
@@ -168,7 +168,7 @@ class MaskedLanguageModel:
     ) -> "MaskedLanguageModel":
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / files.CONFIG)
-        model = Bert(record(Config, config.get("model"), "model", source))
+        model = blank(Bert, record(Config, config.get("model"), "model", source))
         tokenizer = Tokenizer.load(directory / TOKENIZER)
         check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
         read_weights(model, directory, device, precision)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from transduct import __version__
+from transduct.blocks.packed import pack_layers
 from transduct.config import record
 from transduct.data.images import save_picture
 from transduct.errors import TransductError
@@ -142,12 +143,19 @@ def write_model(
     files.write_directory(directory, content | {path.name: path.read_bytes() for path in beside})
 
 
+def blank(build: Callable[[Any], nn.Module], config: Any) -> Any:
+    """A model that holds no numbers yet, which takes neither time nor memory; `read_weights` fills it."""
+    with torch.device("meta"):
+        return build(config)
+
+
 def read_weights(model: nn.Module, directory: Path, device: torch.device, precision: str) -> None:
-    """Fill `model` with the weights of a model directory and put it on a device, ready to be used."""
+    """Fill a blank model with the weights of a model directory and put it on a device, ready to be used."""
     path = directory / files.WEIGHTS
-    with torch.no_grad():
-        files.load_weights(model, files.read_tensors(path), path)
+    files.fill(model, files.read_tensors(path), path)
     model.to(device, torch.bfloat16 if precision == "bfloat16" else torch.float32).eval()
+    if device.type == "cpu":
+        pack_layers(model)
 
 
 def card(

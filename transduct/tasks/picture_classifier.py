@@ -23,7 +23,7 @@ from transduct.evaluation.classification import label_scores, mcnemar
 from transduct.models.vit import Config, ViT
 from transduct.tasks.base import Report
 from transduct.tasks.classifier import PredictConfig
-from transduct.tasks.model import Panel, read_weights
+from transduct.tasks.model import Panel, blank, read_weights
 from transduct.training import checkpoint as files
 
 CHUNK = 1024  # pictures that are scored together
@@ -136,7 +136,7 @@ class PictureClassifier:
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "PictureClassifier":
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / files.CONFIG)
-        model = ViT(record(Config, config.get("model"), "model", source))
+        model = blank(ViT, record(Config, config.get("model"), "model", source))
         about = record(About, config.get("pictures"), "pictures", source)
         if len(about.labels) != model.config.labels:
             found = f"names {len(about.labels)} labels, its model tells {model.config.labels} apart"

@@ -35,7 +35,7 @@ from transduct.evaluation.text import token_error_rate
 from transduct.functional.segments import Segments
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.tasks.base import Report
-from transduct.tasks.model import Family, Panel, read_weights
+from transduct.tasks.model import Family, Panel, blank, read_weights
 from transduct.tasks.text import TOKENIZER, check_sizes
 from transduct.training import checkpoint as files
 
@@ -153,7 +153,7 @@ class Recogniser:
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Recogniser":
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / files.CONFIG)
-        model = Speech(record(Config, config.get("model"), "model", source))
+        model = blank(Speech, record(Config, config.get("model"), "model", source))
         hearing = record(Hearing, config.get("hearing"), "hearing", source)
         decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)
         tokenizer = Tokenizer.load(directory / TOKENIZER)

@@ -28,7 +28,7 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.dalle import DALLE, SIZES, CodesConfig, Config, DiscreteVAE
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import Family, ModelSection, card, files_said, read_weights, write_model
+from transduct.tasks.model import Family, ModelSection, blank, card, files_said, read_weights, write_model
 from transduct.tasks.painter import Drawn, Painter, PaintingConfig, codes_of, pillow, places_of, save_sheet
 from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
 from transduct.training import checkpoint as files
@@ -274,7 +274,7 @@ def create(recipe: Recipe, directory: Path, notify: Notify) -> TextToImageTask:
 def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> Painter:
     """The model in a model directory."""
     source = str(directory / files.CONFIG)
-    model = DALLE(record(Config, config.get("model"), "model", source))
+    model = blank(DALLE, record(Config, config.get("model"), "model", source))
     decoding = record(PaintingConfig, config.get("decoding"), "decoding", source)
     tokenizer = Tokenizer.load(directory / TOKENIZER)
     check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])

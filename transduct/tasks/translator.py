@@ -21,7 +21,7 @@ from transduct.errors import TransductError
 from transduct.evaluation.text import corpus_scores, paired_test
 from transduct.models import rnn, transformer
 from transduct.tasks.base import Report
-from transduct.tasks.model import Family, Panel, read_weights
+from transduct.tasks.model import Family, Panel, blank, read_weights
 from transduct.tasks.text import TOKENIZER, check_sizes
 from transduct.training import checkpoint as files
 
@@ -119,7 +119,7 @@ class Translator:
         if name not in FAMILIES:
             raise TransductError(f"{source}: unknown family '{name}'; known are: {', '.join(FAMILIES)}")
         family = FAMILIES[name]
-        model = family.build(record(family.config, config.get("model"), "model", source))
+        model = blank(family.build, record(family.config, config.get("model"), "model", source))
         if quantised := config.get("quantised"):
             if quantised != "int8" or precision != "float32":
                 raise TransductError(f"{source}: quantised to {quantised!r} and asked for {precision}; ask for float32")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
+from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
@@ -91,7 +91,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         TransductError: the file is missing, truncated, or something else (a pickle, say); nothing in it is run.
     """
     try:
-        return load_tensors(path.read_bytes())
+        path.open("rb").close()  # Python says what is wrong with a file, the library does not
+        return load_tensors(path)
     except OSError as error:
         raise TransductError(f"{path}: cannot be read ({error.strerror}); expected a safetensors file") from error
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
@@ -125,6 +126,27 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], source: Path) 
         TransductError: a name is missing or too many, or a shape differs.
     """
     own = weights_of(model)
+    _compare(own, weights, source)
+    for name, parameter in own.items():
+        parameter.copy_(weights[name])
+
+
+def fill(model: nn.Module, weights: Mapping[str, Tensor], source: Path) -> None:
+    """Make weights those of a model in use, without a copy; what is one parameter under several names stays one.
+
+    Raises:
+        TransductError: as `load_weights`.
+    """
+    own = dict(model.named_parameters())
+    _compare(own, weights, source)
+    kept = {id(p): nn.Parameter(weights[name].to(p.dtype), requires_grad=False) for name, p in own.items()}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = kept[id(parameter)]
+
+
+def _compare(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: Path) -> None:
     if odd := sorted(own.keys() ^ weights.keys()):
         where = "lacks" if odd[0] in own else "has an unknown"
         raise TransductError(f"{source}: {where} weight '{odd[0]}'; the file does not belong to this configuration")
@@ -134,7 +156,6 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], source: Path) 
                 f"{source}: weight '{name}' is {tuple(weights[name].shape)}, the configuration "
                 f"says {tuple(parameter.shape)}; the file does not belong to this configuration"
             )
-        parameter.copy_(weights[name])
 
 
 def average(paths: Iterable[Path]) -> dict[str, Tensor]:

@@ -1,0 +1,83 @@
+"""Layers laid out for the processor, for a model in use on a CPU. Their numbers are as they were.
+
+Let N be tokens, D the width that is read, F the width that is written, V the vocabulary.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from transduct.blocks.embeddings import Embedding, Rows
+from transduct.blocks.transformer import DecoderLayer, EncoderLayer
+from transduct.functional.products import pack, packed_linear
+
+SMALL = 2**18  # numbers of a matrix that is kept both ways: a few rows of a small one are faster as they were
+FEW = 8  # rows
+
+
+class PackedLinear(nn.Module):
+    """A linear layer whose matrix the processor's own matrix library reads as it lies."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.bias = None if layer.bias is None else layer.bias.detach()
+        self.packed = pack(layer.weight.detach())
+        self.weight = layer.weight.detach() if layer.weight.numel() <= SMALL else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., F)."""
+        if self.weight is not None and x.numel() < FEW * x.shape[-1]:
+            return nn.functional.linear(x, self.weight, self.bias)
+        return packed_linear(x, self.packed, self.bias)
+
+
+class PackedTable(nn.Module):
+    """A table of embeddings, and the same laid out for the product that makes logits of it."""
+
+    def __init__(self, table: Tensor) -> None:
+        super().__init__()
+        self.numbers = table.detach()
+        self.packed: Tensor | None = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """(V, D)."""
+        return self.numbers.shape
+
+    def rows(self, tokens: Tensor) -> Tensor:
+        """(N,) -> (N, D)."""
+        return self.numbers.index_select(0, tokens)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(N, D) -> (N, V)."""
+        if self.packed is None:  # a table may never be multiplied
+            self.packed = pack(self.numbers)
+        return packed_linear(hidden, self.packed)
+
+
+def exchange(model: nn.Module, layer: Callable[[nn.Linear], nn.Module], table: Callable[[Tensor], Rows]) -> None:
+    """Put others in the place of every linear layer of a model and of its tables of embeddings, for a model in use.
+
+    What self-attention reads its queries, keys and values with becomes one layer first. Tables that are one stay one.
+    """
+    tables: dict[int, Rows] = {}
+    for module in list(model.modules()):
+        if isinstance(module, EncoderLayer | DecoderLayer) and isinstance(module.self_attention.query, nn.Linear):
+            module.self_attention.join()
+    for module in list(model.modules()):
+        for name, part in list(module.named_children()):
+            if isinstance(part, nn.Linear):
+                setattr(module, name, layer(part))
+        name = "table" if isinstance(module, Embedding) else "output_table"
+        held = module._parameters.get(name)
+        if held is not None:
+            del module._parameters[name]
+            if id(held) not in tables:
+                tables[id(held)] = table(held)
+            setattr(module, name, tables[id(held)])
+
+
+def pack_layers(model: nn.Module) -> None:
+    """Lay out a model for the processor."""
+    exchange(model, PackedLinear, PackedTable)

@@ -1,0 +1,226 @@
+/* The few loops of decoding on a CPU that PyTorch has no kernel for: products of 8-bit integers whose activations have a
+ * step for each row, attention of a single query a row, and the normaliser of the logits. functional/kernels.py calls
+ * them; what they compute is said there, by formulas in functional/quantisation.py and functional/attention.py, which
+ * stand in where this file is not compiled or the processor has no AVX512-VNNI.
+ *
+ * Let R be rows, D the width that is read, F the width that is written, LANES the numbers of a vector.
+ */
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+
+#define FAST __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
+#define UNROLLED _Pragma("GCC unroll 8")
+#define INLINE static inline __attribute__((always_inline)) FAST
+enum { LANES = 16, VECTORS = 4, COLUMNS = LANES * VECTORS, ROWS = 6, OFFSET = 128, STEPS = 127, AHEAD = 2048 };
+
+EXPORT int supported(void) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+}
+
+/* Bytes of the weights (F, D) as `int8_linear` reads them. */
+EXPORT int64_t packed_size(int64_t f, int64_t d) {
+    int64_t blocks = (f + COLUMNS - 1) / COLUMNS, fours = (d + 3) / 4;
+    return blocks * COLUMNS * (fours * 4 + (int64_t)sizeof(int32_t));
+}
+
+/* COLUMNS columns side by side, four numbers of each at a time, and what OFFSET adds to the sum of each. */
+EXPORT void pack(const int8_t *weight, int64_t f, int64_t d, int8_t *packed) {
+    int64_t blocks = (f + COLUMNS - 1) / COLUMNS, fours = (d + 3) / 4;
+    int32_t *sums = (int32_t *)(packed + blocks * COLUMNS * fours * 4);
+    memset(packed, 0, (size_t)packed_size(f, d));
+    for (int64_t column = 0; column < f; column++) {
+        int8_t *block = packed + (column / COLUMNS * fours * COLUMNS + column % COLUMNS) * 4;
+        const int8_t *row = weight + column * d;
+        int32_t sum = 0;
+        for (int64_t k = 0; k < d; k++) sum += row[k];
+        for (int64_t k = 0; k < d; k += 4, block += COLUMNS * 4) memcpy(block, row + k, (size_t)(d - k < 4 ? d - k : 4));
+        sums[column] = -OFFSET * sum;
+    }
+}
+
+/* A row in 127 steps up and down, OFFSET more; gives back what a step is worth. */
+INLINE float quantise(const float *x, int64_t d, uint8_t *out) {
+    __m512 largest = _mm512_set1_ps(1e-12f);
+    int64_t k = 0;
+    for (; k + LANES <= d; k += LANES) largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_loadu_ps(x + k)));
+    __mmask16 rest = (__mmask16)((1u << (d - k)) - 1);
+    largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_maskz_loadu_ps(rest, x + k)));
+    float most = _mm512_reduce_max_ps(largest);
+    __m512 scale = _mm512_set1_ps((float)STEPS / most);
+    __m512i offset = _mm512_set1_epi32(OFFSET);
+    for (k = 0; k < d; k += LANES) {
+        __mmask16 held = d - k >= LANES ? (__mmask16)0xffff : rest;
+        __m512i steps = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(held, x + k), scale));
+        _mm_mask_storeu_epi8(out + k, held, _mm512_cvtepi32_epi8(_mm512_add_epi32(steps, offset)));
+    }
+    return most / (float)STEPS;
+}
+
+/* `rows` rows times COLUMNS columns. */
+INLINE void tile(const int rows, const uint8_t *x, int64_t stride, const int8_t *block, const int32_t *sums, int64_t fours,
+                 const float *scales, const float *steps, const float *bias, float *out, int64_t f,
+                 int64_t columns) {
+    __m512i sum[ROWS][VECTORS];
+    UNROLLED
+    for (int r = 0; r < rows; r++)
+        UNROLLED
+        for (int v = 0; v < VECTORS; v++) sum[r][v] = _mm512_loadu_si512(sums + v * LANES);
+    for (int64_t k = 0; k < fours; k++, block += COLUMNS * 4) {
+        __m512i weights[VECTORS];
+        UNROLLED
+        for (int v = 0; v < VECTORS; v++) {
+            weights[v] = _mm512_loadu_si512(block + v * LANES * 4);
+            if (rows == 1) _mm_prefetch((const char *)block + AHEAD + v * LANES * 4, _MM_HINT_T0);
+        }
+        UNROLLED
+        for (int r = 0; r < rows; r++) {
+            int32_t four;
+            memcpy(&four, x + r * stride + k * 4, sizeof four);
+            __m512i numbers = _mm512_set1_epi32(four);
+            UNROLLED
+            for (int v = 0; v < VECTORS; v++) sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], numbers, weights[v]);
+        }
+    }
+    UNROLLED
+    for (int v = 0; v < VECTORS; v++) {
+        if (v * LANES >= columns) break;
+        int64_t left = columns - v * LANES;
+        __mmask16 held = left >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << left) - 1);
+        __m512 step = _mm512_maskz_loadu_ps(held, steps + v * LANES);
+        __m512 shift = bias ? _mm512_maskz_loadu_ps(held, bias + v * LANES) : _mm512_setzero_ps();
+        UNROLLED
+        for (int r = 0; r < rows; r++) {
+            __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][v]), step);
+            product = _mm512_fmadd_ps(product, _mm512_set1_ps(scales[r]), shift);
+            _mm512_mask_storeu_ps(out + r * f + v * LANES, held, product);
+        }
+    }
+}
+
+/* x (R, D) W^T + b. `room` holds R * (D rounded up to fours + 4) bytes. */
+EXPORT FAST void int8_linear(const float *x, int64_t r, int64_t d, const int8_t *packed, int64_t f, const float *steps,
+                             const float *bias, float *out, uint8_t *room) {
+    int64_t blocks = (f + COLUMNS - 1) / COLUMNS, fours = (d + 3) / 4, stride = fours * 4;
+    const int32_t *sums = (const int32_t *)(packed + blocks * COLUMNS * stride);
+    float *scales = (float *)(room + r * stride);
+    for (int64_t row = 0; row < r; row++) {
+        memset(room + row * stride + d, 0, (size_t)(stride - d));
+        scales[row] = quantise(x + row * d, d, room + row * stride);
+    }
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t columns = f - b * COLUMNS < COLUMNS ? f - b * COLUMNS : COLUMNS;
+        const float *shift = bias ? bias + b * COLUMNS : NULL;
+        for (int64_t row = 0; row < r;) {
+            int64_t left = r - row;
+#define TILE(n)                                                                                                       \
+    tile(n, room + row * stride, stride, packed + b * COLUMNS * stride, sums + b * COLUMNS, fours, scales + row,      \
+         steps + b * COLUMNS, shift, out + row * f + b * COLUMNS, f, columns);                                  \
+    row += n
+            if (left >= ROWS) { TILE(ROWS); }
+            else if (left >= 4) { TILE(4); }
+            else if (left >= 2) { TILE(2); }
+            else { TILE(1); }
+        }
+    }
+}
+
+/* exp(x) for x <= 0, to two units in the last place: 2^n times a polynomial. */
+INLINE __m512 exponential(__m512 x) {
+    x = _mm512_max_ps(x, _mm512_set1_ps(-87.0f));
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
+    __m512 rest = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    rest = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), rest);
+    __m512 y = _mm512_set1_ps(1.9875691500e-4f);
+    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(1.3981999507e-3f));
+    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(8.3334519073e-3f));
+    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(4.1665795894e-2f));
+    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(1.6666665459e-1f));
+    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(5.0000001201e-1f));
+    y = _mm512_fmadd_ps(y, _mm512_mul_ps(rest, rest), _mm512_add_ps(rest, _mm512_set1_ps(1.0f)));
+    return _mm512_scalef_ps(y, n);
+}
+
+/* log sum exp of each row of (R, V). */
+EXPORT FAST void log_normaliser(const float *logits, int64_t r, int64_t v, float *out) {
+    for (int64_t row = 0; row < r; row++, logits += v) {
+        __m512 largest = _mm512_set1_ps(-INFINITY), total = _mm512_setzero_ps();
+        int64_t k = 0;
+        for (; k + LANES <= v; k += LANES) largest = _mm512_max_ps(largest, _mm512_loadu_ps(logits + k));
+        __mmask16 rest = (__mmask16)((1u << (v - k)) - 1);
+        largest = _mm512_mask_max_ps(largest, rest, largest, _mm512_maskz_loadu_ps(rest, logits + k));
+        float most = _mm512_reduce_max_ps(largest);
+        if (isinf(most)) {
+            out[row] = most;
+            continue;
+        }
+        __m512 shift = _mm512_set1_ps(most);
+        for (k = 0; k + LANES <= v; k += LANES)
+            total = _mm512_add_ps(total, exponential(_mm512_sub_ps(_mm512_loadu_ps(logits + k), shift)));
+        __m512 last = exponential(_mm512_sub_ps(_mm512_maskz_loadu_ps(rest, logits + k), shift));
+        total = _mm512_mask_add_ps(total, rest, total, last);
+        out[row] = most + logf(_mm512_reduce_add_ps(total));
+    }
+}
+
+/* Attention of one query a row. Row r of source r / beam has heads (H, K) at `query + r * query_stride`; each of G heads
+ * of its keys and values serves H / G of them. Time t of source s and group g stands at ((s * G + g) * room + t) * width
+ * + slot, counted in vectors of K or V numbers: `slots` (R, times) says which of `width` slots, the first if NULL.
+ * `times` are seen, or as many as `lengths` says of each source. */
+EXPORT FAST void rows_attention(const float *query, int64_t query_stride, const float *keys, const float *values,
+                                int64_t r, int64_t beam, int64_t heads, int64_t groups, int64_t dk, int64_t dv,
+                                int64_t room, int64_t width, int64_t times, const int64_t *lengths,
+                                const int32_t *slots, float *weights, float *out) {
+    float scale = 1.0f / sqrtf((float)dk);
+    for (int64_t row = 0; row < r; row++) {
+        int64_t source = row / beam, seen = lengths ? lengths[source] : times;
+        const int32_t *slot = slots ? slots + row * times : NULL;
+        for (int64_t head = 0; head < heads; head++) {
+            int64_t first = (source * groups + head / (heads / groups)) * room;
+            const float *q = query + row * query_stride + head * dk;
+            float *o = out + (row * heads + head) * dv;
+            float largest = -INFINITY;
+            for (int64_t t = 0; t < seen; t++) {
+                const float *key = keys + ((first + t) * width + (slot ? slot[t] : 0)) * dk;
+                __m512 sum = _mm512_setzero_ps();
+                for (int64_t k = 0; k < dk; k += LANES) {
+                    __mmask16 held = dk - k >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << (dk - k)) - 1);
+                    sum = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(held, q + k), _mm512_maskz_loadu_ps(held, key + k), sum);
+                }
+                weights[t] = _mm512_reduce_add_ps(sum) * scale;
+                largest = weights[t] > largest ? weights[t] : largest;
+            }
+            __m512 total = _mm512_setzero_ps(), shift = _mm512_set1_ps(largest);
+            for (int64_t t = 0; t < seen; t += LANES) {
+                __mmask16 held = seen - t >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << (seen - t)) - 1);
+                __m512 each = exponential(_mm512_sub_ps(_mm512_maskz_loadu_ps(held, weights + t), shift));
+                total = _mm512_mask_add_ps(total, held, total, each);
+                _mm512_mask_storeu_ps(weights + t, held, each);
+            }
+            float share = seen ? 1.0f / _mm512_reduce_add_ps(total) : 0.0f;
+            for (int64_t k = 0; k < dv; k += LANES) {
+                __mmask16 held = dv - k >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << (dv - k)) - 1);
+                __m512 sum = _mm512_setzero_ps();
+                for (int64_t t = 0; t < seen; t++) {
+                    const float *value = values + ((first + t) * width + (slot ? slot[t] : 0)) * dv;
+                    sum = _mm512_fmadd_ps(_mm512_set1_ps(weights[t]), _mm512_maskz_loadu_ps(held, value + k), sum);
+                }
+                _mm512_mask_storeu_ps(o + k, held, _mm512_mul_ps(sum, _mm512_set1_ps(share)));
+            }
+        }
+    }
+}
+
+#else
+
+EXPORT int supported(void) { return 0; }
+
+#endif

@@ -1,0 +1,68 @@
+"""Matrix products of float32 by the faster of the two libraries that PyTorch brings along.
+
+On a CPU PyTorch multiplies float32 with MKL, which on AMD's processors reaches half of what oneDNN does
+(benchmarks/results/cpu_202611.md); the precision is the same. Let N be tokens, D the width that is read, F the width
+that is written.
+"""
+
+import platform
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+FEWEST = 64  # rows that are worth the time it takes to lay a matrix out
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a b^T: (N, D), (F, D) -> (N, F), whose strides may be any."""
+    if a.dtype == torch.float32 and a.device.type == "cpu" and min(len(a), a.shape[1]) >= FEWEST and _onednn():
+        return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
+    return F.linear(a, b)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x W^T + b: (..., D), (F, D), (F,) -> (..., F)."""
+    plain = x.device.type != "cpu" or x.dtype != torch.float32 or torch.is_autocast_enabled("cpu")
+    if plain or x.numel() < FEWEST * x.shape[-1] or not _onednn():
+        return F.linear(x, weight, bias)
+    return _Linear.apply(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], -1)  # type: ignore[no-untyped-call]
+
+
+class _Linear(torch.autograd.Function):
+    """The products of the backward pass go the same way as that of the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        (x, weight), (grad,) = ctx.saved_tensors, grads
+        wanted = ctx.needs_input_grad
+        return (
+            product(grad, weight.T) if wanted[0] else None,
+            product(grad.T, x.T) if wanted[1] else None,
+            grad.sum(0) if wanted[2] else None,
+        )
+
+
+def pack(weight: Tensor) -> Tensor:
+    """A matrix (F, D) laid out as the matrix library wants it, for `packed_linear`; it is of no other use."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight, None) if _onednn() else weight
+
+
+def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`linear` with a matrix that has been laid out, without gradients."""
+    if not packed.is_mkldnn:
+        return F.linear(x, packed, bias)
+    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+
+
+@cache
+def _onednn() -> bool:
+    """Whether the library is there, on the processors it has been measured on."""
+    return hasattr(torch.ops.mkldnn, "_linear_pointwise") and platform.machine().lower() in ("x86_64", "amd64")

@@ -1,0 +1,288 @@
+"""`transduct bench`: our speed beside a peer's, each in a process of its own, turn by turn."""
+
+import multiprocessing
+import os
+import platform
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.connection import Connection
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from transduct.errors import TransductError
+
+OURS, PEERS = "transduct.tasks.speed", "transduct.interfaces.peers"
+DECODING_PEERS, TRAINING_PEERS = ("ctranslate2", "transformers"), ("transformers", "torch")
+# What sentences are like: mean and spread of the logarithm of their length, shortest, longest.
+CAPTIONS, NEWS = (2.65, 0.3, 5, 40), (3.0, 0.6, 3, 100)
+LONGER = 1.13  # a translation is than its source
+
+
+@dataclass(frozen=True)
+class Side:
+    """One contender: the function that prepares its work, and what it is given."""
+
+    label: str
+    function: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is measured: the speed of our side against the best of the peer's settings."""
+
+    name: str
+    ours: Side
+    peers: list[Side] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the model and the work are."""
+
+    size: str
+    vocabulary: int
+    sentences: int
+    threads: int
+    device: str
+
+
+def measure(row: Row, rounds: int) -> dict[str, Any]:
+    """The medians of one row, in tokens a second, and the memory of each side at its peak."""
+    sides = [row.ours, *row.peers]
+    speeds: list[list[float]] = [[] for _ in sides]
+    memories = [0.0 for _ in sides]
+    with _running(sides) as turns:
+        for _ in range(rounds):
+            for number, turn in enumerate(turns):
+                speed, memories[number] = turn()
+                speeds[number].append(speed)
+    medians = [statistics.median(each) for each in speeds]
+    found: dict[str, Any] = {"name": row.name, "ours": medians[0], "peer": None, "ratio": None}
+    found["memory_mb"] = round(memories[0])
+    if row.peers:
+        best = max(range(1, len(sides)), key=lambda i: medians[i])
+        found |= {"peer": medians[best], "ratio": medians[0] / medians[best]}
+        found |= {"peer_setting": sides[best].label, "peer_memory_mb": round(memories[best])}
+    return found
+
+
+@contextmanager
+def _running(sides: Sequence[Side]) -> Iterator[list[Callable[[], tuple[float, float]]]]:
+    """For each side a function that lets it do its work once: tokens a second, and MB of memory at its peak."""
+    context = multiprocessing.get_context("spawn")
+    held: list[tuple[Any, Connection]] = []
+    try:
+        for side in sides:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_contend, args=(theirs, side), daemon=True)
+            process.start()
+            theirs.close()
+            held.append((process, ours))
+            _answer(ours, side)  # one is loaded and warmed up after the other
+        yield [partial(_turn, pipe, side) for (_, pipe), side in zip(held, sides, strict=True)]
+    finally:
+        for process, pipe in held:
+            pipe.close()
+            process.join(5)
+            process.kill()
+
+
+def _turn(pipe: Connection, side: Side) -> tuple[float, float]:
+    pipe.send("go")
+    speed, memory = _answer(pipe, side)
+    return speed, memory
+
+
+def _answer(pipe: Connection, side: Side) -> Any:
+    try:
+        answer = pipe.recv()
+    except EOFError as error:
+        raise TransductError(f"{side.label}: ended without an answer; what it said stands above") from error
+    if isinstance(answer, TransductError):
+        raise answer
+    return answer
+
+
+def _contend(pipe: Connection, side: Side) -> None:
+    """A contender's process: prepare, warm up, and run whenever it is told to."""
+    module, name = side.function.rsplit(".", 1)
+    try:
+        run = getattr(import_module(module), name)(**side.arguments)
+        run()
+    except TransductError as error:
+        return pipe.send(error)
+    pipe.send(None)
+    while True:
+        try:
+            pipe.recv()
+        except EOFError:
+            return None
+        started = time.perf_counter()
+        tokens = run()
+        seconds = time.perf_counter() - started
+        pipe.send((tokens / seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+
+
+def decoding_rows(sizes: Sizes, against: str | None, folder: Path, given: tuple[str, Path] | None) -> list[Row]:
+    """What `bench decode` measures, with models written to `folder`: drawn weights and forced lengths, or a model and
+    a text that were given."""
+    from transduct.interop import ctranslate2, int8
+    from transduct.tasks.base import model_directory
+    from transduct.tasks.speed import read_sentences, untrained
+
+    if given is None:
+        untrained(folder / "float32", sizes.size, sizes.vocabulary)
+    elif against == "transformers":
+        raise TransductError("transformers does not take our models; compare with ctranslate2, or leave --model out")
+    model = folder / "float32" if given is None else model_directory(given[0])
+    int8.convert(model, folder / "int8")
+    if against == "ctranslate2":
+        ctranslate2.convert(model, folder / "ctranslate2")
+    trained = None if given is None else sorted(read_sentences(str(model), given[1]), key=len)
+    many = sizes.sentences
+    plans = [
+        ("greedy, int8, captions, batches of 128", CAPTIONS, many, 1, "int8", 128),
+        ("greedy, int8, news, batches of 64", NEWS, many // 2, 1, "int8", 64),
+        ("beam 4, int8, captions, batches of 32", CAPTIONS, many // 2, 4, "int8", 32),
+        ("greedy, float32, captions, batches of 128", CAPTIONS, many, 1, "float32", 128),
+        ("greedy, bfloat16, captions, batches of 128", CAPTIONS, many, 1, "bfloat16", 128),
+        ("greedy, int8, one sentence", CAPTIONS, 1, 1, "int8", 1),
+        ("beam 4, int8, one sentence", CAPTIONS, 1, 4, "int8", 1),
+    ]
+    rows = []
+    for name, kind, count, beam, precision, batch in plans:
+        if sizes.device.startswith("cuda") and precision == "int8":
+            continue
+        sources, lengths = drawn(kind, max(count, 1), sizes.vocabulary, batch)
+        if trained is not None:
+            name, sources = name.replace("captions", "a text"), trained if batch > 1 else [trained[len(trained) // 2]]
+            if kind is NEWS:
+                continue
+        work = {"sources": sources, "lengths": None if trained else lengths, "beam": beam, "precision": precision}
+        ours = {**work, "model": str(folder / "int8" if precision == "int8" else model), "device": sizes.device}
+        peers = _decoding_peers(against, work, folder, sizes, batch)
+        if peers or against is None:
+            rows.append(Row(name, Side("transduct", f"{OURS}.decoding", ours), peers))
+    return rows
+
+
+def _decoding_peers(against: str | None, work: dict[str, Any], folder: Path, sizes: Sizes, batch: int) -> list[Side]:
+    """The peer's settings that are tried; none where it cannot do this work."""
+    if against == "ctranslate2" and work["precision"] != "bfloat16":
+        settings = dict.fromkeys([(1, sizes.threads), (sizes.threads, 1), (1, 1)][: 3 if batch == 1 else 2])
+        given = {**work, "model": str(folder / "ctranslate2"), "batch": batch}
+        return [
+            Side(f"{w} workers, {t} threads", f"{PEERS}.ctranslate2_decoding", {**given, "workers": w, "threads": t})
+            for w, t in settings
+        ]
+    if against == "transformers" and work["precision"] != "int8":
+        given = {**work, "shape": _shape(sizes), "batch": batch, "threads": sizes.threads, "device": sizes.device}
+        return [Side("generate", f"{PEERS}.transformers_decoding", given)]
+    return []
+
+
+def training_rows(sizes: Sizes, against: str | None) -> list[Row]:
+    """What `bench train` measures."""
+    kind = CAPTIONS if sizes.size in ("tiny", "small") else NEWS
+    sources, lengths = drawn(kind, sizes.sentences, sizes.vocabulary, 1)
+    random = Random(2)
+    targets = [[random.randrange(3, sizes.vocabulary) for _ in range(length)] for length in lengths]
+    per_batch = max(1, 4096 * len(sources) // sum(lengths))
+    batches = [
+        (sources[start : start + per_batch], targets[start : start + per_batch])
+        for start in range(0, len(sources), per_batch)
+    ]
+    rows = []
+    for precision in ("float32", "bfloat16"):
+        work = {"batches": batches, "precision": precision, "device": sizes.device}
+        ours = {**work, "size": sizes.size, "vocabulary": sizes.vocabulary}
+        theirs = {**work, "shape": _shape(sizes), "threads": sizes.threads}
+        peers = [] if against is None else [Side(against, f"{PEERS}.{against}_training", theirs)]
+        name = f"training, {sizes.size}, {precision}, batches of 4096 tokens"
+        rows.append(Row(name, Side("transduct", f"{OURS}.training", ours), peers))
+    return rows
+
+
+def _shape(sizes: Sizes) -> dict[str, Any]:
+    from transduct.tasks.translator import FAMILIES
+
+    known = FAMILIES["transformer"]
+    return {"dropout": 0.1, "vocabulary": sizes.vocabulary, **known.sizes[sizes.size]}
+
+
+def drawn(
+    kind: tuple[float, float, int, int], count: int, vocabulary: int, batch: int
+) -> tuple[list[list[int]], list[int]]:
+    """Sentences of drawn words, sorted by length, and how long their translations are: alike in a batch."""
+    mean, spread, shortest, longest = kind
+    random = Random(1)
+    sizes = sorted(min(max(round(random.lognormvariate(mean, spread)), shortest), longest) for _ in range(count))
+    if count == 1:  # the median sentence
+        sizes = [round(2.718281828**mean)]
+    sources = [[random.randrange(3, vocabulary) for _ in range(size)] for size in sizes]
+    lengths: list[int] = []
+    for start in range(0, count, batch):
+        group = sizes[start : start + batch]
+        lengths += [round(LONGER * sum(group) / len(group)) + 1] * len(group)
+    return sources, lengths
+
+
+def about() -> dict[str, Any]:
+    """The machine and the versions, for whoever reads the numbers later."""
+    versions = {}
+    for package in ("transduct", "torch", "ctranslate2", "transformers"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "machine": _processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        **versions,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def run(
+    what: str, against: str | None, sizes: Sizes, rounds: int, only: str, given: tuple[str, Path] | None
+) -> Iterator[dict[str, Any]]:
+    """The rows of a benchmark, one by one as they are measured.
+
+    Raises:
+        TransductError: the peer is unknown or not installed, or nothing is called `only`.
+    """
+    known = {"decode": DECODING_PEERS, "train": TRAINING_PEERS}
+    if what not in known:
+        raise TransductError(f"unknown benchmark '{what}'; known are: {', '.join(known)}")
+    if against is not None and against not in known[what]:
+        raise TransductError(f"no '{against}' to {what} against; known are: {', '.join(known[what])}")
+    with tempfile.TemporaryDirectory(prefix="transduct-bench-") as folder:
+        if what == "decode":
+            rows = decoding_rows(sizes, against, Path(folder), given)
+        else:
+            rows = training_rows(sizes, against)
+        chosen = [row for row in rows if only in row.name]
+        if not chosen:
+            raise TransductError(f"nothing is called '{only}'; there are: {'; '.join(row.name for row in rows)}")
+        for row in chosen:
+            print(f"measuring: {row.name}", file=sys.stderr)
+            yield measure(row, rounds)

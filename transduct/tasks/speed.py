@@ -1,0 +1,109 @@
+"""Our side of `transduct bench`: translation models to measure, and what is measured of them."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transduct.data.tokenizer import Tokenizer
+from transduct.decoding import engine
+from transduct.decoding.engine import DecodingConfig
+from transduct.decoding.search import Filter, FixedLength
+from transduct.functional.losses import projected_cross_entropy
+from transduct.models.transformer import SIZES, Config, Transformer
+from transduct.tasks.base import load
+from transduct.tasks.model import write_model
+from transduct.tasks.text import TOKENIZER
+from transduct.tasks.translation import make_batch
+from transduct.training.distributed import Ranks
+from transduct.training.log import ignore
+from transduct.training.machine import pick_device, seed_generators
+from transduct.training.trainer import Terms, Trainer, TrainingConfig
+
+Sentence = Sequence[int]
+
+
+def untrained(directory: Path, size: str, vocabulary: int) -> None:
+    """Write the directory of a translation model whose weights are drawn and whose words are w0, w1, ..."""
+    seed_generators(1)
+    model = Transformer(Config(vocabulary, vocabulary, **SIZES[size]))
+    tokenizer = Tokenizer.train([f"w{number}" for number in range(vocabulary - 3)], "word", vocabulary)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / TOKENIZER
+        tokenizer.save(path)
+        write_model(
+            directory,
+            "translation",
+            model,
+            {"family": "transformer", "decoding": asdict(DecodingConfig())},
+            [path],
+            "Of drawn weights.\n",
+        )
+
+
+def read_sentences(model: str, path: Path) -> list[list[int]]:
+    """The lines of a file as the model's source tokens."""
+    translator = load(model, "cpu", verb="translate")
+    return [ids for ids in translator._encode(path.read_text(encoding="utf-8").splitlines()) if ids]
+
+
+def decoding(
+    model: str, sources: Sequence[Sentence], lengths: Sequence[int] | None, beam: int, precision: str, device: str
+) -> Callable[[], int]:
+    """A function that decodes the sources once and tells how many tokens it wrote.
+
+    Args:
+        lengths: how many tokens each output has; each ends where the model ends it if not given.
+    """
+    translator = load(model, device, "bfloat16" if precision == "bfloat16" else "float32", "translate")
+    ended = [[*source, Tokenizer.END] for source in sources]
+    config = DecodingConfig(beam=beam, batch_tokens=translator.decoding.batch_tokens)
+    place = next(translator.model.parameters()).device
+    limits = [2 * len(source) + 20 for source in ended] if lengths is None else list(lengths)
+
+    def constrain(numbers: Sequence[int]) -> Filter:
+        return FixedLength(Tokenizer.END, [limits[i] for i in numbers for _ in range(beam)], place)
+
+    def run() -> int:
+        found = engine.generate(
+            translator.model, ended, limits, config, Tokenizer.BEGIN, Tokenizer.END,
+            (Tokenizer.UNKNOWN, Tokenizer.BEGIN), None if lengths is None else constrain,
+        )  # fmt: skip
+        return sum(len(hypotheses[0].tokens) + 1 for hypotheses in found)
+
+    return run
+
+
+def training(
+    size: str,
+    vocabulary: int,
+    batches: Sequence[tuple[Sequence[Sentence], Sequence[Sentence]]],
+    precision: Any,
+    device: str,
+) -> Callable[[], int]:
+    """A function that takes one step of training on each batch and tells how many target tokens it has seen."""
+    place = pick_device(device)
+    model: Any = Transformer(Config(vocabulary, vocabulary, **SIZES[size])).to(place).train()
+    config = TrainingConfig(precision=precision, batch_tokens=max(sum(map(len, source)) for source, _ in batches) * 2)
+
+    def loss(model: Any, batch: Any) -> Terms:
+        memory = model.encode(batch.source, batch.source_segments)
+        hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
+        total, _ = projected_cross_entropy(hidden, model.output_table, batch.outputs, config.label_smoothing)
+        return {"tokens": (total, batch.counts["tokens"], 1.0)}
+
+    nowhere = Path(tempfile.mkdtemp(prefix="transduct-bench-"))
+    trainer = Trainer(model, config, nowhere, lambda *_: iter(()), loss, None, ignore, Ranks.join(place))
+    made = [make_batch(*batch) for batch in batches]
+
+    def run() -> int:
+        for batch in made:
+            trainer.optimise([batch])
+        if place.type == "cuda":
+            torch.cuda.synchronize()
+        return sum(batch.tokens for batch in made)
+
+    return run

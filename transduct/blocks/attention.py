@@ -42,9 +42,21 @@ class KVCache:
     def append(self, key: Tensor, value: Tensor) -> None:
         """Take in one token's (R, G, K) and (R, G, V)."""
         key, value = (x.view(-1, self.beam, *x.shape[1:]).transpose(1, 2) for x in (key, value))  # (B, G, beam, K)
-        self.keys, self.values = self._room(self.keys, key), self._room(self.values, value)
-        self.keys[:, :, self.length], self.values[:, :, self.length] = key, value
+        self.make_room(key, key.shape[0], key.shape[1], key.shape[3], value.shape[3])
+        keys, values = self.rooms
+        keys[:, :, self.length], values[:, :, self.length] = key, value
         self.length += 1
+
+    def make_room(self, like: Tensor, sources: int, groups: int, d_k: int, d_v: int) -> None:
+        """Have a place for one token more, of the type and on the device of another tensor."""
+        shapes = [(sources, groups, max(16, 2 * self.length), self.beam, width) for width in (d_k, d_v)]
+        if self.keys is None or self.values is None:
+            self.keys, self.values = (like.new_empty(shape) for shape in shapes)
+        elif self.keys.shape[2] == self.length:
+            before = self.keys, self.values
+            self.keys, self.values = (like.new_empty(shape) for shape in shapes)
+            for room, held in zip(self.rooms, before, strict=True):
+                room[:, :, : self.length] = held
 
     @property
     def rooms(self) -> tuple[Tensor, Tensor]:
@@ -62,14 +74,6 @@ class KVCache:
         """Keep these sources, in this order."""
         if self.keys is not None and self.values is not None:
             self.keys, self.values = self.keys.index_select(0, sources), self.values.index_select(0, sources)
-
-    def _room(self, held: Tensor | None, new: Tensor) -> Tensor:
-        if held is not None and held.shape[2] > self.length:
-            return held
-        grown = new.new_empty(*new.shape[:2], max(16, 2 * self.length), *new.shape[2:])
-        if held is not None:
-            grown[:, :, : self.length] = held[:, :, : self.length]
-        return grown
 
 
 @dataclass

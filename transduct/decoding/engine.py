@@ -1,8 +1,9 @@
 """From many token sequences to hypotheses: sorted, batched by token budget, and put back in order."""
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,6 +11,11 @@ from torch import Tensor
 from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import Beam, Filter, Forbid, Hypothesis, search
 from transduct.functional.segments import Segments
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+ON_CPU, ON_GPU = 1024, 4096  # source tokens decoded together
+FEW = 8  # sources that are not worth another worker
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,8 @@ class DecodingConfig:
     Attributes:
         beam: hypotheses that go on for each source; 1 is greedy. With sampling, samples drawn for each source.
         length_penalty: alpha of Wu et al. 2016.
-        batch_tokens: the most source tokens decoded together.
+        batch_tokens: the most source tokens decoded together; 0 for what suits the device.
+        workers: how many batches are decoded side by side on a CPU; 0 for one on each of its cores.
         temperature: above zero, tokens are drawn instead of searched for.
         top_k, top_p: what sampling draws from; 0 and 1 for everything.
         seed: of the draws.
@@ -29,7 +36,8 @@ class DecodingConfig:
 
     beam: int = 5
     length_penalty: float = 1.0
-    batch_tokens: int = 4096
+    batch_tokens: int = 0
+    workers: int = 0
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -38,11 +46,17 @@ class DecodingConfig:
     constraint: Literal["none", "tree"] = "none"
 
     def __post_init__(self) -> None:
-        for name in ("beam", "batch_tokens", "validation_beam"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        for name, least in (("beam", 1), ("batch_tokens", 0), ("workers", 0), ("validation_beam", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
         if self.temperature < 0.0 or self.top_k < 0 or not 0.0 < self.top_p <= 1.0:
             raise ValueError("temperature and top_k must not be negative, top_p must be in (0, 1]")
+
+    def budget(self, device: torch.device) -> int:
+        """Source tokens decoded together: a GPU wants many, what a CPU decodes should stay in its cache."""
+        if self.batch_tokens:
+            return self.batch_tokens
+        return ON_CPU if device.type == "cpu" else ON_GPU
 
 
 def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
@@ -79,9 +93,14 @@ def generate(
         forbidden: tokens no output may hold.
         constrain: for the numbers of some sources a filter over their rows, `config.beam` each.
     """
-    results: list[list[Hypothesis]] = [[] for _ in sources]
     device = next(model.parameters()).device
-    for batch in in_batches([len(source) for source in sources], config.batch_tokens):
+    workers = (config.workers or torch.get_num_threads()) if device.type == "cpu" else 1
+    workers = min(workers, max(1, len(sources) // FEW))
+    lengths = [len(source) for source in sources]
+    budget = min(config.budget(device), -(-sum(lengths) // workers))
+
+    @torch.inference_mode()
+    def decode(batch: list[int]) -> list[list[Hypothesis]]:
         bounds = [limits[i] for i in batch]
         first = begin if isinstance(begin, int) else [begin[i] for i in batch]
         strategy: Beam | Sampling
@@ -90,13 +109,32 @@ def generate(
             strategy = Sampling(config.beam, bounds, first, end, [sources[i] for i in batch], *draws, device)
         else:
             strategy = Beam(config.beam, bounds, first, end, config.length_penalty, device)
-        with torch.inference_mode():
-            memory, segments = encode(model, [sources[i] for i in batch], device)
-            filters = [Forbid(forbidden), *([constrain(batch)] if constrain else [])]
-            found = search(model, memory, segments, strategy, filters)
+        memory, segments = encode(model, [sources[i] for i in batch], device)
+        filters = [Forbid(forbidden), *([constrain(batch)] if constrain else [])]
+        return search(model, memory, segments, strategy, filters)
+
+    results: list[list[Hypothesis]] = [[] for _ in sources]
+    batches = list(in_batches(lengths, budget))
+    for batch, found in zip(batches, side_by_side(decode, batches, workers), strict=True):
         for number, hypotheses in zip(batch, found, strict=True):
             results[number] = hypotheses
     return results
+
+
+def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
+    """`work` done on each item, in order, by so many threads of one core each.
+
+    A step of decoding is too small to be shared by cores, and its kernels let Python's lock go.
+    """
+    if workers == 1:
+        yield from map(work, items)
+        return
+    threads = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield from pool.map(work, items)
+    finally:
+        torch.set_num_threads(threads)  # threads that begin later take over what was set last
 
 
 def score(

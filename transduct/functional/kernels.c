@@ -21,6 +21,9 @@
 #define INLINE static inline __attribute__((always_inline)) FAST
 enum { LANES = 16, VECTORS = 4, COLUMNS = LANES * VECTORS, ROWS = 6, OFFSET = 128, STEPS = 127, AHEAD = 2048 };
 
+/* The first of so many lanes. */
+INLINE __mmask16 lanes(int64_t count) { return count >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << count) - 1); }
+
 EXPORT int supported(void) {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
@@ -52,21 +55,21 @@ INLINE float quantise(const float *x, int64_t d, uint8_t *out) {
     __m512 largest = _mm512_set1_ps(1e-12f);
     int64_t k = 0;
     for (; k + LANES <= d; k += LANES) largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_loadu_ps(x + k)));
-    __mmask16 rest = (__mmask16)((1u << (d - k)) - 1);
+    __mmask16 rest = lanes(d - k);
     largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_maskz_loadu_ps(rest, x + k)));
     float most = _mm512_reduce_max_ps(largest);
     __m512 scale = _mm512_set1_ps((float)STEPS / most);
     __m512i offset = _mm512_set1_epi32(OFFSET);
     for (k = 0; k < d; k += LANES) {
-        __mmask16 held = d - k >= LANES ? (__mmask16)0xffff : rest;
+        __mmask16 held = lanes(d - k);
         __m512i steps = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(held, x + k), scale));
         _mm_mask_storeu_epi8(out + k, held, _mm512_cvtepi32_epi8(_mm512_add_epi32(steps, offset)));
     }
     return most / (float)STEPS;
 }
 
-/* `rows` rows times COLUMNS columns. */
-INLINE void tile(const int rows, const uint8_t *x, int64_t stride, const int8_t *block, const int32_t *sums, int64_t fours,
+/* `rows` rows times COLUMNS columns; weights that lie `ahead` bytes further on are fetched meanwhile, if any. */
+INLINE void tile(const int rows, const int64_t ahead, const uint8_t *x, int64_t stride, const int8_t *block, const int32_t *sums, int64_t fours,
                  const float *scales, const float *steps, const float *bias, float *out, int64_t f,
                  int64_t columns) {
     __m512i sum[ROWS][VECTORS];
@@ -79,7 +82,7 @@ INLINE void tile(const int rows, const uint8_t *x, int64_t stride, const int8_t 
         UNROLLED
         for (int v = 0; v < VECTORS; v++) {
             weights[v] = _mm512_loadu_si512(block + v * LANES * 4);
-            if (rows == 1) _mm_prefetch((const char *)block + AHEAD + v * LANES * 4, _MM_HINT_T0);
+            if (ahead) _mm_prefetch((const char *)block + ahead + v * LANES * 4, _MM_HINT_T0);
         }
         UNROLLED
         for (int r = 0; r < rows; r++) {
@@ -94,7 +97,7 @@ INLINE void tile(const int rows, const uint8_t *x, int64_t stride, const int8_t 
     for (int v = 0; v < VECTORS; v++) {
         if (v * LANES >= columns) break;
         int64_t left = columns - v * LANES;
-        __mmask16 held = left >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << left) - 1);
+        __mmask16 held = lanes(left);
         __m512 step = _mm512_maskz_loadu_ps(held, steps + v * LANES);
         __m512 shift = bias ? _mm512_maskz_loadu_ps(held, bias + v * LANES) : _mm512_setzero_ps();
         UNROLLED
@@ -106,11 +109,18 @@ INLINE void tile(const int rows, const uint8_t *x, int64_t stride, const int8_t 
     }
 }
 
+/* A linear layer of 8-bit integers: (D, F) packed, a step for each output, its bias or NULL. */
+typedef struct {
+    const int8_t *packed;
+    const float *steps, *bias;
+    int64_t d, f;
+} Linear;
+
 /* x (R, D) W^T + b. `room` holds R * (D rounded up to fours + 4) bytes. */
-EXPORT FAST void int8_linear(const float *x, int64_t r, int64_t d, const int8_t *packed, int64_t f, const float *steps,
-                             const float *bias, float *out, uint8_t *room) {
+INLINE void linear(const Linear *layer, const float *x, int64_t r, float *out, uint8_t *room) {
+    int64_t d = layer->d, f = layer->f;
     int64_t blocks = (f + COLUMNS - 1) / COLUMNS, fours = (d + 3) / 4, stride = fours * 4;
-    const int32_t *sums = (const int32_t *)(packed + blocks * COLUMNS * stride);
+    const int32_t *sums = (const int32_t *)(layer->packed + blocks * COLUMNS * stride);
     float *scales = (float *)(room + r * stride);
     for (int64_t row = 0; row < r; row++) {
         memset(room + row * stride + d, 0, (size_t)(stride - d));
@@ -118,19 +128,24 @@ EXPORT FAST void int8_linear(const float *x, int64_t r, int64_t d, const int8_t 
     }
     for (int64_t b = 0; b < blocks; b++) {
         int64_t columns = f - b * COLUMNS < COLUMNS ? f - b * COLUMNS : COLUMNS;
-        const float *shift = bias ? bias + b * COLUMNS : NULL;
+        const float *shift = layer->bias ? layer->bias + b * COLUMNS : NULL;
         for (int64_t row = 0; row < r;) {
             int64_t left = r - row;
-#define TILE(n)                                                                                                       \
-    tile(n, room + row * stride, stride, packed + b * COLUMNS * stride, sums + b * COLUMNS, fours, scales + row,      \
-         steps + b * COLUMNS, shift, out + row * f + b * COLUMNS, f, columns);                                  \
+#define TILE(n, ahead)                                                                                                \
+    tile(n, ahead, room + row * stride, stride, layer->packed + b * COLUMNS * stride, sums + b * COLUMNS, fours,      \
+         scales + row, layer->steps + b * COLUMNS, shift, out + row * f + b * COLUMNS, f, columns);                   \
     row += n
-            if (left >= ROWS) { TILE(ROWS); }
-            else if (left >= 4) { TILE(4); }
-            else if (left >= 2) { TILE(2); }
-            else { TILE(1); }
+            if (left >= ROWS && row) { TILE(ROWS, 0); }
+            else if (left >= ROWS) { TILE(ROWS, COLUMNS * stride); } /* the next columns, for their first rows */
+            else if (left >= 4) { TILE(4, AHEAD); }
+            else if (left >= 2) { TILE(2, AHEAD); }
+            else { TILE(1, AHEAD); }
         }
     }
+}
+
+EXPORT FAST void int8_linear(const Linear *layer, const float *x, int64_t r, float *out, uint8_t *room) {
+    linear(layer, x, r, out, room);
 }
 
 /* exp(x) for x <= 0, to two units in the last place: 2^n times a polynomial. */
@@ -155,7 +170,7 @@ EXPORT FAST void log_normaliser(const float *logits, int64_t r, int64_t v, float
         __m512 largest = _mm512_set1_ps(-INFINITY), total = _mm512_setzero_ps();
         int64_t k = 0;
         for (; k + LANES <= v; k += LANES) largest = _mm512_max_ps(largest, _mm512_loadu_ps(logits + k));
-        __mmask16 rest = (__mmask16)((1u << (v - k)) - 1);
+        __mmask16 rest = lanes(v - k);
         largest = _mm512_mask_max_ps(largest, rest, largest, _mm512_maskz_loadu_ps(rest, logits + k));
         float most = _mm512_reduce_max_ps(largest);
         if (isinf(most)) {
@@ -175,7 +190,7 @@ EXPORT FAST void log_normaliser(const float *logits, int64_t r, int64_t v, float
  * of its keys and values serves H / G of them. Time t of source s and group g stands at ((s * G + g) * room + t) * width
  * + slot, counted in vectors of K or V numbers: `slots` (R, times) says which of `width` slots, the first if NULL.
  * `times` are seen, or as many as `lengths` says of each source. */
-EXPORT FAST void rows_attention(const float *query, int64_t query_stride, const float *keys, const float *values,
+static FAST void attend(const float *query, int64_t query_stride, const float *keys, const float *values,
                                 int64_t r, int64_t beam, int64_t heads, int64_t groups, int64_t dk, int64_t dv,
                                 int64_t room, int64_t width, int64_t times, const int64_t *lengths,
                                 const int32_t *slots, float *weights, float *out) {
@@ -192,7 +207,7 @@ EXPORT FAST void rows_attention(const float *query, int64_t query_stride, const 
                 const float *key = keys + ((first + t) * width + (slot ? slot[t] : 0)) * dk;
                 __m512 sum = _mm512_setzero_ps();
                 for (int64_t k = 0; k < dk; k += LANES) {
-                    __mmask16 held = dk - k >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << (dk - k)) - 1);
+                    __mmask16 held = lanes(dk - k);
                     sum = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(held, q + k), _mm512_maskz_loadu_ps(held, key + k), sum);
                 }
                 weights[t] = _mm512_reduce_add_ps(sum) * scale;
@@ -200,14 +215,14 @@ EXPORT FAST void rows_attention(const float *query, int64_t query_stride, const 
             }
             __m512 total = _mm512_setzero_ps(), shift = _mm512_set1_ps(largest);
             for (int64_t t = 0; t < seen; t += LANES) {
-                __mmask16 held = seen - t >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << (seen - t)) - 1);
+                __mmask16 held = lanes(seen - t);
                 __m512 each = exponential(_mm512_sub_ps(_mm512_maskz_loadu_ps(held, weights + t), shift));
                 total = _mm512_mask_add_ps(total, held, total, each);
                 _mm512_mask_storeu_ps(weights + t, held, each);
             }
             float share = seen ? 1.0f / _mm512_reduce_add_ps(total) : 0.0f;
             for (int64_t k = 0; k < dv; k += LANES) {
-                __mmask16 held = dv - k >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << (dv - k)) - 1);
+                __mmask16 held = lanes(dv - k);
                 __m512 sum = _mm512_setzero_ps();
                 for (int64_t t = 0; t < seen; t++) {
                     const float *value = values + ((first + t) * width + (slot ? slot[t] : 0)) * dv;
@@ -217,6 +232,113 @@ EXPORT FAST void rows_attention(const float *query, int64_t query_stride, const 
             }
         }
     }
+}
+
+EXPORT FAST void rows_attention(const float *query, int64_t query_stride, const float *keys, const float *values,
+                                int64_t r, int64_t beam, int64_t heads, int64_t groups, int64_t dk, int64_t dv,
+                                int64_t room, int64_t width, int64_t times, const int64_t *lengths,
+                                const int32_t *slots, float *weights, float *out) {
+    attend(query, query_stride, keys, values, r, beam, heads, groups, dk, dv, room, width, times, lengths, slots, weights,
+           out);
+}
+
+/* Layer normalisation, or that by the root mean square where there is no shift. */
+typedef struct {
+    const float *scale, *shift;
+    double epsilon;
+} Norm;
+
+INLINE void normalise(const Norm *norm, const float *x, int64_t r, int64_t d, float *out) {
+    for (int64_t row = 0; row < r; row++, x += d, out += d) {
+        __m512 total = _mm512_setzero_ps(), squares = _mm512_setzero_ps();
+        float mean = 0.0f;
+        if (norm->shift) {
+            for (int64_t k = 0; k < d; k += LANES) total = _mm512_add_ps(total, _mm512_maskz_loadu_ps(lanes(d - k), x + k));
+            mean = _mm512_reduce_add_ps(total) / (float)d;
+        }
+        for (int64_t k = 0; k < d; k += LANES) {
+            __m512 apart = _mm512_maskz_sub_ps(lanes(d - k), _mm512_maskz_loadu_ps(lanes(d - k), x + k), _mm512_set1_ps(mean));
+            squares = _mm512_fmadd_ps(apart, apart, squares);
+        }
+        float spread = _mm512_reduce_add_ps(squares) / (float)d + (float)norm->epsilon;
+        __m512 each = _mm512_set1_ps(1.0f / sqrtf(spread));
+        for (int64_t k = 0; k < d; k += LANES) {
+            __mmask16 held = lanes(d - k);
+            __m512 y = _mm512_mul_ps(_mm512_sub_ps(_mm512_maskz_loadu_ps(held, x + k), _mm512_set1_ps(mean)), each);
+            __m512 shift = norm->shift ? _mm512_maskz_loadu_ps(held, norm->shift + k) : _mm512_setzero_ps();
+            _mm512_mask_storeu_ps(out + k, held, _mm512_fmadd_ps(y, _mm512_maskz_loadu_ps(held, norm->scale + k), shift));
+        }
+    }
+}
+
+/* A decoder layer in use, as blocks/transformer.py has it. */
+typedef struct {
+    int64_t d, heads, groups, dk, dv, pre;
+    Norm norms[3];
+    Linear joint, output, query, recall, inner, outer;
+} Layer;
+
+/* What one row of each source has written, and the memory of the sources; sizes as for `attend`. */
+typedef struct {
+    float *keys, *values;
+    int64_t room, beam, length;
+    const int32_t *slots;
+    const float *memory_keys, *memory_values;
+    int64_t longest;
+    const int64_t *lengths;
+} Past;
+
+/* What a sublayer is given. */
+INLINE const float *given(const Layer *layer, int number, const float *x, int64_t r, float *normed) {
+    if (!layer->pre) return x;
+    normalise(&layer->norms[number], x, r, layer->d, normed);
+    return normed;
+}
+
+/* The residual connection around a sublayer that gave `y`. */
+INLINE void around(const Layer *layer, int number, float *x, const float *y, int64_t r) {
+    for (int64_t k = 0; k < r * layer->d; k++) x[k] += y[k];
+    if (!layer->pre) normalise(&layer->norms[number], x, r, layer->d, x);
+}
+
+INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* How many numbers of 4 bytes `decoder_layer` wants for its work. */
+EXPORT FAST int64_t decoder_room(const Layer *layer, const Past *past, int64_t r) {
+    int64_t seen = layer->heads * layer->dv, width = larger(layer->d, larger(layer->joint.f, layer->inner.f));
+    return r * (layer->d + width + seen + larger(width, seen) / 4 + 2) + larger(past->room, past->longest);
+}
+
+/* The newest token of each row, x (R, D), through a layer, in place. */
+EXPORT FAST void decoder_layer(const Layer *layer, const Past *past, float *x, int64_t r, float *room) {
+    int64_t d = layer->d, heads = layer->heads, groups = layer->groups, dk = layer->dk, dv = layer->dv;
+    int64_t beam = past->beam, width = larger(d, larger(layer->joint.f, layer->inner.f));
+    float *normed = room, *wide = normed + r * d, *seen = wide + r * width, *weights = seen + r * heads * dv;
+    uint8_t *bytes = (uint8_t *)(weights + larger(past->room, past->longest));
+
+    linear(&layer->joint, given(layer, 0, x, r, normed), r, wide, bytes);
+    for (int64_t row = 0; row < r; row++)
+        for (int64_t g = 0; g < groups; g++) {
+            int64_t place = ((row / beam * groups + g) * past->room + past->length) * beam + row % beam;
+            const float *key = wide + row * layer->joint.f + heads * dk;
+            memcpy(past->keys + place * dk, key + g * dk, (size_t)dk * sizeof(float));
+            memcpy(past->values + place * dv, key + groups * dk + g * dv, (size_t)dv * sizeof(float));
+        }
+    attend(wide, layer->joint.f, past->keys, past->values, r, beam, heads, groups, dk, dv, past->room, beam,
+           past->length + 1, NULL, past->slots, weights, seen);
+    linear(&layer->output, seen, r, wide, bytes);
+    around(layer, 0, x, wide, r);
+
+    linear(&layer->query, given(layer, 1, x, r, normed), r, wide, bytes);
+    attend(wide, layer->query.f, past->memory_keys, past->memory_values, r, beam, heads, groups, dk, dv, past->longest, 1,
+           past->longest, past->lengths, NULL, weights, seen);
+    linear(&layer->recall, seen, r, wide, bytes);
+    around(layer, 1, x, wide, r);
+
+    linear(&layer->inner, given(layer, 2, x, r, normed), r, wide, bytes);
+    for (int64_t k = 0; k < r * layer->inner.f; k++) wide[k] = wide[k] > 0.0f ? wide[k] : 0.0f;
+    linear(&layer->outer, wide, r, normed, bytes);
+    around(layer, 2, x, normed, r);
 }
 
 #else

@@ -6,6 +6,7 @@ decode side by side. Let R be rows, D the width that is read, F the width that i
 """
 
 import ctypes
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,43 @@ import torch
 from torch import Tensor
 
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int64
+
+
+class _Linear(ctypes.Structure):
+    _fields_ = [("packed", POINTER), ("steps", POINTER), ("bias", POINTER), ("d", NUMBER), ("f", NUMBER)]
+
+
+class _Norm(ctypes.Structure):
+    _fields_ = [("scale", POINTER), ("shift", POINTER), ("epsilon", ctypes.c_double)]
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [
+        *[(name, NUMBER) for name in ("d", "heads", "groups", "dk", "dv", "pre")],
+        ("norms", _Norm * 3),
+        *[(name, _Linear) for name in ("joint", "output", "query", "recall", "inner", "outer")],
+    ]
+
+
+class _Past(ctypes.Structure):
+    _fields_ = [
+        ("keys", POINTER), ("values", POINTER), ("room", NUMBER), ("beam", NUMBER), ("length", NUMBER),
+        ("slots", POINTER), ("memory_keys", POINTER), ("memory_values", POINTER), ("longest", NUMBER),
+        ("lengths", POINTER),
+    ]  # fmt: skip
+
+
+LINEAR, LAYER, PAST = (ctypes.POINTER(kind) for kind in (_Linear, _Layer, _Past))
 ARGUMENTS: dict[str, list[Any]] = {
+    "packed_size": [NUMBER, NUMBER],
     "pack": [POINTER, NUMBER, NUMBER, POINTER],
-    "int8_linear": [POINTER, NUMBER, NUMBER, POINTER, NUMBER, *[POINTER] * 4],
+    "int8_linear": [LINEAR, POINTER, NUMBER, POINTER, POINTER],
     "log_normaliser": [POINTER, NUMBER, NUMBER, POINTER],
     "rows_attention": [POINTER, NUMBER, POINTER, POINTER, *[NUMBER] * 9, *[POINTER] * 4],
+    "decoder_room": [LAYER, PAST, NUMBER],
+    "decoder_layer": [LAYER, PAST, POINTER, NUMBER, POINTER],
 }
+RESULTS = {"packed_size": NUMBER, "decoder_room": NUMBER}
 
 
 def usable(*tensors: Tensor) -> bool:
@@ -32,34 +64,81 @@ def library() -> Any:
     """The compiled library, None where there is none or the processor does not know its instructions."""
     for path in sorted(Path(__file__).parent.glob("_kernels*.so")):
         found = ctypes.CDLL(str(path))
-        found.packed_size.argtypes, found.packed_size.restype = [NUMBER, NUMBER], NUMBER
-        for name, arguments in ARGUMENTS.items():
-            function = getattr(found, name)
-            function.argtypes, function.restype = arguments, None
         if found.supported():
+            for name, arguments in ARGUMENTS.items():
+                function = getattr(found, name)
+                function.argtypes, function.restype = arguments, RESULTS.get(name)
             return found
     return None
 
 
-def pack(weight: Tensor) -> Tensor:
-    """Integers of 8 bits (F, D) as `int8_linear` reads them."""
-    held = weight.contiguous()
-    packed = torch.empty(library().packed_size(*held.shape), dtype=torch.int8)
-    library().pack(held.data_ptr(), *held.shape, packed.data_ptr())
-    return packed
+def _pointer(x: Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()
 
 
-def int8_linear(x: Tensor, packed: Tensor, steps: Tensor, bias: Tensor | None) -> Tensor:
-    """`functional.quantisation.int8_linear` in one pass: (R, D) -> (R, F)."""
-    x = x.contiguous()
-    (rows, width), size = x.shape, steps.shape[0]
-    out = torch.empty(rows, size)
-    room = torch.empty(rows * ((width + 3) // 4 * 4 + 4), dtype=torch.uint8)
-    shift = None if bias is None else bias.data_ptr()
-    library().int8_linear(
-        x.data_ptr(), rows, width, packed.data_ptr(), size, steps.data_ptr(), shift, out.data_ptr(), room.data_ptr()
-    )
-    return out
+class Packed:
+    """A linear layer of integers of 8 bits as the kernels read it: a weight (F, D), steps (F,) and a bias or none."""
+
+    def __init__(self, weight: Tensor, steps: Tensor, bias: Tensor | None) -> None:
+        (self.size, self.width), weight = weight.shape, weight.contiguous()
+        packed = torch.empty(library().packed_size(self.size, self.width), dtype=torch.int8)
+        library().pack(weight.data_ptr(), self.size, self.width, packed.data_ptr())
+        self.held = packed, steps, bias  # which the pointers point at
+        self.native = _Linear(*map(_pointer, self.held), self.width, self.size)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`functional.quantisation.int8_linear` in one pass: (R, D) -> (R, F)."""
+        x = x.contiguous()
+        rows = x.shape[0]
+        out = torch.empty(rows, self.size)
+        room = torch.empty(rows * ((self.width + 3) // 4 * 4 + 4), dtype=torch.uint8)
+        library().int8_linear(self.native, x.data_ptr(), rows, out.data_ptr(), room.data_ptr())
+        return out
+
+
+class PackedLayer:
+    """A decoder layer of integers of 8 bits as the kernels read it, its feed-forward part with a ReLU.
+
+    Args:
+        sizes: D, H, G, K, V of the values, and whether norms stand before the sublayers.
+        norms: of each sublayer the scale, the shift or None (root mean square), and the epsilon.
+        linears: query, key and value in one; output; query and output of the cross-attention; feed-forward.
+    """
+
+    def __init__(
+        self,
+        sizes: tuple[int, int, int, int, int, bool],
+        norms: Sequence[tuple[Tensor, Tensor | None, float]],
+        linears: Sequence[Packed],
+    ) -> None:
+        self.held = norms, linears
+        parts = [_Norm(_pointer(scale), _pointer(shift), epsilon) for scale, shift, epsilon in norms]
+        self.native = _Layer(*sizes, (_Norm * 3)(*parts), *(linear.native for linear in linears))
+
+    def step(
+        self,
+        x: Tensor,
+        cache: tuple[Tensor, Tensor],
+        length: int,
+        slots: Tensor | None,
+        memory: tuple[Tensor, Tensor],
+        lengths: Tensor | None,
+    ) -> Tensor:
+        """One new token a row through the layer: (R, D) -> (R, D); its key and value join the cache.
+
+        Args:
+            cache: keys (B, G, room, beam, K) and values, filled up to `length`.
+            slots: (R, length + 1), as `rows_attention` takes them.
+            memory: keys (B, G, S, K) and values, of which each source has `lengths`, or all of them.
+        """
+        rows, x = x.shape[0], x.clone(memory_format=torch.contiguous_format)
+        past = _Past(
+            cache[0].data_ptr(), cache[1].data_ptr(), cache[0].shape[2], cache[0].shape[3], length,
+            _pointer(slots), memory[0].data_ptr(), memory[1].data_ptr(), memory[0].shape[2], _pointer(lengths),
+        )  # fmt: skip
+        room = torch.empty(library().decoder_room(self.native, past, rows))
+        library().decoder_layer(self.native, past, x.data_ptr(), rows, room.data_ptr())
+        return x
 
 
 def log_normaliser(logits: Tensor) -> Tensor:
@@ -92,7 +171,6 @@ def rows_attention(
     library().rows_attention(
         query.data_ptr(), query.stride(0), keys.data_ptr(), values.data_ptr(),
         rows, rows // sources, heads, groups, d_k, d_v, room, width, times,
-        None if lengths is None else lengths.data_ptr(), None if slots is None else slots.data_ptr(),
-        weights.data_ptr(), out.data_ptr(),
+        _pointer(lengths), _pointer(slots), weights.data_ptr(), out.data_ptr(),
     )  # fmt: skip
     return out

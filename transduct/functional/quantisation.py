@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduct.functional import kernels
-
 STEPS = 127  # in each direction
 SMALLEST = 1e-12  # a row of zeros has steps all the same
 
@@ -20,26 +18,16 @@ def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return (x * (STEPS / largest)).round().to(torch.int8), (largest / STEPS).squeeze(1)
 
 
-def int8_linear(
-    x: Tensor, weight: Tensor, steps: Tensor, bias: Tensor | None = None, packed: Tensor | None = None
-) -> Tensor:
+def int8_linear(x: Tensor, weight: Tensor, steps: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b with integers on both sides, and the sums in 32 bits: (N, D) -> (N, F).
 
     On a GPU the weights are made numbers again first: there integers have no kernel for every shape.
 
     Args:
         weight, steps: (F, D) and (F,), as `quantise_rows` gives them.
-        packed: the weight as `pack_int8` lays it out, which is faster.
     """
-    if packed is not None:
-        return kernels.int8_linear(x.float(), packed, steps, bias).to(x.dtype)
     if not x.is_cpu:
         return F.linear(x, (weight * steps[:, None]).to(x.dtype), bias)
     rows, of_rows = quantise_rows(x)
     product = torch._int_mm(rows, weight.T).float().mul_(steps).mul_(of_rows[:, None])  # (N, F)
     return product.to(x.dtype) if bias is None else (product + bias).to(x.dtype)
-
-
-def pack_int8(weight: Tensor) -> Tensor | None:
-    """A weight (F, D) laid out for the processor; None where there is nothing faster than PyTorch."""
-    return kernels.pack(weight) if weight.is_cpu and kernels.library() is not None else None

@@ -175,6 +175,7 @@ def translate(
     scores: Annotated[bool, typer.Option("--scores", help="SCORE and a tab before each line.")] = False,
     length_penalty: Annotated[float | None, typer.Option(help="Above 0 favours longer output.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Source tokens decoded together.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Batches decoded side by side; one a core.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Above 0 samples instead of searching.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest tokens of mass p.")] = None,
@@ -191,8 +192,8 @@ def translate(
     from transduct.tasks.base import load
 
     named = {
-        "beam": beam, "length_penalty": length_penalty, "batch_tokens": batch_tokens, "temperature": temperature,
-        "top_k": top_k, "top_p": top_p, "seed": seed,
+        "beam": beam, "length_penalty": length_penalty, "batch_tokens": batch_tokens, "workers": workers,
+        "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed,
     }  # fmt: skip
     options = {name: value for name, value in named.items() if value is not None}
     if n_best > 1 and beam is None:

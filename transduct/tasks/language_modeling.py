@@ -211,7 +211,7 @@ class LanguageModel:
         run = with_ends(self.tokenizer, [*lines, ""])
         cuts = windows(len(run), self.context, self.context)
         total, device = 0.0, next(self.model.parameters()).device
-        for numbers in engine.in_batches(np.diff(cuts).tolist(), self.decoding.batch_tokens):
+        for numbers in engine.in_batches(np.diff(cuts).tolist(), self.decoding.budget(device)):
             batch = make_batch([run[cuts[i] : cuts[i + 1] + 1] for i in numbers]).to(device)
             hidden = self.model.hidden(batch.inputs, batch.segments)
             total += float(projected_cross_entropy(hidden, numbers_of(self.model.output_table), batch.outputs)[1])
@@ -221,10 +221,10 @@ class LanguageModel:
 
     def _write(self, prompts: Sequence[list[int]], decoding: WritingConfig) -> list[list[int]]:
         """The tokens that follow each prompt, as many as are asked for."""
-        runs = [list(prompt) for prompt in prompts]
+        runs, budget = [list(prompt) for prompt in prompts], decoding.budget(next(self.model.parameters()).device)
         goals = [len(prompt) + decoding.length for prompt in prompts]
         while unfinished := [i for i, goal in enumerate(goals) if len(runs[i]) < goal]:
-            for batch in engine.in_batches([self.context] * len(unfinished), decoding.batch_tokens):
+            for batch in engine.in_batches([self.context] * len(unfinished), budget):
                 numbers = [unfinished[i] for i in batch]
                 seen = [runs[i] if len(runs[i]) < self.context else runs[i][-(self.context // 2) :] for i in numbers]
                 room = [min(goals[i] - len(runs[i]), self.context - len(p)) for i, p in zip(numbers, seen, strict=True)]

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from transduct import __version__
 from transduct.blocks.packed import pack_layers
+from transduct.blocks.quantised import pack_quantised
 from transduct.config import record
 from transduct.data.images import save_picture
 from transduct.errors import TransductError
 from transduct.tasks.base import Notify
 from transduct.training import checkpoint as files
+from transduct.training.machine import keep_freed_memory
 from transduct.training.trainer import TrainingConfig
 
 Rename = Callable[[dict[str, Tensor]], None]
@@ -155,7 +157,9 @@ def read_weights(model: nn.Module, directory: Path, device: torch.device, precis
     files.fill(model, files.read_tensors(path), path)
     model.to(device, torch.bfloat16 if precision == "bfloat16" else torch.float32).eval()
     if device.type == "cpu":
+        keep_freed_memory()
         pack_layers(model)
+        pack_quantised(model)
 
 
 def card(

@@ -20,7 +20,7 @@ from transduct.tasks.text import TOKENIZER
 from transduct.tasks.translation import make_batch
 from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
-from transduct.training.machine import pick_device, seed_generators
+from transduct.training.machine import pick_device, prepare_machine, seed_generators
 from transduct.training.trainer import Terms, Trainer, TrainingConfig
 
 Sentence = Sequence[int]
@@ -60,7 +60,7 @@ def decoding(
     """
     translator = load(model, device, "bfloat16" if precision == "bfloat16" else "float32", "translate")
     ended = [[*source, Tokenizer.END] for source in sources]
-    config = DecodingConfig(beam=beam, batch_tokens=translator.decoding.batch_tokens)
+    config = DecodingConfig(beam=beam)
     place = next(translator.model.parameters()).device
     limits = [2 * len(source) + 20 for source in ended] if lengths is None else list(lengths)
 
@@ -86,6 +86,7 @@ def training(
 ) -> Callable[[], int]:
     """A function that takes one step of training on each batch and tells how many target tokens it has seen."""
     place = pick_device(device)
+    prepare_machine()
     model: Any = Transformer(Config(vocabulary, vocabulary, **SIZES[size])).to(place).train()
     config = TrainingConfig(precision=precision, batch_tokens=max(sum(map(len, source)) for source, _ in batches) * 2)
 

@@ -183,7 +183,7 @@ class Translator:
                     f"pair {number}: {max(map(len, pair))} tokens, the model takes {self.longest}; shorten it"
                 )
         sources = [[*source, Tokenizer.END] for source in sources]
-        begin, end, budget = Tokenizer.BEGIN, Tokenizer.END, self.decoding.batch_tokens
+        begin, end, budget = Tokenizer.BEGIN, Tokenizer.END, self.decoding.budget(next(self.model.parameters()).device)
         return engine.score(self.model, sources, ids, begin, end, budget)
 
     @torch.inference_mode()

@@ -1,5 +1,6 @@
 """The machine a run is on: its device, its generators, its determinism, its signals."""
 
+import ctypes
 import hashlib
 import os
 import signal
@@ -10,6 +11,8 @@ from typing import Any
 import torch
 
 from transduct.errors import TransductError
+
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of the GNU C library
 
 
 def seed_generators(*numbers: int) -> None:
@@ -38,8 +41,20 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def keep_freed_memory() -> None:
+    """Let the C library keep what is freed: the next step asks for the same sizes again, and pages that come from the
+    system each time anew cost a tenth of it."""
+    try:
+        tune = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):  # another C library than GNU's
+        return
+    for option, size in ((MMAP_THRESHOLD, 2**30), (TRIM_THRESHOLD, 2**31 - 1)):
+        tune(option, size)
+
+
 def prepare_machine() -> None:
-    """Deterministic algorithms on; freed memory is kept, for a training step asks for the same sizes again."""
+    """Deterministic algorithms on; freed memory is kept."""
+    keep_freed_memory()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

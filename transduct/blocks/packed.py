@@ -79,5 +79,8 @@ def exchange(model: nn.Module, layer: Callable[[nn.Linear], nn.Module], table: C
 
 
 def pack_layers(model: nn.Module) -> None:
-    """Lay out a model for the processor."""
+    """Lay out a model for the processor, and look up what need not be computed again: the vectors of its positions."""
     exchange(model, PackedLinear, PackedTable)
+    for module in model.modules():
+        if isinstance(module, Embedding) and module.positions is not None:
+            module.positions.remember()

@@ -114,11 +114,10 @@ class Forbid:
     """Never these tokens."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
-        self.tokens = list(tokens)
+        self.tokens = torch.tensor(tokens, dtype=torch.int64)
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:  # noqa: ARG002 (the protocol's)
-        logits[:, self.tokens] = float("-inf")
-        return logits
+        return logits.index_fill_(1, self.tokens.to(logits.device), float("-inf"))
 
     def select(self, rows: Tensor) -> None:
         """Nothing is known of a row."""
@@ -136,8 +135,8 @@ class FixedLength:
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
         at_limit = history.shape[1] >= self.limits  # (R,)
-        sure = log_normaliser(logits) if at_limit.any() else 0.0  # the logit of the probability one
-        logits[:, self.end] = torch.where(at_limit, sure, float("-inf"))
+        certain = log_normaliser(logits) if bool(at_limit.any()) else 0.0  # the logit of the probability one
+        logits[:, self.end] = torch.where(at_limit, certain, float("-inf"))
         return logits
 
     def select(self, rows: Tensor) -> None:
@@ -168,6 +167,8 @@ class Beam:
         self.limits = list(limits)
         self.sources = list(range(len(limits)))  # which source each group of rows belongs to
         self.done = [False] * len(limits)
+        self._first_limit = min(self.limits, default=0)
+        self._waiting = False  # for some source's rows to become less likely than what it has finished
         self.history = first_tokens(begin, len(limits), beam, device)  # (R, t + 1)
         self.scores = torch.full((len(limits), beam), float("-inf"), dtype=torch.float64, device=device)
         self.scores[:, 0] = 0.0  # all rows of a source begin alike: only the first may be continued
@@ -182,36 +183,43 @@ class Beam:
         groups, looked_at = len(self.sources), 2 * self.beam
         self._force_ends(logits)
         best, tokens = top(logits, min(looked_at, logits.shape[1]))  # (R, k)
-        continued = self.scores.view(-1, 1) + (best.double() - normaliser.double()[:, None])  # (R, k)
+        continued = self.scores.reshape(-1, 1) + (best.double() - normaliser.double()[:, None])  # (R, k)
         scores, places = continued.view(groups, -1).topk(min(looked_at, self.beam * best.shape[1]), -1)
         origin = places // best.shape[1]  # (B, 2 * beam), which row of the source
         chosen = tokens.view(groups, -1).gather(1, places)  # (B, 2 * beam)
         ends = chosen == self.end
-        self._collect(ends, scores, origin)
-        order = (ends.long() * chosen.shape[1] + torch.arange(chosen.shape[1], device=self.device)).argsort(-1)
-        live = order[:, : self.beam]
-        self.scores = scores.gather(1, live).masked_fill(ends.gather(1, live), float("-inf"))
-        rows = (origin.gather(1, live) + torch.arange(groups, device=self.device)[:, None] * self.beam).flatten()
-        newest = chosen.gather(1, live).flatten()
-        return self._continue(rows, newest)
+        if self._waiting or self.history.shape[1] >= self._first_limit or bool(ends.any()):
+            self._collect(ends, scores, origin)
+            order = (ends.long() * chosen.shape[1] + torch.arange(chosen.shape[1], device=self.device)).argsort(-1)
+            live = order[:, : self.beam]
+            scores = scores.gather(1, live).masked_fill(ends.gather(1, live), float("-inf"))
+            origin, chosen = origin.gather(1, live), chosen.gather(1, live)
+        self.scores, newest = scores[:, : self.beam], chosen[:, : self.beam].flatten()
+        if self.beam == 1:
+            return self._continue(None, newest)
+        first_rows = torch.arange(0, groups * self.beam, self.beam, device=self.device)[:, None]  # (B, 1)
+        return self._continue((origin[:, : self.beam] + first_rows).flatten(), newest)
 
-    def _continue(self, rows: Tensor, newest: Tensor) -> Tensor | None:
-        """Follow the chosen rows; drop the rows of finished sources once they are a quarter of all."""
-        same = self.beam == 1
+    def _continue(self, rows: Tensor | None, newest: Tensor) -> Tensor | None:
+        """Follow the chosen rows, none if they stay; drop those of finished sources once they are a quarter of all."""
         if 4 * sum(self.done) >= len(self.done) and self.running:
             stay = [group for group, done in enumerate(self.done) if not done]
             places = torch.tensor(stay, device=self.device)
+            rows = torch.arange(len(newest), device=self.device) if rows is None else rows
             rows, newest = (x.view(-1, self.beam)[places].flatten() for x in (rows, newest))
             self.scores = self.scores[places]
             self.sources = [self.sources[group] for group in stay]
             self.done = [False] * len(stay)
-            same = False
-        self.history = torch.cat((self.history if same else self.history[rows], newest[:, None]), 1)
-        return None if same else rows
+            self._first_limit = min(self.limits[source] for source in self.sources)
+        history = self.history if rows is None else self.history.index_select(0, rows)
+        self.history = torch.cat((history, newest[:, None]), 1)
+        return rows
 
     def _force_ends(self, logits: Tensor) -> None:
         """Where a source has reached its limit, forbid everything but the end."""
         length = self.history.shape[1]
+        if length < self._first_limit:
+            return
         at_limit = [group for group, source in enumerate(self.sources) if length >= self.limits[source]]
         if at_limit:
             grouped = logits.view(len(self.sources), self.beam, -1)
@@ -237,6 +245,8 @@ class Beam:
                 self.done[group] = True
                 found.sort(key=lambda hypothesis: -hypothesis.rank)
                 del found[self.beam :]
+        undone = (self.hypotheses[source] for source, done in zip(self.sources, self.done, strict=True) if not done)
+        self._waiting = any(len(found) >= self.beam for found in undone)
 
 
 def first_tokens(begin: int | Sequence[int], sources: int, beam: int, device: Any) -> Tensor:

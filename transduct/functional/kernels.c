@@ -19,7 +19,7 @@
 #define FAST __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
 #define UNROLLED _Pragma("GCC unroll 8")
 #define INLINE static inline __attribute__((always_inline)) FAST
-enum { LANES = 16, VECTORS = 4, COLUMNS = LANES * VECTORS, ROWS = 6, OFFSET = 128, STEPS = 127, AHEAD = 2048 };
+enum { LANES = 16, VECTORS = 4, COLUMNS = LANES * VECTORS, ROWS = 6, OFFSET = 128, STEPS = 127, AHEAD = 2048, SHARED = 1 << 21 };
 
 /* The first of so many lanes. */
 INLINE __mmask16 lanes(int64_t count) { return count >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << count) - 1); }
@@ -116,24 +116,38 @@ typedef struct {
     int64_t d, f;
 } Linear;
 
-/* x (R, D) W^T + b. `room` holds R * (D rounded up to fours + 4) bytes. */
-INLINE void linear(const Linear *layer, const float *x, int64_t r, float *out, uint8_t *room) {
-    int64_t d = layer->d, f = layer->f;
-    int64_t blocks = (f + COLUMNS - 1) / COLUMNS, fours = (d + 3) / 4, stride = fours * 4;
-    const int32_t *sums = (const int32_t *)(layer->packed + blocks * COLUMNS * stride);
-    float *scales = (float *)(room + r * stride);
-    for (int64_t row = 0; row < r; row++) {
-        memset(room + row * stride + d, 0, (size_t)(stride - d));
-        scales[row] = quantise(x + row * d, d, room + row * stride);
-    }
-    for (int64_t b = 0; b < blocks; b++) {
+/* The threads of PyTorch's own OpenMP: `share_threads` is told of them. A second team would fight with them for cores. */
+static void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
+static int (*thread_number)(void), (*thread_count)(void);
+
+EXPORT void share_threads(void *region, void *number, void *count) {
+    parallel = (void (*)(void (*)(void *), void *, unsigned, unsigned))region;
+    thread_number = (int (*)(void))number;
+    thread_count = (int (*)(void))count;
+}
+
+/* A product whose rows (R, D) are integers already. */
+typedef struct {
+    const Linear *layer;
+    const uint8_t *rows;
+    int64_t r;
+    float *out;
+} Product;
+
+/* Columns [first, last) of a product, counted in blocks. */
+static FAST void columns_of(const Product *product, int64_t first, int64_t last) {
+    const Linear *layer = product->layer;
+    int64_t r = product->r, f = layer->f, fours = (layer->d + 3) / 4, stride = fours * 4;
+    const int32_t *sums = (const int32_t *)(layer->packed + (f + COLUMNS - 1) / COLUMNS * COLUMNS * stride);
+    const float *scales = (const float *)(product->rows + r * stride);
+    for (int64_t b = first; b < last; b++) {
         int64_t columns = f - b * COLUMNS < COLUMNS ? f - b * COLUMNS : COLUMNS;
         const float *shift = layer->bias ? layer->bias + b * COLUMNS : NULL;
         for (int64_t row = 0; row < r;) {
             int64_t left = r - row;
 #define TILE(n, ahead)                                                                                                \
-    tile(n, ahead, room + row * stride, stride, layer->packed + b * COLUMNS * stride, sums + b * COLUMNS, fours,      \
-         scales + row, layer->steps + b * COLUMNS, shift, out + row * f + b * COLUMNS, f, columns);                   \
+    tile(n, ahead, product->rows + row * stride, stride, layer->packed + b * COLUMNS * stride, sums + b * COLUMNS,    \
+         fours, scales + row, layer->steps + b * COLUMNS, shift, product->out + row * f + b * COLUMNS, f, columns);   \
     row += n
             if (left >= ROWS && row) { TILE(ROWS, 0); }
             else if (left >= ROWS) { TILE(ROWS, COLUMNS * stride); } /* the next columns, for their first rows */
@@ -144,8 +158,28 @@ INLINE void linear(const Linear *layer, const float *x, int64_t r, float *out, u
     }
 }
 
-EXPORT FAST void int8_linear(const Linear *layer, const float *x, int64_t r, float *out, uint8_t *room) {
-    linear(layer, x, r, out, room);
+static void share_of_product(void *data) {
+    const Product *product = data;
+    int64_t blocks = (product->layer->f + COLUMNS - 1) / COLUMNS, all = thread_count(), own = thread_number();
+    columns_of(product, blocks * own / all, blocks * (own + 1) / all);
+}
+
+/* x (R, D) W^T + b. `room` holds R * (D rounded up to fours + 4) bytes. Even for a single row several cores are faster:
+ * they read more of the weights at a time. */
+static FAST void linear(const Linear *layer, const float *x, int64_t r, float *out, uint8_t *room, int64_t threads) {
+    int64_t d = layer->d, stride = (d + 3) / 4 * 4;
+    float *scales = (float *)(room + r * stride);
+    for (int64_t row = 0; row < r; row++) {
+        memset(room + row * stride + d, 0, (size_t)(stride - d));
+        scales[row] = quantise(x + row * d, d, room + row * stride);
+    }
+    Product product = {layer, room, r, out};
+    if (threads > 1 && parallel && (r + 3) * layer->f * d >= SHARED) parallel(share_of_product, &product, (unsigned)threads, 0);
+    else columns_of(&product, 0, (layer->f + COLUMNS - 1) / COLUMNS);
+}
+
+EXPORT void int8_linear(const Linear *layer, const float *x, int64_t r, float *out, uint8_t *room, int64_t threads) {
+    linear(layer, x, r, out, room, threads);
 }
 
 /* exp(x) for x <= 0, to two units in the last place: 2^n times a polynomial. */
@@ -310,13 +344,13 @@ EXPORT FAST int64_t decoder_room(const Layer *layer, const Past *past, int64_t r
 }
 
 /* The newest token of each row, x (R, D), through a layer, in place. */
-EXPORT FAST void decoder_layer(const Layer *layer, const Past *past, float *x, int64_t r, float *room) {
+EXPORT FAST void decoder_layer(const Layer *layer, const Past *past, float *x, int64_t r, float *room, int64_t threads) {
     int64_t d = layer->d, heads = layer->heads, groups = layer->groups, dk = layer->dk, dv = layer->dv;
     int64_t beam = past->beam, width = larger(d, larger(layer->joint.f, layer->inner.f));
     float *normed = room, *wide = normed + r * d, *seen = wide + r * width, *weights = seen + r * heads * dv;
     uint8_t *bytes = (uint8_t *)(weights + larger(past->room, past->longest));
 
-    linear(&layer->joint, given(layer, 0, x, r, normed), r, wide, bytes);
+    linear(&layer->joint, given(layer, 0, x, r, normed), r, wide, bytes, threads);
     for (int64_t row = 0; row < r; row++)
         for (int64_t g = 0; g < groups; g++) {
             int64_t place = ((row / beam * groups + g) * past->room + past->length) * beam + row % beam;
@@ -326,18 +360,18 @@ EXPORT FAST void decoder_layer(const Layer *layer, const Past *past, float *x, i
         }
     attend(wide, layer->joint.f, past->keys, past->values, r, beam, heads, groups, dk, dv, past->room, beam,
            past->length + 1, NULL, past->slots, weights, seen);
-    linear(&layer->output, seen, r, wide, bytes);
+    linear(&layer->output, seen, r, wide, bytes, threads);
     around(layer, 0, x, wide, r);
 
-    linear(&layer->query, given(layer, 1, x, r, normed), r, wide, bytes);
+    linear(&layer->query, given(layer, 1, x, r, normed), r, wide, bytes, threads);
     attend(wide, layer->query.f, past->memory_keys, past->memory_values, r, beam, heads, groups, dk, dv, past->longest, 1,
            past->longest, past->lengths, NULL, weights, seen);
-    linear(&layer->recall, seen, r, wide, bytes);
+    linear(&layer->recall, seen, r, wide, bytes, threads);
     around(layer, 1, x, wide, r);
 
-    linear(&layer->inner, given(layer, 2, x, r, normed), r, wide, bytes);
+    linear(&layer->inner, given(layer, 2, x, r, normed), r, wide, bytes, threads);
     for (int64_t k = 0; k < r * layer->inner.f; k++) wide[k] = wide[k] > 0.0f ? wide[k] : 0.0f;
-    linear(&layer->outer, wide, r, normed, bytes);
+    linear(&layer->outer, wide, r, normed, bytes, threads);
     around(layer, 2, x, normed, r);
 }
 

@@ -45,11 +45,12 @@ LINEAR, LAYER, PAST = (ctypes.POINTER(kind) for kind in (_Linear, _Layer, _Past)
 ARGUMENTS: dict[str, list[Any]] = {
     "packed_size": [NUMBER, NUMBER],
     "pack": [POINTER, NUMBER, NUMBER, POINTER],
-    "int8_linear": [LINEAR, POINTER, NUMBER, POINTER, POINTER],
+    "int8_linear": [LINEAR, POINTER, NUMBER, POINTER, POINTER, NUMBER],
+    "share_threads": [POINTER] * 3,
     "log_normaliser": [POINTER, NUMBER, NUMBER, POINTER],
     "rows_attention": [POINTER, NUMBER, POINTER, POINTER, *[NUMBER] * 9, *[POINTER] * 4],
     "decoder_room": [LAYER, PAST, NUMBER],
-    "decoder_layer": [LAYER, PAST, POINTER, NUMBER, POINTER],
+    "decoder_layer": [LAYER, PAST, POINTER, NUMBER, POINTER, NUMBER],
 }
 RESULTS = {"packed_size": NUMBER, "decoder_room": NUMBER}
 
@@ -68,8 +69,17 @@ def library() -> Any:
             for name, arguments in ARGUMENTS.items():
                 function = getattr(found, name)
                 function.argtypes, function.restype = arguments, RESULTS.get(name)
+            _share_threads(found)
             return found
     return None
+
+
+def _share_threads(found: Any) -> None:
+    """Tell the library of the threads of PyTorch's OpenMP, where it is the one of the GNU compilers."""
+    for path in (Path(torch.__file__).parent / "lib").glob("libgomp*"):
+        team = ctypes.CDLL(str(path))
+        functions = [getattr(team, name) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")]
+        found.share_threads(*(ctypes.cast(function, POINTER) for function in functions))
 
 
 def _pointer(x: Tensor | None) -> int | None:
@@ -92,7 +102,8 @@ class Packed:
         rows = x.shape[0]
         out = torch.empty(rows, self.size)
         room = torch.empty(rows * ((self.width + 3) // 4 * 4 + 4), dtype=torch.uint8)
-        library().int8_linear(self.native, x.data_ptr(), rows, out.data_ptr(), room.data_ptr())
+        threads = torch.get_num_threads()
+        library().int8_linear(self.native, x.data_ptr(), rows, out.data_ptr(), room.data_ptr(), threads)
         return out
 
 
@@ -137,7 +148,8 @@ class PackedLayer:
             _pointer(slots), memory[0].data_ptr(), memory[1].data_ptr(), memory[0].shape[2], _pointer(lengths),
         )  # fmt: skip
         room = torch.empty(library().decoder_room(self.native, past, rows))
-        library().decoder_layer(self.native, past, x.data_ptr(), rows, room.data_ptr())
+        threads = torch.get_num_threads()
+        library().decoder_layer(self.native, past, x.data_ptr(), rows, room.data_ptr(), threads)
         return x
 
 

@@ -267,10 +267,11 @@ class MultiHeadAttention(nn.Module):
         parts = (self.query, self.key, self.value)
         with torch.device("meta"):
             joint = Linear(self.query.in_features, sum(part.out_features for part in parts))
-        joint.weight, joint.bias = (
-            nn.Parameter(torch.cat([getattr(part, name).detach() for part in parts]), requires_grad=False)
-            for name in ("weight", "bias")
-        )
+        if not self.query.weight.is_meta:  # else it is to be filled
+            joint.weight, joint.bias = (
+                nn.Parameter(torch.cat([getattr(part, name).detach() for part in parts]), requires_grad=False)
+                for name in ("weight", "bias")
+            )
         self.joint = joint
         self.query = self.key = self.value = None
 

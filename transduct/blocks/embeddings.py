@@ -232,4 +232,7 @@ def numbers_of(table: Table) -> Tensor:
 
 def embedding_table(size: int, d_model: int) -> nn.Parameter:
     """(V, D) drawn from N(0, 1 / d_model), so that the scaled embeddings and the tied logits both start near one."""
-    return nn.Parameter(torch.randn(size, d_model) * d_model**-0.5)
+    table = torch.empty(size, d_model)
+    if not table.is_meta:  # where nothing is drawn, but half a second of imports would pass
+        table.normal_(std=d_model**-0.5)
+    return nn.Parameter(table)

@@ -20,7 +20,10 @@ class QuantisedLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
-        integers, steps = quantise_rows(weight.detach())
+        if weight.is_meta:  # to be filled
+            integers, steps = weight.new_empty(weight.shape, dtype=torch.int8), weight.new_empty(len(weight))
+        else:
+            integers, steps = quantise_rows(weight.detach())
         self.weight, self.steps = nn.Parameter(integers, False), nn.Parameter(steps, False)
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), False)
         self.packed: kernels.Packed | None = None

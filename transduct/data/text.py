@@ -15,7 +15,6 @@ from typing import BinaryIO, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 
 from transduct.data.files import opened
 from transduct.data.samples import CORPORA, WIDTHS, Pair, Part, generate
@@ -319,10 +318,12 @@ def _jsonl_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
 
 
 def _parquet_rows(path: Path, keys: Sequence[str], seekable: bool) -> Iterator[Row]:
+    from pyarrow.parquet import ParquetFile
+
     number = 0
     with opened(path) as stream:
         # The index comes last, so what is compressed once more has to be read whole.
-        file = pa.parquet.ParquetFile(stream if seekable else pa.BufferReader(stream.read()))
+        file = ParquetFile(stream if seekable else pa.BufferReader(stream.read()))
         # Flat, a field of a struct, as in the translation sets of the Hugging Face hub, is a column of its own.
         names = file.schema_arrow.empty_table().flatten().column_names
         for key in keys:
@@ -337,6 +338,7 @@ def _parquet_rows(path: Path, keys: Sequence[str], seekable: bool) -> Iterator[R
 
 def _text(value: object, key: str, place: str) -> str:
     """A value as one line of text."""
+
     if not isinstance(value, str):
         found = "nothing" if value is None else f"{value!r:.40}"
         raise TransductError(f"{place}: found {found} for '{key}', expected text; mend it or set columns")

@@ -9,14 +9,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sacrebleu.metrics.base import Metric, Score
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
-from sacrebleu.significance import PairedTest
+
+if TYPE_CHECKING:  # imported where it is used: whoever translates waits for no metric
+    from sacrebleu.metrics.base import Metric, Score
 
 from transduct.errors import TransductError
 from transduct.evaluation.trees import labelled_f1
@@ -87,6 +85,8 @@ def paired_test(
     _check(other, references)
     systems = [("other", other), ("hypotheses", hypotheses)]
     instances = {name: _sacrebleu_metric(name, tokenize) for name in metrics}
+    from sacrebleu.significance import PairedTest
+
     _, columns = PairedTest(systems, instances, _streams(references), test_type="bs", n_samples=RESAMPLES)()
     results: list[Any] = list(columns.values())[1:]  # the first column holds the systems' names
     return {name: 1.0 if ours.score == his.score else ours.p_value for name, (his, ours) in zip(instances, results)}
@@ -154,7 +154,11 @@ def _streams(references: Sequence[Sequence[str]]) -> list[tuple[Any, ...]]:
     return list(zip_longest(*references))
 
 
-def _sacrebleu_metric(name: str, tokenize: str) -> Metric:
+def _sacrebleu_metric(name: str, tokenize: str) -> "Metric":
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
+
     if name == "chrf":
         return _of_one_type(CHRF())
     if name == "ter":
@@ -181,14 +185,14 @@ def _sacrebleu_metric(name: str, tokenize: str) -> Metric:
         ) from error
 
 
-def _of_one_type(metric: Metric) -> Metric:
+def _of_one_type(metric: "Metric") -> "Metric":
     """`metric`, giving every bootstrap score as the float32 that it gives almost all of them.
 
     sacrebleu 2.6 gives a plain 0.0 or 1.0 where nothing matches, and its mean of both types is a TypeError.
     """
     compute = metric._compute_score_from_stats
 
-    def computed(stats: Any) -> Score:
+    def computed(stats: Any) -> "Score":
         score = compute(stats)
         if isinstance(stats, np.ndarray):  # a resample; the corpus itself comes as a list
             score.score = np.float32(score.score)
@@ -198,7 +202,7 @@ def _of_one_type(metric: Metric) -> Metric:
     return metric
 
 
-def _interval(score: Score, signature: str) -> dict[str, Any]:
+def _interval(score: "Score", signature: str) -> dict[str, Any]:
     """The bootstrap's mean and interval. sacrebleu tells them only in its JSON, where no mean means 0."""
     published = json.loads(score.format(width=17, signature=signature, is_json=True))
     mean, half_width = published.get("confidence_mean", 0.0), published.get("confidence_var", 0.0)

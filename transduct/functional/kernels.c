@@ -19,7 +19,7 @@
 #define FAST __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
 #define UNROLLED _Pragma("GCC unroll 8")
 #define INLINE static inline __attribute__((always_inline)) FAST
-enum { LANES = 16, VECTORS = 4, COLUMNS = LANES * VECTORS, ROWS = 6, OFFSET = 128, STEPS = 127, AHEAD = 2048, SHARED = 1 << 21 };
+enum { LANES = 16, VECTORS = 4, COLUMNS = LANES * VECTORS, ROWS = 6, OFFSET = 128, STEPS = 127, LINE = 64, AHEAD = 2048, SHARED = 1 << 21 };
 
 /* The first of so many lanes. */
 INLINE __mmask16 lanes(int64_t count) { return count >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << count) - 1); }
@@ -40,14 +40,18 @@ EXPORT void pack(const int8_t *weight, int64_t f, int64_t d, int8_t *packed) {
     int64_t blocks = (f + COLUMNS - 1) / COLUMNS, fours = (d + 3) / 4;
     int32_t *sums = (int32_t *)(packed + blocks * COLUMNS * fours * 4);
     memset(packed, 0, (size_t)packed_size(f, d));
-    for (int64_t column = 0; column < f; column++) {
-        int8_t *block = packed + (column / COLUMNS * fours * COLUMNS + column % COLUMNS) * 4;
-        const int8_t *row = weight + column * d;
-        int32_t sum = 0;
-        for (int64_t k = 0; k < d; k++) sum += row[k];
-        for (int64_t k = 0; k < d; k += 4, block += COLUMNS * 4) memcpy(block, row + k, (size_t)(d - k < 4 ? d - k : 4));
-        sums[column] = -OFFSET * sum;
-    }
+    for (int64_t first = 0; first < f; first += COLUMNS)
+        for (int64_t start = 0; start < d; start += LINE) /* a line of every column at a time: the cache holds these */
+            for (int64_t column = first; column < f && column < first + COLUMNS; column++) {
+                int8_t *block = packed + ((column / COLUMNS * fours + start / 4) * COLUMNS + column % COLUMNS) * 4;
+                const int8_t *row = weight + column * d + start;
+                int64_t count = d - start < LINE ? d - start : LINE;
+                int32_t sum = 0;
+                for (int64_t k = 0; k < count; k++) sum += row[k];
+                sums[column] -= OFFSET * sum;
+                for (int64_t k = 0; k < count; k += 4, block += COLUMNS * 4)
+                    memcpy(block, row + k, (size_t)(count - k < 4 ? count - k : 4));
+            }
 }
 
 /* A row in 127 steps up and down, OFFSET more; gives back what a step is worth. */

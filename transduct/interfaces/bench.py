@@ -99,16 +99,19 @@ def _running(sides: Sequence[Side]) -> Iterator[list[Callable[[], tuple[float, f
 
 
 def _turn(pipe: Connection, side: Side) -> tuple[float, float]:
-    pipe.send("go")
-    speed, memory = _answer(pipe, side)
+    speed, memory = _answer(pipe, side, "go")
     return speed, memory
 
 
-def _answer(pipe: Connection, side: Side) -> Any:
+def _answer(pipe: Connection, side: Side, said: str | None = None) -> Any:
     try:
+        if said is not None:
+            pipe.send(said)
         answer = pipe.recv()
-    except EOFError as error:
-        raise TransductError(f"{side.label}: ended without an answer; what it said stands above") from error
+    except (EOFError, ConnectionError) as error:
+        raise TransductError(
+            f"{side.label}: ended without an answer; what it said stands above, or memory ran out: give --sentences less"
+        ) from error
     if isinstance(answer, TransductError):
         raise answer
     return answer

@@ -110,7 +110,7 @@ def _answer(pipe: Connection, side: Side, said: str | None = None) -> Any:
         answer = pipe.recv()
     except (EOFError, ConnectionError) as error:
         raise TransductError(
-            f"{side.label}: ended without an answer; what it said stands above, or memory ran out: give --sentences less"
+            f"{side.label}: ended without an answer; see what it said, or whether memory ran out (fewer --sentences)"
         ) from error
     if isinstance(answer, TransductError):
         raise answer

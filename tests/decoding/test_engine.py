@@ -1,10 +1,22 @@
 """Many sequences go in, their hypotheses come out in the same order, whatever the batches between."""
 
+import threading
+
 import pytest
 import torch
 
 from tests.helpers import BEGIN, END, SIZE, tiny
-from transduct.decoding.engine import DecodingConfig, encode, flat, generate, in_batches, score
+from transduct.decoding.engine import (
+    ON_CPU,
+    ON_GPU,
+    DecodingConfig,
+    encode,
+    flat,
+    generate,
+    in_batches,
+    score,
+    side_by_side,
+)
 
 SOURCES = [[5, 6, END], [7, END], [END], [3, 4, 5, 6, 7, END], [8, 9, END]]
 
@@ -58,6 +70,44 @@ def test_a_score_is_the_sum_over_the_target_and_its_end(model, budget):
         assert value == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize("config", [DecodingConfig(beam=3), DecodingConfig(beam=2, temperature=1.0, seed=4)])
+def test_workers_change_nothing(model, config):
+    sources, limits = SOURCES * 6, [8, 3, 8, 8, 5] * 6
+
+    def found(workers, budget):
+        settings = DecodingConfig(**{**vars(config), "batch_tokens": budget, "workers": workers})
+        hypotheses = generate(model, sources, limits, settings, BEGIN, END, [0, BEGIN])
+        return [[h.tokens for h in each] for each in hypotheses]
+
+    assert found(1, 0) == found(3, 0) == found(2, 6)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_work_is_done_side_by_side_and_given_back_in_order(workers):
+    threads, seen = torch.get_num_threads(), set()
+
+    def work(item):
+        seen.add((threading.get_ident(), torch.get_num_threads()))
+        return 2 * item
+
+    assert list(side_by_side(work, range(20), workers)) == [2 * item for item in range(20)]
+    alone = (threading.get_ident(), threads) in seen
+    assert alone == (workers == 1)
+    assert workers == 1 or {count for _, count in seen} == {1}
+    assert torch.get_num_threads() == threads
+
+
+def test_an_error_of_a_worker_is_the_callers():
+    with pytest.raises(ZeroDivisionError):
+        list(side_by_side(lambda item: 1 // item, [1, 0, 2], 2))
+
+
+def test_what_suits_the_device_is_decoded_together():
+    assert DecodingConfig().budget(torch.device("cpu")) == ON_CPU
+    assert DecodingConfig().budget(torch.device("cuda")) == ON_GPU
+    assert DecodingConfig(batch_tokens=7).budget(torch.device("cpu")) == 7
+
+
 def test_nothing_gives_nothing(model):
     assert generate(model, [], [], DecodingConfig(), BEGIN, END) == []
     assert score(model, [], [], BEGIN, END, 5) == []
@@ -74,7 +124,8 @@ def test_sequences_are_laid_end_to_end():
 @pytest.mark.parametrize(
     "changes, message",
     [
-        *(({name: 0}, f"{name} is 0, must be at least 1") for name in ("beam", "batch_tokens", "validation_beam")),
+        *(({name: 0}, f"{name} is 0, must be at least 1") for name in ("beam", "validation_beam")),
+        *(({name: -1}, f"{name} is -1, must be at least 0") for name in ("batch_tokens", "workers")),
         *(
             (changes, r"temperature and top_k must not be negative, top_p must be in \(0, 1\]")
             for changes in ({"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.1})

@@ -25,7 +25,7 @@ from transduct.interfaces import cli
 from transduct.tasks import base
 from transduct.training import checkpoint
 
-COMMANDS = ["demo", "train", "translate", "predict", "evaluate", "convert", "score"]
+COMMANDS = ["demo", "train", "translate", "predict", "evaluate", "convert", "bench", "score"]
 TINY = ["training.steps=2", "model.d_model=16", "model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1"]
 SOME = b"a b c\nd e f\ng\nh i\nj\n"
 STRANGE = ["", "   ", "\t", "a" * 300, "a\0b", "a\rb", "\u2028", "x\u0085y", "\u1100\u1161", "🙂", "</s>", "a b c"]
@@ -326,7 +326,10 @@ def test_convert_writes_for_another_tool(program, trained_run, tmp_path):
     assert_refused(done, "unknown 'tensorflow'; known are: ctranslate2")
     done = program("convert", trained_run, tmp_path / "x", "--precision", "int3")
     assert_refused(done, "unknown 'int3'; known are: int8")
-    assert_refused(program("convert", trained_run, tmp_path / "x"), "give --format or --precision, one of them")
+    assert_refused(
+        program("convert", trained_run, tmp_path / "x"),
+        "give --format, for another tool, or --precision and --shortlist",
+    )
     done = program("convert", tmp_path / "none", tmp_path / "x", "--precision", "int8")
     assert_refused(done, "no config.json here")
 
@@ -336,6 +339,26 @@ def test_convert_makes_a_model_smaller(program, trained_run, tmp_path):
     assert done.lines == [str(tmp_path / "int8")]
     translated = program("predict", tmp_path / "int8", "a b c", "d")
     assert translated.lines == transduct.load(tmp_path / "int8").predict(["a b c", "d"])
+
+
+def test_convert_learns_a_shortlist(program, trained_run, tmp_path):
+    text = tmp_path / "text"
+    text.write_text("a b c\nd e\n")
+    program("convert", trained_run, tmp_path / "short", "--precision", "int8", "--shortlist", text)
+    assert (tmp_path / "short" / "shortlist.safetensors").exists()
+    assert json.loads((tmp_path / "short" / "config.json").read_text())["quantised"] == "int8"
+    narrow = program("translate", tmp_path / "short", text, "--shortlist")
+    assert narrow.lines == program("translate", tmp_path / "short", text).lines  # it was learnt from just this text
+    program("convert", trained_run, tmp_path / "copy", "--shortlist", text)
+    assert "quantised" not in json.loads((tmp_path / "copy" / "config.json").read_text())
+    done = program("translate", trained_run, text, "--shortlist")
+    assert_refused(done, "this model has no shortlist; make one: transduct convert MODEL OUT --shortlist TEXT")
+    done = program("convert", trained_run, tmp_path / "copy", "--shortlist", text)
+    assert_refused(done, "copy: exists already; choose another name")
+    text.write_text("\n \n")
+    done = program("convert", trained_run, tmp_path / "none", "--shortlist", text)
+    assert_refused(done, "text: holds no words to align; give text like that to be translated")
+    assert not (tmp_path / "none").exists()
 
 
 def test_evaluate_prints_scores_signatures_and_intervals(program, trained_run, tmp_path):

@@ -4,14 +4,16 @@ import random
 
 import pytest
 import torch
+from safetensors.torch import load as load_tensors
 
 from tests.helpers import randomise, tiny
 from transduct.data.samples import generate
 from transduct.data.text import Replacement
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.engine import DecodingConfig, flat
+from transduct.decoding.shortlist import Shortlist
 from transduct.errors import TransductError
-from transduct.tasks.translator import Attention, Translation, Translator, _joined
+from transduct.tasks.translator import SHORTLIST, Attention, Translation, Translator, _joined
 
 TEXTS = [source for source, _ in generate("reverse", 12)]
 STRANGE = {
@@ -163,6 +165,35 @@ def test_options_that_do_not_exist_are_refused(translator, options, message):
     with pytest.raises(TransductError) as caught:
         translator.translate(["a"], **options)
     assert message in str(caught.value)
+
+
+def test_tokens_are_aligned_with_where_the_model_looks(translator):
+    texts = ["a b", "", "c d e"]
+    sources, targets = translator.align(texts)
+    greedy = translator.translate(texts, beam=1)
+    assert targets.tolist() == [token for found in greedy for token in found.tokens]
+    place = 0
+    for text, found in zip(texts, greedy, strict=True):
+        if not text:
+            continue
+        rows = translator.attention(text, found.text)
+        name = max(n for n in rows.weights if n.endswith("cross"))
+        ids = [*translator.source_tokenizer.encode([text])[0], Tokenizer.END]
+        if translator.target_tokenizer.encode([found.text])[0] == found.tokens:
+            looked_at = rows[name].mean(0).argmax(-1)[: len(found.tokens)]
+            assert sources[place : place + len(found.tokens)].tolist() == [ids[i] for i in looked_at]
+        place += len(found.tokens)
+
+
+def test_a_shortlist_and_a_constraint_do_not_go_together(tmp_path):
+    translator, text = make(), tmp_path / "text"
+    text.write_text("a b c")
+    translator.shortlist = Shortlist(**load_tensors(translator.shortlist_of(text)[SHORTLIST]))
+    assert translator.translate(["a b c"], shortlist=True, beam=1)[0].tokens
+    with pytest.raises(TransductError, match="a shortlist may lack what a constraint needs; leave one of them out"):
+        translator.translate(["a"], shortlist=True, constraint="tree")
+    with pytest.raises(TransductError, match="this model has no shortlist; make one: transduct convert"):
+        make().translate(["a"], shortlist=True)
 
 
 # texts longer than the model

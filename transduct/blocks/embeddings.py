@@ -1,7 +1,8 @@
 """Tokens and positions to vectors."""
 
 import math
-from typing import Literal, Protocol
+from copy import copy
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -211,6 +212,10 @@ class Rows(Protocol):
         """(N, D) -> (N, V)."""
         ...
 
+    def select(self, tokens: Tensor) -> Any:
+        """The table of these tokens alone: (K, D)."""
+        ...
+
 
 Table = Tensor | Rows
 
@@ -228,6 +233,16 @@ def project(hidden: Tensor, table: Table) -> Tensor:
 def numbers_of(table: Table) -> Tensor:
     """A table as plain numbers, (V, D), whatever it is kept as."""
     return table if isinstance(table, Tensor) else table.numbers
+
+
+def narrowed(model: Any, tokens: Tensor) -> Any:
+    """A model that scores only some tokens (K,) of its vocabulary; it shares everything but its output table."""
+    other = copy(model)
+    other._modules, other._parameters = dict(model._modules), dict(model._parameters)
+    del other.output_table
+    table: Table = model.output_table
+    other.output_table = table.index_select(0, tokens) if isinstance(table, Tensor) else table.select(tokens)
+    return other
 
 
 def embedding_table(size: int, d_model: int) -> nn.Parameter:

@@ -55,6 +55,10 @@ class PackedTable(nn.Module):
             self.packed = pack(self.numbers)
         return packed_linear(hidden, self.packed)
 
+    def select(self, tokens: Tensor) -> "PackedTable":
+        """The table of these tokens alone."""
+        return PackedTable(self.rows(tokens))
+
 
 def exchange(model: nn.Module, layer: Callable[[nn.Linear], nn.Module], table: Callable[[Tensor], Rows]) -> None:
     """Put others in the place of every linear layer of a model and of its tables of embeddings, for a model in use.

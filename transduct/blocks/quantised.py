@@ -57,6 +57,15 @@ class QuantisedTable(QuantisedLinear):
         """(N,) -> (N, D)."""
         return self.weight.index_select(0, tokens) * self.steps.index_select(0, tokens)[:, None]
 
+    def select(self, tokens: Tensor) -> "QuantisedTable":
+        """The table of these tokens alone."""
+        chosen = QuantisedTable(self.weight[:0].float())
+        chosen.weight = nn.Parameter(self.weight.index_select(0, tokens), False)
+        chosen.steps = nn.Parameter(self.steps.index_select(0, tokens), False)
+        if self.packed is not None:
+            chosen.pack()
+        return chosen
+
 
 class FusedDecoderLayer(nn.Module):
     """A decoder layer whose `step` is a single call, for the step of one sentence is nothing but calls."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import Beam, Filter, Forbid, Hypothesis, search
+from transduct.decoding.shortlist import Narrowed
 from transduct.functional.segments import Segments
 
 Item = TypeVar("Item")
@@ -27,6 +28,8 @@ class DecodingConfig:
         length_penalty: alpha of Wu et al. 2016.
         batch_tokens: the most source tokens decoded together; 0 for what suits the device.
         workers: how many batches are decoded side by side on a CPU; 0 for one on each of its cores.
+        shortlist: score only tokens that the source makes likely, where the model brings such a list; scores are then
+            log-probabilities among those.
         temperature: above zero, tokens are drawn instead of searched for.
         top_k, top_p: what sampling draws from; 0 and 1 for everything.
         seed: of the draws.
@@ -38,6 +41,7 @@ class DecodingConfig:
     length_penalty: float = 1.0
     batch_tokens: int = 0
     workers: int = 0
+    shortlist: bool = False
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -82,6 +86,7 @@ def generate(
     end: int,
     forbidden: Sequence[int] = (),
     constrain: Callable[[Sequence[int]], Filter] | None = None,
+    narrow: Callable[[Sequence[Sequence[int]]], tuple[Any, Tensor]] | None = None,
 ) -> list[list[Hypothesis]]:
     """Hypotheses of each source, the best first; a source's are the same alone and in any batch.
 
@@ -92,6 +97,7 @@ def generate(
         begin, end: the tokens that stand before and after every output; begin may be one for each source.
         forbidden: tokens no output may hold.
         constrain: for the numbers of some sources a filter over their rows, `config.beam` each.
+        narrow: for some sources a model that scores only some tokens, and these, in order, those above among them.
     """
     device = next(model.parameters()).device
     workers = (config.workers or torch.get_num_threads()) if device.type == "cpu" else 1
@@ -101,17 +107,21 @@ def generate(
 
     @torch.inference_mode()
     def decode(batch: list[int]) -> list[list[Hypothesis]]:
-        bounds = [limits[i] for i in batch]
-        first = begin if isinstance(begin, int) else [begin[i] for i in batch]
+        bounds, given = [limits[i] for i in batch], [sources[i] for i in batch]
+        first = [begin] * len(batch) if isinstance(begin, int) else [begin[i] for i in batch]
+        memory, segments = encode(model, given, device)
+        narrowed = None if narrow is None else Narrowed(*narrow(given))
+        number = (lambda token: token) if narrowed is None else narrowed.number
+        first, last = [number(token) for token in first], number(end)
         strategy: Beam | Sampling
         if config.temperature > 0.0:
             draws = (config.seed, config.temperature, config.top_k, config.top_p)
-            strategy = Sampling(config.beam, bounds, first, end, [sources[i] for i in batch], *draws, device)
+            strategy = Sampling(config.beam, bounds, first, last, given, *draws, device)
         else:
-            strategy = Beam(config.beam, bounds, first, end, config.length_penalty, device)
-        memory, segments = encode(model, [sources[i] for i in batch], device)
-        filters = [Forbid(forbidden), *([constrain(batch)] if constrain else [])]
-        return search(model, memory, segments, strategy, filters)
+            strategy = Beam(config.beam, bounds, first, last, config.length_penalty, device)
+        filters = [Forbid([number(token) for token in forbidden]), *([constrain(batch)] if constrain else [])]
+        found = search(narrowed or model, memory, segments, strategy, filters)
+        return found if narrowed is None else [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
 
     results: list[list[Hypothesis]] = [[] for _ in sources]
     batches = list(in_batches(lengths, budget))

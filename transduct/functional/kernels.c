@@ -62,7 +62,7 @@ INLINE float quantise(const float *x, int64_t d, uint8_t *out) {
     __mmask16 rest = lanes(d - k);
     largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_maskz_loadu_ps(rest, x + k)));
     float most = _mm512_reduce_max_ps(largest);
-    __m512 scale = _mm512_set1_ps((float)STEPS / most);
+    __m512 scale = _mm512_set1_ps(1.0f / most * (float)STEPS); /* rounded as PyTorch rounds 127 / most */
     __m512i offset = _mm512_set1_epi32(OFFSET);
     for (k = 0; k < d; k += LANES) {
         __mmask16 held = lanes(d - k);

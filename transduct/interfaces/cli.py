@@ -176,6 +176,7 @@ def translate(
     length_penalty: Annotated[float | None, typer.Option(help="Above 0 favours longer output.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Source tokens decoded together.")] = None,
     workers: Annotated[int | None, typer.Option(help="Batches decoded side by side; one a core.")] = None,
+    shortlist: Annotated[bool, typer.Option("--shortlist", help="Score only what the source makes likely.")] = False,
     temperature: Annotated[float | None, typer.Option(help="Above 0 samples instead of searching.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest tokens of mass p.")] = None,
@@ -196,6 +197,8 @@ def translate(
         "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed,
     }  # fmt: skip
     options = {name: value for name, value in named.items() if value is not None}
+    if shortlist:
+        options["shortlist"] = True
     if n_best > 1 and beam is None:
         options["beam"] = n_best
     if file is not None and not file.is_file():
@@ -351,25 +354,34 @@ def convert(
     out: Annotated[Path, typer.Argument(help="A new directory.")],
     to: Annotated[str | None, typer.Option("--format", help="ctranslate2; a model of ours if not given.")] = None,
     precision: Annotated[str | None, typer.Option(help="int8, of a model of ours.")] = None,
+    shortlist: Annotated[
+        Path | None, typer.Option(help="Text like that to be translated, for a shortlist of a model of ours.")
+    ] = None,
 ) -> None:
     r"""Write a model for another tool, or a smaller and faster one.
 
     \b
     Examples:
     transduct convert runs/de-en de-en.int8 --precision int8
+    transduct convert runs/de-en de-en.fast --precision int8 --shortlist train.de
     transduct convert runs/de-en de-en.ct2 --format ctranslate2
     """
     from transduct.errors import TransductError
     from transduct.interop import ctranslate2, int8
-    from transduct.tasks.base import model_directory
+    from transduct.tasks.base import copy_model, load, model_directory
+    from transduct.training.checkpoint import write_file
 
     formats, precisions = {"ctranslate2": ctranslate2.convert}, {"int8": int8.convert}
     for name, known in ((to, formats), (precision, precisions)):
         if name is not None and name not in known:
             raise TransductError(f"unknown '{name}'; known are: {', '.join(known)}")
-    if (to is None) == (precision is None):
-        raise TransductError("nothing to convert to; give --format or --precision, one of them")
-    (formats[to] if to else precisions[str(precision)])(model_directory(model), out)
+    if (to is None) == (precision is None and shortlist is None):
+        raise TransductError("give --format, for another tool, or --precision and --shortlist, for a model of ours")
+    beside = {} if shortlist is None else load(model, verb="shortlist_of").shortlist_of(shortlist)
+    write = formats[to] if to else precisions[precision] if precision else copy_model
+    write(model_directory(model), out)
+    for name, content in beside.items():
+        write_file(out / name, content)
     print(out)
 
 

@@ -270,6 +270,17 @@ def model_directory(path: str | Path) -> Path:
     return directory
 
 
+def copy_model(directory: Path, out: Path) -> None:
+    """Copy a model directory.
+
+    Raises:
+        TransductError: `out` exists or cannot be written.
+    """
+    if out.exists():
+        raise TransductError(f"{out}: exists already; choose another name")
+    write_directory(out, {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()})
+
+
 def _recipe_of(model: str | Path) -> Recipe | None:
     """The recipe of the run that a run or model directory belongs to, if it is still there."""
     for directory in (Path(model), Path(model).parent):

@@ -16,8 +16,7 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.models.transformer import SIZES, Config, Transformer
 from transduct.tasks.base import load
 from transduct.tasks.model import write_model
-from transduct.tasks.text import TOKENIZER
-from transduct.tasks.translation import make_batch
+from transduct.tasks.text import TOKENIZER, make_batch
 from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
 from transduct.training.machine import pick_device, prepare_machine, seed_generators

@@ -1,7 +1,12 @@
-"""What tasks over text share: the run's tokenizer and what BERT reads."""
+"""What tasks over text share: the run's tokenizer, batches of pairs, and what BERT reads.
+
+Let N and M be the source and target tokens of a batch.
+"""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +31,44 @@ def run_tokenizer(path: Path, held: Path | None, train: Callable[[], Tokenizer],
             f"{path.name}: {tokenizer.size:,} tokens, {f'taken from {held.parent}' if held else 'trained'} and saved"
         )
     return Tokenizer.load(path)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Source tokens (N,) with their end; target tokens (M,) after the begin token, and the same before the end."""
+
+    source: Tensor
+    source_segments: Segments
+    inputs: Tensor
+    outputs: Tensor
+    target_segments: Segments
+
+    @property
+    def tokens(self) -> int:
+        """Target tokens, their ends included."""
+        return self.target_segments.total
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The loss is an average over target tokens."""
+        return {"tokens": float(self.target_segments.total)}
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on a device."""
+        if device == self.source.device:
+            return self
+        source, inputs, outputs = (x.to(device, non_blocking=True) for x in (self.source, self.inputs, self.outputs))
+        return Batch(source, self.source_segments.to(device), inputs, outputs, self.target_segments.to(device))
+
+
+def make_batch(sources: Sequence[Any], targets: Sequence[Any]) -> Batch:
+    """Lists of ids, without special tokens, as a batch."""
+    begin, end = [Tokenizer.BEGIN], [Tokenizer.END]
+    source = torch.from_numpy(np.concatenate([part for ids in sources for part in (ids, end)]).astype(np.int64))
+    inputs = torch.from_numpy(np.concatenate([part for ids in targets for part in (begin, ids)]).astype(np.int64))
+    outputs = torch.from_numpy(np.concatenate([part for ids in targets for part in (ids, end)]).astype(np.int64))
+    source_segments = Segments.of([len(ids) + 1 for ids in sources])
+    return Batch(source, source_segments, inputs, outputs, Segments.of([len(ids) + 1 for ids in targets]))
 
 
 def encoder_input(

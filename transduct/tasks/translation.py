@@ -33,10 +33,9 @@ from transduct.decoding.engine import DecodingConfig
 from transduct.errors import TransductError
 from transduct.evaluation.text import corpus_scores
 from transduct.functional.losses import projected_cross_entropy
-from transduct.functional.segments import Segments
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import ModelSection, card, files_said, write_model
-from transduct.tasks.text import TOKENIZER, run_tokenizer
+from transduct.tasks.text import TOKENIZER, Batch, make_batch, run_tokenizer
 from transduct.tasks.translator import FAMILIES, TOKENIZERS, Translator
 from transduct.training.trainer import Terms, TrainingConfig
 
@@ -53,34 +52,6 @@ DERIVED = {  # of the model, and what says it
     "max_length": "data.max_length",
 }
 VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Source tokens (N,) with their end; target tokens (M,) after the begin token, and the same before the end."""
-
-    source: Tensor
-    source_segments: Segments
-    inputs: Tensor
-    outputs: Tensor
-    target_segments: Segments
-
-    @property
-    def tokens(self) -> int:
-        """Target tokens, their ends included."""
-        return self.target_segments.total
-
-    @property
-    def counts(self) -> dict[str, float]:
-        """The loss is an average over target tokens."""
-        return {"tokens": float(self.target_segments.total)}
-
-    def to(self, device: torch.device) -> "Batch":
-        """The batch on a device."""
-        if device == self.source.device:
-            return self
-        source, inputs, outputs = (x.to(device, non_blocking=True) for x in (self.source, self.inputs, self.outputs))
-        return Batch(source, self.source_segments.to(device), inputs, outputs, self.target_segments.to(device))
 
 
 @dataclass(frozen=True)
@@ -109,16 +80,6 @@ class MakeBatch:
             pieces = self.tokenizers[side].resegment(row.tolist(), self.dropout, generator)
             drawn.append(pieces if len(pieces) < self.max_length else row)
         return drawn
-
-
-def make_batch(sources: Sequence[Any], targets: Sequence[Any]) -> Batch:
-    """Lists of ids, without special tokens, as a batch."""
-    begin, end = [Tokenizer.BEGIN], [Tokenizer.END]
-    source = torch.from_numpy(np.concatenate([part for ids in sources for part in (ids, end)]).astype(np.int64))
-    inputs = torch.from_numpy(np.concatenate([part for ids in targets for part in (begin, ids)]).astype(np.int64))
-    outputs = torch.from_numpy(np.concatenate([part for ids in targets for part in (ids, end)]).astype(np.int64))
-    source_segments = Segments.of([len(ids) + 1 for ids in sources])
-    return Batch(source, source_segments, inputs, outputs, Segments.of([len(ids) + 1 for ids in targets]))
 
 
 class TranslationTask:

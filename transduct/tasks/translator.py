@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transduct.blocks.embeddings import narrowed
 from transduct.blocks.quantised import quantise
 from transduct.config import record
-from transduct.data.text import Replacement, changes_of
+from transduct.data.text import Replacement, changes_of, read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
+from transduct.decoding.shortlist import Shortlist
 from transduct.decoding.trees import WellFormedTrees
 from transduct.errors import TransductError
 from transduct.evaluation.text import corpus_scores, paired_test
@@ -30,6 +32,7 @@ FAMILIES = {
     "rnn": Family(rnn.Config, rnn.SIZES, rnn.RNN),
 }
 log = logging.getLogger("transduct")
+SHORTLIST, ALIGNED, COMMON = "shortlist.safetensors", 50, 100  # the most tokens to a source token, and to all
 TOKENIZERS = {True: (TOKENIZER,), False: ("tokenizer.source.json", "tokenizer.target.json")}
 METRICS = ("bleu", "chrf", "ter", "exact_match")
 SENTENCE_ENDS = (".", "!", "?", "。", "！", "？", ";", ":")
@@ -110,6 +113,7 @@ class Translator:
         self.model, self.decoding, self.change = model.eval(), decoding, changes_of("source", changes)
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.longest = model.config.max_length - 1  # tokens beside the end of the sentence
+        self.shortlist: Shortlist | None = None
 
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Translator":
@@ -131,7 +135,10 @@ class Translator:
         check_sizes(directory, (tokenizers[0].size, tokenizers[-1].size), sizes)
         read_weights(model, directory, device, precision)
         metrics, tokenize = config.get("metrics", METRICS), config.get("bleu_tokenize", "13a")
-        return cls(model, tokenizers[0], tokenizers[-1], decoding, changes, metrics, tokenize)
+        translator = cls(model, tokenizers[0], tokenizers[-1], decoding, changes, metrics, tokenize)
+        if (directory / SHORTLIST).exists():
+            translator.shortlist = Shortlist(**files.read_tensors(directory / SHORTLIST))
+        return translator
 
     def translate(self, texts: Sequence[str], n_best: int = 1, **options: Any) -> list[Translation]:
         """Translate each text; an empty or blank one gives an empty translation.
@@ -147,6 +154,10 @@ class Translator:
         decoding = record(DecodingConfig, {**vars(self.decoding), **options}, "decoding", "translate")
         if n_best > decoding.beam:
             raise TransductError(f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}")
+        if decoding.shortlist and self.shortlist is None:
+            raise TransductError("this model has no shortlist; make one: transduct convert MODEL OUT --shortlist TEXT")
+        if decoding.shortlist and decoding.constraint != "none":
+            raise TransductError("a shortlist may lack what a constraint needs; leave one of them out")
         pieces: list[list[int]] = []
         spans, sizes = [], []
         for text, ids in zip(texts, self._encode(texts), strict=True):
@@ -238,6 +249,46 @@ class Translator:
         """The best translation of each text; options as for `translate`."""
         return [translation.text for translation in self.translate(inputs, **options)]
 
+    @torch.inference_mode()
+    def align(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """The target tokens of the greedy translations of texts, and the source token that each is aligned with: where
+        the last cross-attention looks most while the token is chosen, in the mean over its heads."""
+        sources = [[*ids[: self.longest], Tokenizer.END] for ids in self._encode(texts) if ids]
+        greedy = replace(self.decoding, beam=1, shortlist=False, constraint="none")
+        targets = [found[0].tokens for found in self._generate([source[:-1] for source in sources], [], greedy)]
+        device, pairs = next(self.model.parameters()).device, []
+        lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
+        for numbers in engine.in_batches(lengths, engine.ON_CPU):
+            memory, segments = engine.encode(self.model, [sources[i] for i in numbers], device)
+            inputs, of_targets = engine.flat([[Tokenizer.BEGIN, *targets[i]] for i in numbers], device)
+            weights: list[Tensor] = []
+            self.model.decode(inputs, of_targets, memory, segments, weights)
+            looked_at = weights[-1].mean(1).argmax(-1)  # (B, T)
+            for i, places in zip(numbers, looked_at.tolist(), strict=True):
+                pairs += [(sources[i][place], token) for place, token in zip(places, targets[i])]
+        source, target = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).unbind(1)
+        return source, target
+
+    def shortlist_of(self, text: Path) -> dict[str, bytes]:
+        """The file, by name, that makes a shortlist of how the model translates a text, line by line, part of a model
+        directory.
+
+        Raises:
+            TransductError: the text cannot be read or holds no words.
+        """
+        aligned = self.align(list(read_lines(text)))
+        if not len(aligned[0]):
+            raise TransductError(f"{text}: holds no words to align; give text like that to be translated")
+        always = (Tokenizer.UNKNOWN, Tokenizer.BEGIN, Tokenizer.END)
+        made = Shortlist.of(*aligned, self.source_tokenizer.size, always, ALIGNED, COMMON)
+        return {SHORTLIST: files.pack(vars(made))}
+
+    def _narrow(self, sources: Sequence[Sequence[int]]) -> tuple[Any, Tensor]:
+        """The model for the shortlist of some sources, and the shortlist."""
+        assert self.shortlist is not None
+        tokens = self.shortlist.candidates(sources).to(next(self.model.parameters()).device)
+        return narrowed(self.model, tokens), tokens
+
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         return self.source_tokenizer.encode([self.change(text) for text in texts])
 
@@ -271,7 +322,8 @@ class Translator:
                 bounds = [(words[i], limits[i]) for i in numbers for _ in range(decoding.beam)]
                 return WellFormedTrees(vocabulary, end, bounds)
 
-        found = engine.generate(self.model, sources, limits, decoding, begin, end, forbidden, constrain)
+        narrow = self._narrow if decoding.shortlist else None
+        found = engine.generate(self.model, sources, limits, decoding, begin, end, forbidden, constrain, narrow)
         texts = iter(self.target_tokenizer.decode([h.tokens for hypotheses in found for h in hypotheses]))
         return [[Translation(next(texts).strip(), h.score, h.tokens) for h in hypotheses] for hypotheses in found]
 

@@ -1,0 +1,80 @@
+"""A shortlist holds what it was told, and a model that knows only its tokens says what the whole model would."""
+
+import pytest
+import torch
+
+from tests.helpers import BEGIN, END, tiny
+from transduct.blocks.embeddings import narrowed
+from transduct.blocks.packed import pack_layers
+from transduct.blocks.quantised import pack_quantised, quantise
+from transduct.decoding import engine
+from transduct.decoding.engine import DecodingConfig
+from transduct.decoding.shortlist import Narrowed, Shortlist
+
+SOURCES = [[3, 4, 5, END], [7, END], [8, 3, 9, 9, 4, END]]
+
+
+def shortlist():
+    source = torch.tensor([3, 3, 3, 3, 5, 5, 5, 4])
+    target = torch.tensor([8, 9, 9, 7, 6, 6, 7, 9])
+    return Shortlist.of(source, target, 10, always=[0, BEGIN, END], most=2, common=1)
+
+
+def test_it_holds_the_most_frequent_of_each_token_and_of_all():
+    made = shortlist()
+    assert made.offsets.tolist() == [0, 0, 0, 0, 2, 3, 5, 5, 5, 5, 5]
+    assert made.tokens.tolist() == [9, 7, 9, 6, 7]
+    assert made.common.tolist() == [0, 1, 2, 9]
+
+
+def test_candidates_are_those_of_all_sources_in_order():
+    made = shortlist()
+    assert made.candidates([[5], [3, 4]]).tolist() == [0, 1, 2, 6, 7, 9]
+    assert made.candidates([[6], []]).tolist() == [0, 1, 2, 9]
+
+
+def test_nothing_aligned_leaves_what_is_always_there():
+    nothing = torch.zeros(0, dtype=torch.int64)
+    made = Shortlist.of(nothing, nothing, 4, always=[2, 1], most=5, common=3)
+    assert made.candidates([[3]]).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kept", ["numbers", "packed", "integers"])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_all_tokens_on_the_list_change_nothing(kept, beam):
+    model = tiny()
+    if kept == "integers":
+        quantise(model)
+    if kept != "numbers":
+        pack_layers(model)
+        pack_quantised(model)
+    everything = torch.arange(model.config.target_size)
+    config, limits = DecodingConfig(beam=beam), [8] * 3
+    expected = engine.generate(model, SOURCES, limits, config, BEGIN, END, [0])
+    seen = []
+
+    def narrow(sources):
+        seen.append(list(sources))
+        return narrowed(model, everything), everything
+
+    found = engine.generate(model, SOURCES, limits, config, BEGIN, END, [0], None, narrow)
+    for one, two in zip(found, expected, strict=True):
+        assert [h.tokens for h in one] == [h.tokens for h in two]
+        assert [h.score for h in one] == pytest.approx([h.score for h in two], abs=1e-4)
+    assert sorted(source for batch in seen for source in batch) == sorted(SOURCES)
+
+
+@torch.inference_mode()
+def test_only_the_tokens_of_the_list_are_scored_and_written():
+    model, tokens = tiny(), torch.tensor([0, BEGIN, END, 5, 8])
+
+    def narrow(sources):
+        return narrowed(model, tokens), tokens
+
+    found = engine.generate(model, SOURCES, [8] * 3, DecodingConfig(beam=2), BEGIN, END, [0, BEGIN], None, narrow)
+    assert {token for hypotheses in found for h in hypotheses for token in h.tokens} <= {5, 8}
+    whole, _ = model.step(torch.tensor([8]), model.start(*engine.encode(model, SOURCES[:1], torch.device("cpu")), 1))
+    few = Narrowed(narrowed(model, tokens), tokens)
+    state = few.start(*engine.encode(model, SOURCES[:1], torch.device("cpu")), 1)
+    part, _ = few.step(torch.tensor([few.number(8)]), state)
+    torch.testing.assert_close(part, whole[:, tokens])

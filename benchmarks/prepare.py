@@ -11,6 +11,7 @@ import json
 import platform
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,6 +39,15 @@ class Watch(threading.Thread):
             self.peak = max(self.peak, anonymous_bytes())
 
 
+def numbered_pairs(sides: Sequence[Iterable[str]], pairs: int, folder: Path) -> DataConfig:
+    """Files of so many pairs: the sentences again and again, a number added to each so that none is a duplicate."""
+    names = [str(folder / name) for name in ("source", "target")]
+    for side, name in zip(sides, names, strict=True):
+        with Path(name).open("w", encoding="utf-8") as file:
+            file.writelines(f"{text} {i}\n" for i, text in enumerate(islice(cycle(side), pairs)))
+    return DataConfig(train=[TextSource(source=names[0], target=names[1])])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", type=Path, required=True)
@@ -47,12 +57,8 @@ def main() -> None:
     lines = [list(read_lines(path)) for path in (arguments.source, arguments.target)]
     tokenizer = Tokenizer.train((text for side in lines for text in side), "bpe", 8000)
     with TemporaryDirectory() as folder:
-        for side, name in zip(lines, ("source", "target"), strict=True):
-            with (Path(folder) / name).open("w", encoding="utf-8") as file:
-                file.writelines(f"{text} {i}\n" for i, text in enumerate(islice(cycle(side), arguments.pairs)))
+        data = numbered_pairs(lines, arguments.pairs, Path(folder))
         del lines
-        names = [str(Path(folder) / name) for name in ("source", "target")]
-        data = DataConfig(train=[TextSource(source=names[0], target=names[1])])
         before, watch, started = anonymous_bytes(), Watch(), time.perf_counter()
         watch.start()
         corpus = prepare(data, tokenizer, tokenizer, Path(folder) / "corpus", print)

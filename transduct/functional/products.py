@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 FEWEST = 64  # rows that are worth the time it takes to lay a matrix out
@@ -40,6 +41,7 @@ class _Linear(torch.autograd.Function):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         (x, weight), (grad,) = ctx.saved_tensors, grads
         wanted = ctx.needs_input_grad
@@ -52,7 +54,9 @@ class _Linear(torch.autograd.Function):
 
 def pack(weight: Tensor) -> Tensor:
     """A matrix (F, D) laid out as the matrix library wants it, for `packed_linear`; it is of no other use."""
-    return torch.ops.mkldnn._reorder_linear_weight(weight, None) if _onednn() else weight
+    if not _onednn() or (weight.dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+        return weight
+    return torch.ops.mkldnn._reorder_linear_weight(weight, None)
 
 
 def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -7,7 +7,18 @@ import torch
 from torch.nn import functional as F
 
 from tests.helpers import VECTORS
-from transduct.blocks.embeddings import Embedding, FilterbankStem, PatchEmbedding, PositionVectors, embedding_table
+from transduct.blocks.embeddings import (
+    Embedding,
+    FilterbankStem,
+    PatchEmbedding,
+    PositionVectors,
+    embedding_table,
+    lookup,
+    numbers_of,
+    project,
+)
+from transduct.blocks.packed import PackedTable
+from transduct.blocks.quantised import QuantisedTable
 from transduct.functional import positions as schemes
 from transduct.functional.segments import Segments
 
@@ -151,3 +162,53 @@ def test_groups_of_bands_stay_apart():
     difference = (stem(x, segments)[0] - stem(other, segments)[0]).abs().amax(0).view(4, -1).amax(1)
     assert difference[1] > 1e-3
     assert difference[[0, 2, 3]].max() == 0.0
+
+
+# in use
+
+
+@pytest.mark.parametrize("scheme", VECTORS)
+def test_vectors_that_are_remembered_are_the_same(scheme):
+    plain = PositionVectors(scheme, LONGEST, 14)
+    expected = plain(POSITIONS, LENGTHS).detach()
+    plain.remember(torch.float32)
+    assert torch.equal(plain(POSITIONS, LENGTHS), expected)
+    held = plain.table is not None
+    assert held == (scheme != "normalised_index"), "one that depends on a length cannot be held"
+    assert not held or plain.table.shape == (LONGEST, 14)
+
+
+def test_what_is_remembered_does_not_learn_and_what_learns_stays():
+    drawn, learned = PositionVectors("sinusoidal", LONGEST, 14), PositionVectors("learned", LONGEST, 14)
+    before = learned.table
+    for vectors in (drawn, learned):
+        vectors.remember(torch.bfloat16)
+        vectors.remember(torch.float32)
+    assert not drawn.table.requires_grad
+    assert drawn.table.dtype == torch.bfloat16, "as it was asked for first"
+    assert learned.table is before
+
+
+def test_a_table_is_numbers_whatever_it_is_kept_as():
+    table = torch.randn(11, D)
+    assert numbers_of(table) is table
+    assert torch.equal(numbers_of(PackedTable(table)), table)
+    torch.testing.assert_close(numbers_of(QuantisedTable(table)), table, atol=0.02, rtol=0.0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [PackedTable, QuantisedTable])
+def test_rows_and_products_of_a_table_are_those_of_its_numbers(kind):
+    held, tokens, hidden = kind(torch.randn(11, D)), torch.tensor([3, 0, 3]), torch.randn(5, D)
+    numbers = numbers_of(held)
+    assert torch.equal(lookup(held, tokens), lookup(numbers, tokens))
+    expected = project(hidden, numbers)
+    assert (project(hidden, held) - expected).norm() < 0.02 * expected.norm()
+
+
+def test_a_table_that_is_to_be_filled_holds_nothing():
+    with torch.device("meta"):
+        table = embedding_table(10**6, 10**6)
+    assert table.is_meta
+    assert table.shape == (10**6, 10**6)
+    assert not embedding_table(4, D).is_meta

@@ -156,7 +156,7 @@ def test_a_tokenizer_that_is_not_there_names_its_remedy(monkeypatch, tokenize, f
         def __init__(self, tokenize):
             raise failure
 
-    monkeypatch.setattr(text, "BLEU", Unusable)
+    monkeypatch.setattr("sacrebleu.metrics.bleu.BLEU", Unusable)
     with pytest.raises(TransductError, match=message):
         text.corpus_scores(["a"], [["a"]], tokenize=tokenize)
 

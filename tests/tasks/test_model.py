@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.helpers import tiny
+from tests.families import tiny_gpt, tiny_rnn
+from tests.helpers import tiny, tokens_of
+from transduct.blocks.packed import PackedLinear, PackedTable
+from transduct.blocks.quantised import QuantisedLinear, quantise
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.models import rnn, transformer
+from transduct.functional import kernels
+from transduct.models import bert, rnn, transformer, vit
 from transduct.tasks import model as shared
 from transduct.training import checkpoint as files
 from transduct.training.trainer import TrainingConfig
@@ -128,6 +132,87 @@ def test_a_model_directory_comes_back(tmp_path):
     assert Tokenizer.load(tmp_path / "model" / "tokenizer.json").digest == tokenizer.digest
     assert "on 3 texts,\n7 steps of at most 4,096 tokens, 2 s" in about
     assert "| loss | 1.5 |" in about
+
+
+# models in use
+
+
+def answers(model):
+    """What a model says to a batch."""
+    (tokens, segments), (target, target_segments) = tokens_of([5, 2, 9]), tokens_of([4, 6, 1], 2)
+    if isinstance(model, vit.ViT):
+        return model.classify(*model.encode(torch.ones(2, 3, 12, 12)))
+    if isinstance(model, bert.Bert):
+        return model.masked_logits(model.encode(tokens, torch.zeros_like(tokens), segments))
+    if not hasattr(model, "decode"):
+        return model.logits(model.hidden(tokens, segments))
+    return model.logits(model.decode(target, target_segments, model.encode(tokens, segments), segments))
+
+
+SHAPE = {"d_model": 16, "num_heads": 4, "d_ff": 32, "layers": 2}
+MODELS = {
+    "transformer": tiny,
+    "transformer, nothing tied": lambda: tiny(tie="none", norm="post", positions="learned"),
+    "transformer, relative": lambda: tiny(positions="relative"),
+    "transformer, one-hot in attention": lambda: tiny(positions="one_hot", position_mode="attention"),
+    "rnn": tiny_rnn,
+    "gpt": tiny_gpt,
+    "gpt, rotary": lambda: tiny_gpt(positions="rotary", tie=False),
+    "bert": lambda: bert.Bert(bert.Config(11, **SHAPE, head="masked")).eval(),
+    "vit": lambda: vit.ViT(vit.Config(3, 12, 4, **SHAPE)).eval(),
+    "vit, hybrid": lambda: vit.ViT(vit.Config(3, 12, 4, [4, 8], **SHAPE, positions="sinusoidal_2d")).eval(),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.inference_mode()
+def test_a_blank_model_holds_nothing_until_it_is_filled(tmp_path, name):
+    torch.manual_seed(1)
+    model = MODELS[name]()
+    directory, generators = written(tmp_path / "held", model), torch.get_rng_state()
+    empty = shared.blank(type(model), model.config)
+    assert torch.equal(torch.get_rng_state(), generators), "nothing was drawn"
+    held = [*empty.parameters(), *empty.buffers()]
+    assert held
+    assert all(each.is_meta for each in held)
+    shared.read_weights(empty, directory, torch.device("cpu"), "float32")
+    assert not [each for each in (*empty.parameters(), *empty.buffers()) if each.is_meta or each.requires_grad]
+    assert not empty.training
+    torch.testing.assert_close(answers(empty), answers(model), atol=1e-5, rtol=1e-5)
+
+
+@torch.inference_mode()
+def test_a_model_in_use_on_a_cpu_is_packed(tmp_path):
+    model = tiny()
+    empty = shared.blank(transformer.Transformer, model.config)
+    shared.read_weights(empty, written(tmp_path / "held", model), torch.device("cpu"), "float32")
+    assert not [part for part in empty.modules() if isinstance(part, torch.nn.Linear)]
+    assert isinstance(empty.encoder[0].feed_forward.inner, PackedLinear)
+    assert isinstance(empty.output_table, PackedTable)
+    assert empty.output_table is empty.source_embedding.table is empty.target_embedding.table
+
+
+@torch.inference_mode()
+def test_a_quantised_model_in_use_on_a_cpu_is_packed(tmp_path):
+    model = tiny()
+    quantise(model)
+    directory, expected = written(tmp_path / "held", model), answers(model)
+    empty = shared.blank(transformer.Transformer, model.config)
+    quantise(empty)
+    assert all(each.is_meta for each in empty.parameters())
+    shared.read_weights(empty, directory, torch.device("cpu"), "float32")
+    layers = [part for part in empty.modules() if isinstance(part, QuantisedLinear)]
+    assert layers
+    assert all((part.packed is None) == (kernels.library() is None) for part in layers)
+    torch.testing.assert_close(answers(empty), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_the_memory_of_a_gpu_is_not_laid_out_for_a_processor(tmp_path):
+    model = tiny()
+    empty = shared.blank(transformer.Transformer, model.config)
+    shared.read_weights(empty, written(tmp_path / "held", model), torch.device("meta"), "bfloat16")
+    assert isinstance(empty.encoder[0].feed_forward.inner, torch.nn.Linear)
+    assert {p.dtype for p in empty.parameters()} == {torch.bfloat16}
 
 
 def test_files_and_what_was_left_out_are_said():

@@ -169,8 +169,9 @@ def test_a_model_directory_is_read_back(tmp_path, precision):
     config = saved(tmp_path / "model")
     model = image_classification.load(tmp_path / "model", config, torch.device("cpu"), precision)
     assert model.about == ABOUT
+    near = 1e-6 if precision == "float32" else 0.1
     for found, expected in zip(model.probabilities(PICTURES), make().probabilities(PICTURES), strict=True):
-        assert list(found.values()) == pytest.approx(list(expected.values()), abs=0 if precision == "float32" else 0.1)
+        assert list(found.values()) == pytest.approx(list(expected.values()), abs=near)
     assert model.attention(PICTURES[0]).weights["encoder.0.self"].dtype == torch.float32
 
 

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import pickle
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from transduct.training import checkpoint
 from transduct.training.checkpoint import (
     Checkpoints,
     average,
+    fill,
     load_optimiser,
     load_weights,
     optimiser_tensors,
@@ -40,8 +42,9 @@ def trained(steps=2):
     return model, optimiser
 
 
-def save(checkpoints, step, model, optimiser, ema=None):
-    checkpoints.save(step, model, optimiser_tensors(model, optimiser), {"step": step}, ema)
+def save(checkpoints, step, model, optimiser, ema=None, keep=None):
+    checkpoints.save(step, model, optimiser_tensors(model, optimiser), {"step": step}, ema, keep)
+    checkpoints.wait()
 
 
 @pytest.fixture
@@ -114,10 +117,41 @@ def test_a_crash_in_the_middle_of_writing_is_as_if_it_had_not_begun(held, monkey
                 save(held, 20, model, optimiser)
         assert list(held.directory.glob(".step_20.*.part"))
         assert held.last_good(held.steps()) == 12
-    held.prune(held.steps())
+    save(held, 20, model, optimiser, keep=held.steps())
     assert not list(held.directory.glob(".*"))
-    save(held, 20, model, optimiser)
     assert held.last_good(held.steps()) == 20
+
+
+def test_what_is_written_is_what_there_was_when_it_was_asked_for(held, monkeypatch):
+    """The step goes on while the disk is busy; whoever asks for checkpoints waits."""
+    model, optimiser = trained(1)
+    save(held, 20, model, optimiser)
+    expected = (held.path(20) / "model.safetensors").read_bytes()
+    busy, write = threading.Event(), checkpoint.write_directory
+
+    def slow(*arguments):
+        busy.wait(60)
+        write(*arguments)
+
+    monkeypatch.setattr(checkpoint, "write_directory", slow)
+    held.save(21, model, optimiser_tensors(model, optimiser), {"step": 21}, None)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert not held.path(21).exists()
+    busy.set()
+    assert held.steps() == [3, 12, 20, 21]
+    assert (held.path(21) / "model.safetensors").read_bytes() == expected
+
+
+def test_what_could_not_be_written_is_said_once(held, monkeypatch):
+    model, optimiser = trained(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", failing(disk(errno.ENOSPC), 0, Path.rename))
+        held.save(20, model, optimiser_tensors(model, optimiser), {"step": 20}, None)
+        with pytest.raises(TransductError, match="the disk is full"):
+            held.steps()
+    assert held.steps() == [3, 12]
 
 
 def test_a_directory_is_replaced_as_a_whole(tmp_path):
@@ -236,6 +270,47 @@ def test_weights_of_another_model_are_refused(change, said):
     assert said in str(caught.value)
     if "lacks" in said or "unknown" in said:
         assert all(map(torch.equal, before, weights(model)))
+    model = network()
+    before = list(model.parameters())
+    with pytest.raises(TransductError) as caught:
+        fill(model, other, Path("x"))
+    assert said in str(caught.value)
+    assert all(one is two for one, two in zip(before, model.parameters(), strict=True))
+
+
+def test_a_model_is_filled_without_a_copy():
+    given, x = {name: weight.clone() for name, weight in weights_of(trained()[0]).items()}, torch.randn(4, 3)
+    with torch.device("meta"):
+        model = network()
+    fill(model, given, Path("x"))
+    assert torch.equal(model(x), trained()[0](x))
+    for name, parameter in model.named_parameters():
+        assert isinstance(parameter, nn.Parameter)
+        assert parameter.data_ptr() == given[name].data_ptr()
+        assert not parameter.requires_grad
+
+
+def test_what_is_one_parameter_stays_one_when_it_is_filled():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
+    model[1].weight = model[2].weight = model[0].weight
+    given = {name: torch.randn_like(weight) for name, weight in weights_of(model).items()}
+    fill(model, given, Path("x"))
+    assert model[0].weight is model[1].weight is model[2].weight
+    assert model[0].bias is not model[1].bias
+    assert model[2].bias is None
+    assert sorted(weights_of(model)) == ["0.bias", "0.weight", "1.bias"]
+
+
+@pytest.mark.parametrize("kind, saved", [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)])
+def test_a_filled_model_keeps_its_type(kind, saved):
+    model = network().to(kind)
+    integers = nn.Parameter(torch.zeros(3, dtype=torch.int8), requires_grad=False)
+    model.register_parameter("integers", integers)
+    given = {name: weight.to(saved) for name, weight in weights_of(trained()[0]).items()}
+    fill(model, {**given, "integers": torch.tensor([3, -127, 127], dtype=torch.int8)}, Path("x"))
+    assert model.integers.tolist() == [3, -127, 127]
+    assert {p.dtype for p in model.parameters()} == {kind, torch.int8}
+    assert torch.equal(model[0].weight, given["0.weight"].to(kind))
 
 
 def test_shared_weights_are_saved_once():
@@ -313,8 +388,8 @@ def test_only_those_asked_for_are_looked_at(held):
 
 
 def test_pruning_leaves_what_is_to_be_kept(held):
-    held.prune([3, 99])
-    assert held.steps() == [3]
+    save(held, 20, *trained(1), keep=[3, 99])
+    assert held.steps() == [3, 20]
     assert not held.path(12).exists()
 
 

@@ -1,5 +1,6 @@
 """What a run asks of its machine is set once, and given back."""
 
+import ctypes
 import os
 import signal
 import threading
@@ -9,7 +10,13 @@ import torch
 
 from transduct.errors import TransductError
 from transduct.training import machine
-from transduct.training.machine import pick_device, prepare_machine, seed_generators, stopped_by_signals
+from transduct.training.machine import (
+    keep_freed_memory,
+    pick_device,
+    prepare_machine,
+    seed_generators,
+    stopped_by_signals,
+)
 
 
 def test_generators_are_a_function_of_the_numbers():
@@ -68,6 +75,32 @@ def test_deterministic_algorithms_are_switched_on(monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     prepare_machine()
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8", "who has set it is obeyed"
+
+
+def test_freed_memory_is_kept(monkeypatch):
+    asked = []
+
+    class Library:
+        def __init__(self, path):
+            assert path is None, "that of this process"
+
+        def mallopt(self, option, size):
+            asked.append((option, size))
+
+    monkeypatch.setattr(ctypes, "CDLL", Library)
+    keep_freed_memory()
+    assert asked == [(-3, 2**30), (-1, 2**31 - 1)], "M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of <malloc.h>"
+
+
+@pytest.mark.parametrize("error", [AttributeError, OSError])
+def test_another_c_library_is_left_alone(monkeypatch, error):
+    def library(path):
+        if error is OSError:
+            raise error
+        return object()  # without mallopt
+
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    keep_freed_memory()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -183,7 +183,19 @@ def test_training_that_diverges_again_and_again_fails(tmp_path):
     assert [(record["rate_scale"], record["try"]) for record in log if "diverged" in record] == [(0.5, 1), (0.25, 2)]
 
 
-def test_going_back_passes_over_a_checkpoint_that_is_cut_short(tmp_path):
+@pytest.fixture
+def written_at_once(monkeypatch):
+    """Checkpoints are on the disk before the next step begins, to be damaged there."""
+    save = Checkpoints.save
+
+    def at_once(self, *arguments):
+        save(self, *arguments)
+        self.wait()
+
+    monkeypatch.setattr(Checkpoints, "save", at_once)
+
+
+def test_going_back_passes_over_a_checkpoint_that_is_cut_short(tmp_path, written_at_once):
     def cut(event):
         if event["step"] == 7 and "loss" in event:
             path = tmp_path / "checkpoints" / "step_6" / "model.safetensors"
@@ -193,7 +205,7 @@ def test_going_back_passes_over_a_checkpoint_that_is_cut_short(tmp_path):
     assert [record["step"] for record in records(tmp_path) if "diverged" in record] == [3]
 
 
-def test_without_a_whole_checkpoint_there_is_no_way_back(tmp_path):
+def test_without_a_whole_checkpoint_there_is_no_way_back(tmp_path, written_at_once):
     def cut(event):
         for path in tmp_path.glob("checkpoints/*/state.json"):
             path.write_text("{")

@@ -38,11 +38,11 @@ class PositionVectors(nn.Module):
         if self.table is not None:
             nn.init.normal_(self.table, std=self.width**-0.5)
 
-    def remember(self) -> None:
+    def remember(self, dtype: torch.dtype) -> None:
         """Hold the vectors of all positions, for a model in use; those that depend on a length cannot be held."""
         if self.table is None and self.scheme != "normalised_index":
             places = torch.arange(self.max_length)
-            self.table = nn.Parameter(self(places, places).detach(), requires_grad=False)
+            self.table = nn.Parameter(self(places, places).detach().to(dtype), requires_grad=False)
 
     def forward(self, positions: Tensor, lengths: Tensor) -> Tensor:
         """(N,) positions and the lengths (N,) of their sequences -> (N, width).

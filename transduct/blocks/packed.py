@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.embeddings import Embedding, Rows
+from transduct.blocks.embeddings import Embedding, Rows, numbers_of
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
 from transduct.functional.products import pack, packed_linear
 
@@ -87,4 +87,4 @@ def pack_layers(model: nn.Module) -> None:
     exchange(model, PackedLinear, PackedTable)
     for module in model.modules():
         if isinstance(module, Embedding) and module.positions is not None:
-            module.positions.remember()
+            module.positions.remember(numbers_of(module.table).dtype)

@@ -274,19 +274,33 @@ def _processor() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
+def _check(sizes: Sizes, rounds: int) -> None:
+    from transduct.tasks.translator import FAMILIES
+
+    known = FAMILIES["transformer"].sizes
+    if sizes.size not in known:
+        raise TransductError(f"unknown size '{sizes.size}'; known are: {', '.join(known)}")
+    counts = {"sentences": sizes.sentences, "threads": sizes.threads, "rounds": rounds, "vocabulary": sizes.vocabulary}
+    for name, count in counts.items():
+        least = 4 if name == "vocabulary" else 1  # a word beside those with a meaning
+        if count < least:
+            raise TransductError(f"{name} is {count}, must be at least {least}")
+
+
 def run(
     what: str, against: str | None, sizes: Sizes, rounds: int, only: str, given: tuple[str, Path] | None
 ) -> Iterator[dict[str, Any]]:
     """The rows of a benchmark, one by one as they are measured.
 
     Raises:
-        TransductError: the peer is unknown or not installed, or nothing is called `only`.
+        TransductError: the peer is unknown or not installed, a size is impossible, or nothing is called `only`.
     """
     known = {"decode": DECODING_PEERS, "train": TRAINING_PEERS}
     if what not in known:
         raise TransductError(f"unknown benchmark '{what}'; known are: {', '.join(known)}")
     if against is not None and against not in known[what]:
         raise TransductError(f"no '{against}' to {what} against; known are: {', '.join(known[what])}")
+    _check(sizes, rounds)
     with tempfile.TemporaryDirectory(prefix="transduct-bench-") as folder:
         if what == "decode":
             rows = decoding_rows(sizes, against, Path(folder), given)

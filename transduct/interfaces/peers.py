@@ -29,7 +29,7 @@ def ctranslate2_decoding(
     try:
         import ctranslate2
     except ImportError as error:
-        raise missing_extra("ctranslate2", "bench") from error
+        raise missing_extra("ctranslate2", "ctranslate2") from error
     translator = ctranslate2.Translator(
         model, "cpu", compute_type=precision, inter_threads=workers, intra_threads=threads
     )

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transduct.blocks.embeddings import numbers_of
 from transduct.config import Recipe, record
 from transduct.data.audio import Features
 from transduct.data.batching import Indices, plan
@@ -271,7 +272,7 @@ class SpeechRecognitionTask:
         """The decoder's loss, CTC's, and the negative log-likelihood of the decoder."""
         memory, segments = model.encode(batch.features, batch.frames)
         hidden = model.decode(batch.inputs, batch.target_segments, memory, segments)
-        loss, nll = projected_cross_entropy(hidden, model.output_table, batch.outputs, smoothing)
+        loss, nll = projected_cross_entropy(hidden, numbers_of(model.output_table), batch.outputs, smoothing)
         return loss, ctc_loss(model.ctc(memory), segments, batch.text, batch.text_segments, BLANK).sum(), nll
 
     def evaluate(self, model: Speech, data: list[Recording] | None = None) -> Report:

@@ -1,5 +1,7 @@
 """Our side of `transduct bench`: translation models to measure, and what is measured of them."""
 
+import atexit
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -8,10 +10,12 @@ from typing import Any
 
 import torch
 
+from transduct.data.text import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.decoding.search import Filter, FixedLength
+from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
 from transduct.models.transformer import SIZES, Config, Transformer
 from transduct.tasks.base import load
@@ -44,9 +48,16 @@ def untrained(directory: Path, size: str, vocabulary: int) -> None:
 
 
 def read_sentences(model: str, path: Path) -> list[list[int]]:
-    """The lines of a file as the model's source tokens."""
+    """The lines of a file as the model's source tokens.
+
+    Raises:
+        TransductError: the file cannot be read, or no line holds a word.
+    """
     translator = load(model, "cpu", verb="translate")
-    return [ids for ids in translator._encode(path.read_text(encoding="utf-8").splitlines()) if ids]
+    found = [ids for ids in translator._encode(list(read_lines(path))) if ids]
+    if not found:
+        raise TransductError(f"{path}: holds no sentence; give a text to translate")
+    return found
 
 
 def decoding(
@@ -96,6 +107,7 @@ def training(
         return {"tokens": (total, batch.counts["tokens"], 1.0)}
 
     nowhere = Path(tempfile.mkdtemp(prefix="transduct-bench-"))
+    atexit.register(shutil.rmtree, nowhere, ignore_errors=True)
     trainer = Trainer(model, config, nowhere, lambda *_: iter(()), loss, None, ignore, Ranks.join(place))
     made = [make_batch(*batch) for batch in batches]
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transduct.blocks.embeddings import numbers_of
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
@@ -144,7 +145,7 @@ class TranslationTask:
     def _losses(self, model: Any, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
         memory = model.encode(batch.source, batch.source_segments)
         hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
-        return projected_cross_entropy(hidden, model.output_table, batch.outputs, smoothing)
+        return projected_cross_entropy(hidden, numbers_of(model.output_table), batch.outputs, smoothing)
 
     def evaluate(self, model: Any, data: tuple[list[str], list[list[str]]] | None = None) -> Report:
         """Loss, BLEU and chrF on `data` (texts and their references) or the validation set, and a few samples."""

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -179,20 +180,44 @@ class Checkpoints:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._writer = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
+
+    def wait(self) -> None:
+        """Until what is being written is whole.
+
+        Raises:
+            TransductError: it could not be written.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def path(self, step: int) -> Path:
         """The folder of a step's checkpoint."""
         return self.directory / f"step_{step}"
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, in order."""
-        found = self.directory.glob("step_*/" + STATE)
-        return sorted(int(path.parent.name.removeprefix("step_")) for path in found)
+        """The steps that have a checkpoint, in order, the one that is being written among them."""
+        self.wait()
+        return self._steps()
 
     def save(
-        self, step: int, model: nn.Module, optimiser: Mapping[str, Tensor], state: Mapping[str, Any], ema: Any
+        self,
+        step: int,
+        model: nn.Module,
+        optimiser: Mapping[str, Tensor],
+        state: Mapping[str, Any],
+        ema: Any,
+        keep: Iterable[int] | None = None,
     ) -> None:
-        """Write a checkpoint; the one before stays until this one is whole."""
+        """Write a checkpoint while training goes on, from a copy of all there is now; the one before stays until this
+        one is whole. Whatever asks for checkpoints afterwards waits for it, or calls `wait`.
+
+        Args:
+            keep: the steps whose checkpoints stay once it is written; all if not given.
+        """
+        self.wait()
         files = {
             WEIGHTS: pack(weights_of(model)),
             OPTIMISER: pack(optimiser),
@@ -200,10 +225,16 @@ class Checkpoints:
         }
         if ema is not None:
             files["ema.safetensors"] = pack(ema.weights)
+        self._writing = self._writer.submit(self._write, step, files, keep)
+
+    def _write(self, step: int, files: Mapping[str, bytes], keep: Iterable[int] | None) -> None:
         write_directory(self.path(step), files)
+        if keep is not None:
+            self._prune({step, *keep})
 
     def save_state(self, step: int, state: Mapping[str, Any]) -> None:
         """Replace what a checkpoint says of the run; its weights stay."""
+        self.wait()
         write_file(self.path(step) / STATE, _state(state))
 
     def last_good(self, among: Iterable[int]) -> int | None:
@@ -218,9 +249,13 @@ class Checkpoints:
             return step
         return None
 
-    def prune(self, keep: Iterable[int]) -> None:
+    def _steps(self) -> list[int]:
+        found = self.directory.glob("step_*/" + STATE)
+        return sorted(int(path.parent.name.removeprefix("step_")) for path in found)
+
+    def _prune(self, keep: Iterable[int]) -> None:
         """Remove every checkpoint but these."""
-        for step in set(self.steps()) - set(keep):
+        for step in set(self._steps()) - set(keep):
             shutil.rmtree(self.path(step))
         for part in self.directory.glob(".*.part"):  # what a kill left half written
             shutil.rmtree(part)

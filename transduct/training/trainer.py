@@ -266,8 +266,14 @@ class Trainer:
         c = self.config
         return self.state.rate_scale * rate(c.schedule, c.learning_rate, c.warmup, c.steps, step)
 
+    def wait(self) -> None:
+        """Until the newest checkpoint is whole, for every rank."""
+        self.checkpoints.wait()
+        self.ranks.wait()
+
     def finish(self) -> None:
         """Put the final weights into the model: the chosen checkpoint, averaged with those before it."""
+        self.wait()
         window = self._window(self.state.best_step or self.state.step)
         name = "ema.safetensors" if self.ema else files.WEIGHTS
         paths = [self.checkpoints.path(step) / name for step in window]
@@ -325,14 +331,12 @@ class Trainer:
     def _save(self) -> None:
         """Write a checkpoint and drop those nothing needs any more."""
         if self.ranks.rank == 0:
-            tensors = files.optimiser_tensors(self.model, self.optimiser)
-            self.checkpoints.save(self.state.step, self.model, tensors, asdict(self.state), self.ema)
-            regular = [s for s in self.checkpoints.steps() if s % self.config.checkpoint_every == 0]
-            keep = {*regular[-self.config.keep_checkpoints :], self.state.step}
+            steps = sorted({*self.checkpoints.steps(), self.state.step})
+            keep = set([s for s in steps if s % self.config.checkpoint_every == 0][-self.config.keep_checkpoints :])
             if self.state.best_step is not None:
                 keep |= set(self._window(self.state.best_step))
-            self.checkpoints.prune(keep)
-        self.ranks.wait()
+            tensors = files.optimiser_tensors(self.model, self.optimiser)
+            self.checkpoints.save(self.state.step, self.model, tensors, asdict(self.state), self.ema, keep)
 
     def _roll_back(self, problem: Diverged) -> None:
         """Back to the last good regular checkpoint at half the rate, or give up after the tries that are allowed."""
@@ -341,6 +345,7 @@ class Trainer:
             raise TrainingFailed(
                 f"training diverged {tries} times ({problem}); lower training.learning_rate or raise training.warmup"
             )
+        self.wait()
         every = self.config.checkpoint_every
         step = self.checkpoints.last_good(s for s in self.checkpoints.steps() if s % every == 0)
         if step is None:
@@ -399,6 +404,7 @@ def fit(
     finally:
         if trainer.log is not None:
             trainer.log.close()
+        trainer.checkpoints.wait()
     trainer.finish()
     return trainer.state
 

@@ -1,0 +1,146 @@
+"""The benchmark of growth: its laws go through what they should, and in miniature it measures all it says."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import growth
+import pytest
+import torch
+from growth import DEFAULT, FULL, MINIATURE, Law, Row, axes, cost, law_through, log_ticks, median_seconds, tables
+
+from transduct.data.batching import WINDOW
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "growth.py"
+XS = [1, 2, 4, 8, 16, 32]
+
+
+def row(ys, shape="a + c x", **changes):
+    """A row of seconds against `XS`."""
+    law = law_through(shape, XS, ys, 1e-3)
+    return Row(**{"what": "training", "grows": "length", "quantity": "seconds", "each": "token", "xs": XS, "ys": ys}
+               | {"counts": [1000] * len(ys), "law": law} | changes)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "shape, grown",
+    [
+        ("a", lambda x: 5.0),
+        ("a + c x", lambda x: 3.0 + 2.0 * x),
+        ("a + c x²", lambda x: 0.5 * x * x),
+        ("a + c x log x", lambda x: 1.0 + x * math.log2(max(2, x))),
+    ],
+)
+def test_what_follows_its_law_is_met_everywhere(shape, grown):
+    found = row([grown(x) for x in XS], shape)
+    assert found.over == pytest.approx([1.0] * len(XS))
+    assert not found.faster
+
+
+def test_what_grows_faster_is_told():
+    square = row([0.1 * x * x for x in XS])
+    assert square.law.fixed == 0.0
+    assert square.over == pytest.approx([0.5, 1, 2, 4, 8, 16])  # the law goes through the first that is twice as high
+    assert square.exponent == pytest.approx(2.0)
+    assert square.faster
+    assert row([1.0, 1.0, 1.0, 1.0, 1.0, 2.0], "a").faster
+    assert not row([4.0, 3.0, 2.0, 1.0, 1.0, 1.0]).faster
+
+
+def test_noise_does_not_found_a_law():
+    found = row([1e-5, 9e-4, 2e-3, 4e-3, 8e-3, 1.6e-2])
+    assert found.law(4) == pytest.approx(2e-3)
+    assert found.law(32) == pytest.approx(1.6e-2)
+    assert not row([1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 9e-4], "a").faster
+
+
+@pytest.mark.parametrize("length", [16, 128, 4096])
+def test_no_law_doubles_faster_than_its_shape(length):
+    for fixed in (0.0, 1.0):
+        assert Law("a", fixed, 1.0)(2 * length) == Law("a", fixed, 1.0)(length)
+        assert Law("a + c x", fixed, 1.0)(2 * length) <= 2 * Law("a + c x", fixed, 1.0)(length)
+        assert Law("a + c x log x", fixed, 1.0)(2 * length) < 3 * Law("a + c x log x", fixed, 1.0)(length)
+        assert Law("a + c x²", fixed, 1.0)(2 * length) <= 4 * Law("a + c x²", fixed, 1.0)(length)
+    sorting = Law("a + c x log x", 0.0, 1.0)
+    assert sorting(4 * WINDOW) == 4 * sorting(WINDOW)
+
+
+def test_all_lengths_hold_the_same_tokens():
+    [lengths, *_] = axes("training", DEFAULT)
+    assert {work.sentences * work.length for work in lengths.points.values()} == {8192}
+    assert list(lengths.points) == [work.length for work in lengths.points.values()]
+    assert growth.Work(length=64, tokens=32).sentences == 1
+
+
+def test_full_goes_further():
+    assert [max(axis.points) for axis in (*axes("preparation", FULL), *axes("plan", FULL))] == [10**7, 10**8]
+    assert [max(axis.points) for axis in (*axes("preparation", DEFAULT), *axes("plan", DEFAULT))] == [10**6, 10**7]
+
+
+def test_a_long_run_is_not_repeated(monkeypatch):
+    def runs(seconds):
+        clock, done = [0.0], []
+
+        def run():
+            done.append(1)
+            clock[0] += seconds[len(done) - 1]
+
+        monkeypatch.setattr(growth.time, "process_time", lambda: clock[0])
+        return median_seconds(run, 5.0), len(done)
+
+    assert runs([9.0, 1.0, 1.0, 3.0, 0.5, 0.5]) == (9.0, 1)
+    assert runs([0.75, 0.125, 0.125, 0.25, 0.5, 0.5]) == (0.25, 6)
+    assert runs([2.0, 4.0]) == (4.0, 2)
+
+
+@pytest.mark.skipif(not growth.REFERENCES.exists(), reason="only Linux tells")
+def test_memory_is_what_comes_on_top():
+    held = torch.ones(8 * 2**20)  # 32 MiB
+    assert cost(lambda: torch.ones(16 * 2**20), 7)["MiB"] == pytest.approx(64, abs=4)
+    assert cost(lambda: None, 7) == {"count": 7, "seconds": pytest.approx(0.0, abs=0.1), "MiB": pytest.approx(0, abs=4)}
+    assert held[0] == 1
+
+
+@pytest.mark.parametrize("low, high", [(1.0, 1.0), (0.3, 7.0), (1e-4, 3e6), (10.0, 1000.0), (0.99, 1.01)])
+def test_ticks_enclose_what_is_drawn(low, high):
+    ticks = log_ticks(low, high)
+    assert ticks[0] <= low * (1 + 1e-9)
+    assert ticks[-1] >= high * (1 - 1e-9)
+    assert ticks == sorted(set(ticks))
+    assert 2 <= len(ticks) <= 12
+
+
+def test_a_table_tells_the_cost_of_each_and_how_it_follows_its_law():
+    said = tables([row([0.1 * x * x for x in XS]), row([64.0] * len(XS), "a", quantity="MiB")])
+    assert "training; over the last two points seconds as x^2.00 (faster), MiB as x^0.00." in said
+    assert "| length | seconds | µs per token | times a + c x | MiB | times a |" in said
+    assert "| 4 | 1.6 | 1,600 | 2.00 | 64 | 1.00 |" in said
+
+
+@pytest.mark.slow
+def test_in_miniature(tmp_path):
+    call = [sys.executable, SCRIPT, "--miniature", "--out", tmp_path]
+    done = subprocess.run(call, capture_output=True, text=True, check=True)
+    rows = json.loads(done.stdout.splitlines()[-1])
+    models = ["length of a sentence", "tokens of a batch", "layers of each half", "vocabulary"]
+    expected = [(what, grows) for what in ("training", "decoding") for grows in models]
+    expected += [("preparation", "pairs"), ("plan", "examples")]
+    assert list(dict.fromkeys((row["what"], row["grows"]) for row in rows)) == expected
+    for found in rows:
+        assert len(found["xs"]) == len(found["ys"]) == len(found["over"]) == 3
+        assert all(y >= 0.0 for y in found["ys"])
+    timed = [found for found in rows if found["quantity"] == "seconds"]
+    assert all(y > 0.0 for found in timed for y in found["ys"])
+    assert [found["counts"] for found in timed if found["grows"] == "tokens of a batch"] == [[128, 256, 512]] * 2
+    assert [found["counts"] for found in timed if found["grows"] == "length of a sentence"] == [[128] * 3] * 2
+    assert [found["xs"] for found in timed if found["what"] == "plan"] == [MINIATURE.examples]
+    assert sum(found["quantity"] == "seconds to a batch" for found in rows) == 1
+    if growth.STATUS.exists():
+        memory = {(f["what"], f["grows"]): f["ys"] for f in rows if f["quantity"] == "MiB"}
+        assert list(memory) == expected
+        assert all(y > 0.0 for what, grows in expected[:8] for y in memory[what, grows])
+    for what in ("training", "decoding", "preparation", "plan"):
+        assert (tmp_path / f"growth_{what}.svg").read_text().startswith("<svg")
+        assert f"{what}; over the last two points" in done.stdout

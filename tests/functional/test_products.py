@@ -1,0 +1,184 @@
+"""Products by another library are those of PyTorch, gradients included, and where it is missing they are PyTorch's."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.helpers import gradients
+from transduct.functional import products
+from transduct.functional.products import FEWEST, linear, pack, packed_linear, product
+
+NEAR = {"atol": 1e-5, "rtol": 1e-5}
+onednn = pytest.mark.skipif(not products._onednn(), reason="PyTorch brings no oneDNN for this processor")
+SHAPES = [
+    (0, 16, 8),
+    (1, 16, 8),
+    (FEWEST - 1, 48, 40),
+    (FEWEST, 48, 40),
+    (FEWEST, 1, 1),
+    (FEWEST + 37, 70, 130),  # the backward products are above the threshold too
+    ((3, 5), 16, 8),
+    ((4, 30), 80, 65),
+    ((2, 3, 40), 80, 65),
+]
+
+
+@pytest.fixture
+def without_onednn(monkeypatch):
+    monkeypatch.setattr(products, "_onednn", lambda: False)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often the other library is asked."""
+    made = []
+    ask = torch.ops.mkldnn._linear_pointwise
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", lambda *given: made.append(given) or ask(*given))
+    return made
+
+
+def tensors(rows, width, outputs, bias=True, dtype=torch.float32):
+    """x, weight and bias, which want gradients."""
+    torch.manual_seed(1)
+    size = (rows,) if isinstance(rows, int) else rows
+    x, weight = torch.randn(*size, width, dtype=dtype), torch.randn(outputs, width, dtype=dtype) / width**0.5
+    return [t.requires_grad_() for t in (x, weight, *([torch.randn(outputs, dtype=dtype)] if bias else []))]
+
+
+def assert_same(found, expected, inputs, other=None, **near):
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    torch.testing.assert_close(found, expected, **near)
+    for one, two in zip(gradients(found, inputs), gradients(expected, other or inputs), strict=True):
+        torch.testing.assert_close(one, two, **near)
+
+
+@pytest.mark.parametrize("rows, width, outputs", SHAPES, ids=str)
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_layer_and_its_gradients_are_torchs(rows, width, outputs, bias):
+    given = tensors(rows, width, outputs, bias)
+    assert_same(linear(*given), F.linear(*given), given, **NEAR)
+
+
+@pytest.mark.parametrize("rows, width, outputs", SHAPES, ids=str)
+def test_without_the_library_all_is_torchs(without_onednn, calls, rows, width, outputs):
+    given = tensors(rows, width, outputs)
+    assert_same(linear(*given), F.linear(*given), given, atol=0.0, rtol=0.0)
+    if isinstance(rows, int):
+        assert torch.equal(product(*given[:2]), F.linear(*given[:2]))
+    weight = given[1].detach()
+    assert pack(weight) is weight
+    assert torch.equal(packed_linear(given[0], weight, given[2]), F.linear(*given))
+    assert not calls
+
+
+@onednn
+def test_many_rows_go_the_other_way_and_few_do_not(calls):
+    few, many = tensors(FEWEST - 1, 70, 80), tensors(FEWEST, 70, 80)
+    gradients(linear(*few), few)
+    assert not calls
+    gradients(linear(*many), many)
+    assert len(calls) == 3, "forward, the gradient of x and that of the weight"
+
+
+@pytest.mark.parametrize("turned", ["x", "weight", "both"])
+def test_strides_may_be_any(turned):
+    x, weight = torch.randn(90, 200)[:, ::2], torch.randn(300, 100)[::3]
+    if turned != "weight":
+        x = x.T.contiguous().T
+    if turned != "x":
+        weight = weight.T.contiguous().T
+    given = [t.requires_grad_() for t in (x, weight, torch.randn(100))]
+    assert_same(linear(*given), F.linear(*given), given, atol=5e-5, rtol=1e-5)
+    torch.testing.assert_close(product(x, weight), x @ weight.T, atol=5e-5, rtol=1e-5)
+    row = given[0][:1].expand(90, -1)  # of which there is one
+    torch.testing.assert_close(linear(row, *given[1:]), F.linear(row, *given[1:]), atol=5e-5, rtol=1e-5)
+
+
+def test_a_gradient_may_have_any_strides():
+    given = tensors(70, 80, 90)
+    for turn in (lambda y: y.T.contiguous().T, lambda y: y.sum() * torch.ones(70, 90), lambda y: y[:, ::2]):
+        assert_same(turn(linear(*given)), turn(F.linear(*given)), given, atol=2e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "rows, width, outputs", [(70, 80, 90), (3, 80, 90), (70, 3, 90), (70, 80, 3), (0, 4, 4)], ids=str
+)
+def test_a_product_is_torchs(rows, width, outputs):
+    a, b = torch.randn(rows, width), torch.randn(outputs, width)
+    torch.testing.assert_close(product(a, b), a @ b.T, atol=5e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_under_autocast_it_is_torchs(calls, bias):
+    given = tensors(70, 80, 90, bias)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = linear(*given), F.linear(*given)
+    assert found.dtype == torch.bfloat16
+    assert_same(found, expected, given, atol=0.0, rtol=0.0)
+    assert not calls
+
+
+@onednn
+def test_a_backward_pass_outside_of_autocast_goes_the_way_of_its_forward_pass(calls):
+    given = tensors(70, 80, 90)
+    found = linear(*given)
+    with torch.autocast("cpu", torch.bfloat16):
+        grads = gradients(found, given)
+    assert {grad.dtype for grad in grads} == {torch.float32}
+    for one, two in zip(grads, gradients(F.linear(*given), given), strict=True):
+        torch.testing.assert_close(one, two, **NEAR)
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_types_take_the_plain_path(calls, dtype):
+    given = tensors(70, 80, 90, dtype=dtype)
+    assert_same(linear(*given), F.linear(*given), given, atol=0.0, rtol=0.0)
+    assert torch.equal(product(*given[:2]), F.linear(*given[:2]))
+    assert not calls
+
+
+@onednn
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 1), (1, 2)], ids=str)
+def test_only_gradients_that_are_needed_are_computed(calls, wanted):
+    given = [t.detach() for t in tensors(70, 80, 90)]
+    for number in wanted:
+        given[number].requires_grad_()
+    inputs = [given[number] for number in wanted]
+    assert_same(linear(*given), F.linear(*given), inputs, **NEAR)
+    assert len(calls) == 1 + (0 in wanted) + (1 in wanted)
+
+
+@onednn
+def test_a_gradient_of_a_gradient_is_refused_instead_of_wrong():
+    x, weight = tensors(70, 80, 90, bias=False)
+    [grad] = torch.autograd.grad(linear(x, weight).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 7, (2, 50)], ids=str)
+@pytest.mark.parametrize("bias", [False, True])
+@torch.no_grad()
+def test_a_matrix_that_was_laid_out_gives_the_same_product(dtype, rows, bias):
+    given = tensors(rows, 80, 90, bias, dtype)
+    found = packed_linear(given[0], pack(given[1]), *given[2:])
+    near = NEAR if dtype == torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, F.linear(*given), **near)
+
+
+@onednn
+def test_where_the_library_knows_no_bfloat16_it_is_left_as_it_is(monkeypatch):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    weight = torch.randn(4, 8)
+    assert pack(weight).is_mkldnn
+    assert pack(half := weight.bfloat16()) is half
+
+
+@pytest.mark.parametrize("machine, known", [("x86_64", True), ("AMD64", True), ("aarch64", False), ("arm64", False)])
+def test_the_library_is_asked_on_processors_it_was_measured_on(monkeypatch, machine, known):
+    monkeypatch.setattr(products.platform, "machine", lambda: machine)
+    held = hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    assert products._onednn.__wrapped__() is (known and held)

@@ -1,0 +1,34 @@
+"""Contenders for the tests of the benchmark: each gives back a function, as theirs does, without importing torch."""
+
+import os
+import time
+
+from transduct.errors import TransductError
+
+
+def steady(tokens):
+    """So many tokens in a hundredth of a second."""
+
+    def run():
+        time.sleep(0.01)
+        return tokens
+
+    return run
+
+
+def refuses(message):
+    raise TransductError(message)
+
+
+def refuses_later(message):
+    return lambda: refuses(message)
+
+
+def dies():
+    os._exit(3)
+
+
+def dies_later():
+    """Warms up, and has no memory for its first turn."""
+    turns = iter([7])
+    return lambda: next(turns, None) or os._exit(3)

@@ -132,9 +132,10 @@ def segment_attention(
     if keys.longest == 0:
         return query.new_zeros(query.shape[0], query.shape[1], value.shape[2]) + 0.0 * query.sum()
     padded = pad(query, queries).transpose(1, 2)  # (B, H, T, K)
-    term = _scores_bias(padded, keys, causal, bias)
+    plain = causal and bias is None  # then there is no mask to be made, except for the formula
+    term = None if plain else _scores_bias(padded, keys, causal, bias)
     dense_keys, dense_values = pad(key, keys).transpose(1, 2), pad(value, keys).transpose(1, 2)
-    output = padded_attention(padded, dense_keys, dense_values, term, dropout)  # (B, H, T, V)
+    output = padded_attention(padded, dense_keys, dense_values, term, dropout, plain)  # (B, H, T, V)
     return flatten(output.transpose(1, 2), queries)  # (N, H, V)
 
 
@@ -162,16 +163,27 @@ def _scores_bias(query: Tensor, keys: Segments, causal: bool, bias: Bias | None)
 
 
 def padded_attention(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
 ) -> Tensor:
-    """Attention over dense arrays by the fastest kernel: (B, H, T, K), (B, G, S, K), (B, G, S, V) -> (B, H, T, V)."""
+    """Attention over dense arrays by the fastest kernel: (B, H, T, K), (B, G, S, K), (B, G, S, V) -> (B, H, T, V).
+
+    Causal attention wants as many queries as keys and no bias.
+    """
     if key.shape[1] != query.shape[1]:
         repeats = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+    explicit = query.device.type == "cpu" and query.shape[2] * key.shape[2] <= LARGEST_EXPLICIT
+    if causal and (explicit or dropout > 0.0):
+        bias = causal_bias(query.shape[2], key.shape[2], query.device)
     if dropout > 0.0:
         return drop(attention_weights(query, key, None, bias), dropout) @ value  # (B, H, T, V)
-    if query.device.type == "cpu" and query.shape[2] * key.shape[2] <= LARGEST_EXPLICIT:
+    if explicit:
         return attention(query, key, value, None, bias)
     if bias is not None:
         bias = bias.to(query.dtype).expand(*query.shape[:3], key.shape[2])
-    return F.scaled_dot_product_attention(query, key, value, bias)
+    return F.scaled_dot_product_attention(query, key, value, bias, is_causal=causal)

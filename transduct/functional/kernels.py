@@ -93,7 +93,7 @@ class Packed:
         (self.size, self.width), weight = weight.shape, weight.contiguous()
         packed = torch.empty(library().packed_size(self.size, self.width), dtype=torch.int8)
         library().pack(weight.data_ptr(), self.size, self.width, packed.data_ptr())
-        self.held = packed, steps, bias  # which the pointers point at
+        self.held = packed, steps.detach(), None if bias is None else bias.detach()  # what the pointers point at
         self.native = _Linear(*map(_pointer, self.held), self.width, self.size)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -122,6 +122,9 @@ class PackedLayer:
         norms: Sequence[tuple[Tensor, Tensor | None, float]],
         linears: Sequence[Packed],
     ) -> None:
+        norms = [
+            (scale.detach(), None if shift is None else shift.detach(), epsilon) for scale, shift, epsilon in norms
+        ]
         self.held = norms, linears
         parts = [_Norm(_pointer(scale), _pointer(shift), epsilon) for scale, shift, epsilon in norms]
         self.native = _Layer(*sizes, (_Norm * 3)(*parts), *(linear.native for linear in linears))

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from transduct.functional.boxes import generalised_iou, to_corners
+from transduct.functional.products import product
 from transduct.functional.segments import Segments, pad
 
-CHUNK = 2**21  # logits that exist at a time: 8 MiB of float32, which a small machine's cache still holds
+CHUNK = 2**21  # logits that exist at a time: 8 MiB of float32, which a small machine's cache still holds,
+FEWEST = 256  # but no fewer rows, for with each piece the whole table is read
 SET_WEIGHTS = {"labels": 1.0, "l1": 5.0, "giou": 2.0}  # of DETR's costs and losses
 NO_OBJECT = 0.1  # the weight of a query without an object among the labels
 
@@ -93,12 +94,12 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         nll = hidden.new_zeros((), dtype=torch.float32)
         hidden_grad = torch.empty_like(hidden) if wanted else hidden.new_empty(0)
         weight_grad = torch.zeros_like(weight) if wanted else hidden.new_empty(0)
-        step = max(1, CHUNK // size)
+        step = max(FEWEST, CHUNK // size)
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, hidden.shape[0], step):
                 rows = slice(start, start + step)
                 piece, labels = hidden[rows].to(dtype), targets[rows, None]
-                logits = F.linear(piece, cast).float()  # (n, V)
+                logits = product(piece, cast).float()  # (n, V)
                 logits -= logits.amax(-1, keepdim=True)
                 chosen = logits.gather(1, labels).sum()
                 total = logits.sum() if smoothing else chosen
@@ -111,8 +112,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                     grad = exponentials.div_(mass).sub_(smoothing / size)
                     grad.scatter_(1, labels, grad.gather(1, labels) + (smoothing - 1.0))
                     grad = grad.to(dtype)
-                    hidden_grad[rows] = grad @ cast
-                    weight_grad += grad.T @ piece
+                    hidden_grad[rows] = product(grad, cast.T)
+                    weight_grad += product(grad.T, piece.T)
         ctx.save_for_backward(hidden_grad, weight_grad)
         ctx.mark_non_differentiable(nll)
         return loss, nll

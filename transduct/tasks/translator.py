@@ -251,8 +251,16 @@ class Translator:
 
     @torch.inference_mode()
     def align(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """The target tokens of the greedy translations of texts, and the source token that each is aligned with: where
-        the last cross-attention looks most while the token is chosen, in the mean over its heads."""
+        """The source token that each token of the greedy translations of texts is aligned with, and these.
+
+        It is the token that the cross-attentions look at most, all layers and heads together, while the other is
+        chosen; the end of the sentence, where they look when they look at nothing, is none.
+
+        Raises:
+            TransductError: the model has no attention.
+        """
+        if not self.model.attention_names:
+            raise TransductError("this model has no attention to align with; its context is one vector")
         sources = [[*ids[: self.longest], Tokenizer.END] for ids in self._encode(texts) if ids]
         greedy = replace(self.decoding, beam=1, shortlist=False, constraint="none")
         targets = [found[0].tokens for found in self._generate([source[:-1] for source in sources], [], greedy)]
@@ -263,8 +271,11 @@ class Translator:
             inputs, of_targets = engine.flat([[Tokenizer.BEGIN, *targets[i]] for i in numbers], device)
             weights: list[Tensor] = []
             self.model.decode(inputs, of_targets, memory, segments, weights)
-            looked_at = weights[-1].mean(1).argmax(-1)  # (B, T)
-            for i, places in zip(numbers, looked_at.tolist(), strict=True):
+            names = [name for name in self.model.attention_names if name.startswith("decoder")]
+            crosses = [w.mean(1) for name, w in zip(names, weights, strict=True) if name.endswith("cross")]
+            looked_at = torch.stack(crosses).sum(0)  # (B, T, S)
+            for i, row in zip(numbers, looked_at, strict=True):  # (T, S)
+                places = row[:, : len(sources[i]) - 1].argmax(-1).tolist()
                 pairs += [(sources[i][place], token) for place, token in zip(places, targets[i])]
         source, target = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).unbind(1)
         return source, target

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.embeddings import Embedding, Rows, numbers_of
+from transduct.blocks.embeddings import Embedding, Rows
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
 from transduct.functional.products import pack, packed_linear
 
@@ -84,7 +84,8 @@ def exchange(model: nn.Module, layer: Callable[[nn.Linear], nn.Module], table: C
 
 def pack_layers(model: nn.Module) -> None:
     """Lay out a model for the processor, and look up what need not be computed again: the vectors of its positions."""
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     exchange(model, PackedLinear, PackedTable)
     for module in model.modules():
         if isinstance(module, Embedding) and module.positions is not None:
-            module.positions.remember(numbers_of(module.table).dtype)
+            module.positions.remember(dtype)

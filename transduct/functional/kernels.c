@@ -1,14 +1,13 @@
 /* The few loops of decoding on a CPU that PyTorch has no kernel for: products of 8-bit integers whose activations have a
- * step for each row, attention of a single query a row, and the normaliser of the logits. functional/kernels.py calls
- * them; what they compute is said there, by formulas in functional/quantisation.py and functional/attention.py, which
- * stand in where this file is not compiled or the processor has no AVX512-VNNI.
+ * step for each row, attention of a single query a row, the normaliser of the logits, and of these a whole decoder layer.
+ * functional/kernels.py calls them; what they compute is said by the formulas in functional/quantisation.py and
+ * functional/attention.py and by the layers in blocks/transformer.py, which stand in where this file is not compiled or
+ * the processor has no AVX512-VNNI.
  *
  * Let R be rows, D the width that is read, F the width that is written, LANES the numbers of a vector.
  */
-#include <float.h>
 #include <math.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -19,7 +18,17 @@
 #define FAST __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
 #define UNROLLED _Pragma("GCC unroll 8")
 #define INLINE static inline __attribute__((always_inline)) FAST
-enum { LANES = 16, VECTORS = 4, COLUMNS = LANES * VECTORS, ROWS = 6, OFFSET = 128, STEPS = 127, LINE = 64, AHEAD = 2048, SHARED = 1 << 21 };
+enum {
+    LANES = 16,
+    VECTORS = 4,
+    COLUMNS = LANES * VECTORS, /* of a tile; with ROWS rows its sums and weights fill the registers */
+    ROWS = 6,
+    OFFSET = 128, /* between signed integers and the unsigned ones that the processor multiplies with signed ones */
+    STEPS = 127,
+    LINE = 64,        /* bytes of the cache */
+    AHEAD = 2048,     /* bytes that are fetched beforehand */
+    SHARED = 1 << 21, /* multiplications, and a few for starting, that are worth several threads */
+};
 
 /* The first of so many lanes. */
 INLINE __mmask16 lanes(int64_t count) { return count >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << count) - 1); }
@@ -73,9 +82,9 @@ INLINE float quantise(const float *x, int64_t d, uint8_t *out) {
 }
 
 /* `rows` rows times COLUMNS columns; weights that lie `ahead` bytes further on are fetched meanwhile, if any. */
-INLINE void tile(const int rows, const int64_t ahead, const uint8_t *x, int64_t stride, const int8_t *block, const int32_t *sums, int64_t fours,
-                 const float *scales, const float *steps, const float *bias, float *out, int64_t f,
-                 int64_t columns) {
+INLINE void tile(const int rows, const int64_t ahead, const uint8_t *x, int64_t stride, const int8_t *block,
+                 const int32_t *sums, int64_t fours, const float *scales, const float *steps, const float *bias,
+                 float *out, int64_t f, int64_t columns) {
     __m512i sum[ROWS][VECTORS];
     UNROLLED
     for (int r = 0; r < rows; r++)
@@ -178,7 +187,8 @@ static FAST void linear(const Linear *layer, const float *x, int64_t r, float *o
         scales[row] = quantise(x + row * d, d, room + row * stride);
     }
     Product product = {layer, room, r, out};
-    if (threads > 1 && parallel && (r + 3) * layer->f * d >= SHARED) parallel(share_of_product, &product, (unsigned)threads, 0);
+    int shared = threads > 1 && parallel && (r + 3) * layer->f * d >= SHARED;
+    if (shared) parallel(share_of_product, &product, (unsigned)threads, 0);
     else columns_of(&product, 0, (layer->f + COLUMNS - 1) / COLUMNS);
 }
 
@@ -228,10 +238,9 @@ EXPORT FAST void log_normaliser(const float *logits, int64_t r, int64_t v, float
  * of its keys and values serves H / G of them. Time t of source s and group g stands at ((s * G + g) * room + t) * width
  * + slot, counted in vectors of K or V numbers: `slots` (R, times) says which of `width` slots, the first if NULL.
  * `times` are seen, or as many as `lengths` says of each source. */
-static FAST void attend(const float *query, int64_t query_stride, const float *keys, const float *values,
-                                int64_t r, int64_t beam, int64_t heads, int64_t groups, int64_t dk, int64_t dv,
-                                int64_t room, int64_t width, int64_t times, const int64_t *lengths,
-                                const int32_t *slots, float *weights, float *out) {
+static FAST void attend(const float *query, int64_t query_stride, const float *keys, const float *values, int64_t r,
+                        int64_t beam, int64_t heads, int64_t groups, int64_t dk, int64_t dv, int64_t room, int64_t width,
+                        int64_t times, const int64_t *lengths, const int32_t *slots, float *weights, float *out) {
     float scale = 1.0f / sqrtf((float)dk);
     for (int64_t row = 0; row < r; row++) {
         int64_t source = row / beam, seen = lengths ? lengths[source] : times;
@@ -295,7 +304,8 @@ INLINE void normalise(const Norm *norm, const float *x, int64_t r, int64_t d, fl
             mean = _mm512_reduce_add_ps(total) / (float)d;
         }
         for (int64_t k = 0; k < d; k += LANES) {
-            __m512 apart = _mm512_maskz_sub_ps(lanes(d - k), _mm512_maskz_loadu_ps(lanes(d - k), x + k), _mm512_set1_ps(mean));
+            __mmask16 held = lanes(d - k);
+            __m512 apart = _mm512_maskz_sub_ps(held, _mm512_maskz_loadu_ps(held, x + k), _mm512_set1_ps(mean));
             squares = _mm512_fmadd_ps(apart, apart, squares);
         }
         float spread = _mm512_reduce_add_ps(squares) / (float)d + (float)norm->epsilon;

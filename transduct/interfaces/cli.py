@@ -393,7 +393,7 @@ def bench(
     ] = None,
     size: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "base",
     vocabulary: Annotated[int, typer.Option(help="How many tokens the model knows.")] = 32_000,
-    sentences: Annotated[int, typer.Option(help="How many are decoded or learnt from.")] = 512,
+    sentences: Annotated[int | None, typer.Option(help="How many; 512 to decode, 192 to train on.")] = None,
     threads: Annotated[int | None, typer.Option(help="Of a peer that asks for a number; all cores.")] = None,
     rounds: Annotated[int, typer.Option(help="Turns of each side; the median counts.")] = 3,
     only: Annotated[str, typer.Option(help="Rows whose name holds this.")] = "",
@@ -418,7 +418,8 @@ def bench(
         raise TransductError("--model and --text belong together; give both or neither")
     given = None if model is None or text is None else (model, text)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    sizes = Sizes(size, vocabulary, sentences, threads or cores or 1, device)
+    many = sentences if sentences is not None else 512 if what == "decode" else 192
+    sizes = Sizes(size, vocabulary, many, threads or cores or 1, device)
     rows = []
     for row in run(what, against, sizes, rounds, only, given):
         rows.append(row)

@@ -26,6 +26,7 @@ DECODING_PEERS, TRAINING_PEERS = ("ctranslate2", "transformers"), ("transformers
 # What sentences are like: mean and spread of the logarithm of their length, shortest, longest.
 CAPTIONS, NEWS = (2.65, 0.3, 5, 40), (3.0, 0.6, 3, 100)
 LONGER = 1.13  # a translation is than its source
+SHORTEST = 0.5  # seconds of a turn; what takes less is done again and again
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def _answer(pipe: Connection, side: Side, said: str | None = None) -> Any:
 
 
 def _contend(pipe: Connection, side: Side) -> None:
-    """A contender's process: prepare, warm up, and run whenever it is told to."""
+    """A contender's process: prepare, warm up, and take a turn whenever it is told to."""
     module, name = side.function.rsplit(".", 1)
     try:
         run = getattr(import_module(module), name)(**side.arguments)
@@ -131,9 +132,10 @@ def _contend(pipe: Connection, side: Side) -> None:
             pipe.recv()
         except EOFError:
             return None
-        started = time.perf_counter()
-        tokens = run()
-        seconds = time.perf_counter() - started
+        started, tokens, seconds = time.perf_counter(), 0, 0.0
+        while seconds < SHORTEST:
+            tokens += run()
+            seconds = time.perf_counter() - started
         pipe.send((tokens / seconds, _peak_memory()))
 
 

@@ -95,7 +95,7 @@ def test_a_long_run_is_not_repeated(monkeypatch):
     assert runs([2.0, 4.0]) == (4.0, 2)
 
 
-@pytest.mark.skipif(not growth.REFERENCES.exists(), reason="only Linux tells")
+@pytest.mark.skipif(not growth.REFERENCES.exists(), reason="only Linux tells the highest memory and forgets it")
 def test_memory_is_what_comes_on_top():
     held = torch.ones(8 * 2**20)  # 32 MiB
     assert cost(lambda: torch.ones(16 * 2**20), 7)["MiB"] == pytest.approx(64, abs=4)

@@ -1,12 +1,14 @@
 """A state goes on where whole sequences would, and follows the rows and the sources that are kept."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
 from tests.helpers import randomise
 from transduct.blocks.attention import MultiHeadAttention
-from transduct.blocks.decoders import MemoryState, PromptState, layer_inputs
+from transduct.blocks.decoders import Decoder, MemoryState, PromptState, layer_inputs
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer, LayerShape
 from transduct.functional.segments import Segments
 
@@ -20,7 +22,15 @@ def attention():
 
 def layers(make):
     torch.manual_seed(1)
-    return randomise(nn.ModuleList(make() for _ in range(2)).eval())
+    return randomise(Decoder(make() for _ in range(2)).eval())
+
+
+def stepped(decoder, state, x):
+    """The newest vectors (R, D) in place of tokens, to what would be made logits of."""
+    if isinstance(state, PromptState):
+        return state.step(decoder, x, state.positions)
+    around = {"target_embedding": lambda x, _: x, "decoder_norm": nn.Identity(), "logits": nn.Identity()}
+    return decoder.step(SimpleNamespace(**around), x, state)
 
 
 def run(decoder, x, *rest):
@@ -37,7 +47,7 @@ def test_a_state_over_a_memory_is_the_decoder_a_token_at_a_time():
     tokens = torch.randn(3, len(LENGTHS) * BEAM, D)  # (steps, R, D)
     for number, newest in enumerate(tokens):
         assert state.length == number
-        found = state.step(decoder, newest)
+        found = stepped(decoder, state, newest)
     for row, source in enumerate([0, 0, 1, 1, 2, 2]):
         part = memory.split(LENGTHS)[source]
         whole = run(decoder, tokens[:, row], Segments.of([3]), part, Segments.of([len(part)]))
@@ -55,7 +65,7 @@ def test_a_state_goes_on_from_its_prompt():
     assert state.positions.tolist() == [3, 3, 1, 1, 4, 4]
     tokens = torch.randn(2, len(LENGTHS) * BEAM, D)
     for newest in tokens:
-        found = state.step(decoder, newest, state.positions)
+        found = stepped(decoder, state, newest)
     assert state.positions.tolist() == [5, 5, 3, 3, 6, 6]
     for row, source in enumerate([0, 0, 1, 1, 2, 2]):
         whole = torch.cat((prompts.split(LENGTHS)[source], tokens[:, row]))
@@ -80,14 +90,11 @@ def test_rows_are_exchanged_and_finished_sources_leave(kind):
             return MemoryState.start(decoder, given, segments, BEAM)
         return PromptState.start(decoder, layer_inputs(decoder, given, segments), segments, BEAM)
 
-    def stepped(state, x):
-        return state.step(decoder, x) if kind == "memory" else state.step(decoder, x, state.positions)
-
     state = started()
-    stepped(state, first)
+    stepped(decoder, state, first)
     state.select(rows)
-    found = stepped(state, second[rows])
+    found = stepped(decoder, state, second[rows])
     other = started()
-    stepped(other, first[torch.tensor([1, 1, 2, 3, 5, 4])])
-    expected = stepped(other, second[torch.tensor([1, 1, 2, 3, 5, 4])])[torch.tensor([0, 1, 4, 5])]
+    stepped(decoder, other, first[torch.tensor([1, 1, 2, 3, 5, 4])])
+    expected = stepped(decoder, other, second[torch.tensor([1, 1, 2, 3, 5, 4])])[torch.tensor([0, 1, 4, 5])]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from tests.helpers import BEGIN, END, tiny, tokens_of
-from transduct.blocks.packed import pack_layers
-from transduct.blocks.quantised import FusedDecoderLayer, QuantisedLinear, QuantisedTable, pack_quantised, quantise
+from transduct.blocks.quantised import QuantisedLinear, QuantisedTable, pack_quantised, quantise
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.functional import kernels
@@ -79,72 +78,21 @@ def test_a_sentence_is_the_same_alone_and_in_any_batch(beam):
 compiled = pytest.mark.skipif(
     kernels.library() is None, reason="kernels.c could not be compiled, or the processor has no AVX512-VNNI"
 )
-SOURCES = [[3, 4, 5, END], [7, END], [8, 3, 9, 9, 4, END], [6, 5, 4, 3, 3, 3, 3, 3, 10, END], [END]]
-
-
-def in_use(**changes):
-    """A quantised model as it decodes, and how many of its decoder layers are single calls."""
-    _, model = quantised(**changes)
-    pack_layers(model)
-    pack_quantised(model)
-    return model, sum(isinstance(layer, FusedDecoderLayer) for layer in model.decoder)
-
-
-def found_by(model, beam):
-    return engine.generate(model, SOURCES, [12] * len(SOURCES), DecodingConfig(beam=beam), BEGIN, END)
-
-
-def assert_same_outputs(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        assert [h.tokens for h in one] == [h.tokens for h in other]
-        assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-5)
-
-
-@pytest.mark.parametrize("beam", [1, 4])
-@pytest.mark.parametrize("changes", [{}, {"norm": "post", "num_kv_heads": 2, "d_v": 5}, {"norm_kind": "rms"}], ids=str)
-def test_without_the_library_a_search_finds_the_same(monkeypatch, changes, beam):
-    """The same tokens to the end: the tiny models are sure enough of them."""
-    model, fused = in_use(**changes)
-    assert fused == (0 if kernels.library() is None else 2)
-    found = found_by(model, beam)
-    monkeypatch.setattr(kernels, "library", lambda: None)
-    model, fused = in_use(**changes)
-    assert fused == 0
-    assert not [part for part in model.modules() if isinstance(part, QuantisedLinear) and part.packed is not None]
-    assert_same_outputs(found, found_by(model, beam))
-
-
-@compiled
-@pytest.mark.parametrize("beam", [1, 4])
-def test_a_packed_model_finds_what_the_quantised_one_does(beam):
-    _, plain = quantised()
-    assert_same_outputs(found_by(in_use()[0], beam), found_by(plain, beam))
 
 
 @compiled
 def test_every_matrix_is_packed():
-    model, fused = in_use()
-    assert fused == 2
+    _, model = quantised()
+    pack_quantised(model)
     held = [part for part in model.modules() if isinstance(part, QuantisedLinear)]
     assert held
     assert all(part.packed is not None for part in held)
 
 
-@compiled
-@pytest.mark.parametrize(
-    "changes", [{"positions": "rotary"}, {"activation": "swiglu"}, {"activation": "gelu"}], ids=str
-)
-def test_layers_with_parts_that_the_kernels_do_not_know_are_read_part_by_part(changes):
-    model, fused = in_use(**changes)
-    assert fused == 0
-    _, plain = quantised(**changes)
-    assert_same_outputs(found_by(model, 3), found_by(plain, 3))
-
-
 def test_a_model_of_plain_numbers_has_nothing_to_pack():
     model = tiny()
     pack_quantised(model)
-    assert not [part for part in model.modules() if isinstance(part, FusedDecoderLayer | QuantisedLinear)]
+    assert not [part for part in model.modules() if isinstance(part, QuantisedLinear)]
 
 
 def test_bfloat16_has_no_kernel():

@@ -5,6 +5,7 @@ import torch
 
 from tests.helpers import BEGIN, END, tiny
 from transduct.blocks.embeddings import narrowed
+from transduct.blocks.fused import fuse
 from transduct.blocks.packed import pack_layers
 from transduct.blocks.quantised import pack_quantised, quantise
 from transduct.decoding import engine
@@ -48,6 +49,7 @@ def test_all_tokens_on_the_list_change_nothing(kept, beam):
     if kept != "numbers":
         pack_layers(model)
         pack_quantised(model)
+        fuse(model)
     everything = torch.arange(model.config.target_size)
     config, limits = DecodingConfig(beam=beam), [8] * 3
     expected = engine.generate(model, SOURCES, limits, config, BEGIN, END, [0])

@@ -1,19 +1,15 @@
 """The kernels in C are the formulas that stand in for them, whatever the shape; without them there are the formulas."""
 
-import copy
 import ctypes
 
 import pytest
 import torch
 
-from tests.helpers import tiny, tokens_of
-from transduct.blocks.attention import KVCache, Lineage
-from transduct.blocks.quantised import FusedDecoderLayer, QuantisedLinear, quantise
+from transduct.decoding.search import continuations
 from transduct.functional import kernels
 from transduct.functional.attention import attention
 from transduct.functional.kernels import Packed
 from transduct.functional.quantisation import STEPS, int8_linear, quantise_rows
-from transduct.functional.segments import Segments
 
 compiled = pytest.mark.skipif(
     kernels.library() is None, reason="kernels.c could not be compiled, or the processor has no AVX512-VNNI"
@@ -122,6 +118,109 @@ def test_the_control_a_product_with_other_steps_differs():
     assert not torch.allclose(Packed(weight, steps.flip(0), bias)(x), int8_linear(x, weight, steps, bias))
 
 
+# products of float32
+
+
+def floats_of(outputs, width, bias=True):
+    torch.manual_seed(outputs * 1000 + width)
+    return torch.randn(outputs, width), None, torch.randn(outputs) if bias else None
+
+
+@compiled
+@pytest.mark.parametrize("width", [1, 3, 16, 37, 512])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_packed_product_of_floats_is_that_of_torch(width, bias):
+    for outputs in (1, 15, 63, 64, 65, 200):
+        weight, _, shift = floats_of(outputs, width, bias)
+        packed = Packed(weight, None, shift)
+        for rows in (0, 1, 2, 3, 5, 6, 7, 13, 64):
+            x = torch.randn(rows, width)
+            expected = torch.nn.functional.linear(
+                x.double(), weight.double(), shift if shift is None else shift.double()
+            )
+            torch.testing.assert_close(packed(x), expected.float(), rtol=1e-5, atol=1e-5 * width**0.5)
+
+
+@compiled
+def test_no_row_of_a_product_of_floats_depends_on_its_neighbours_or_on_threads():
+    packed, x = Packed(*floats_of(1030, 1024)), torch.randn(17, 1024)
+    together, before = packed(x), torch.get_num_threads()
+    for number, row in enumerate(x):
+        assert torch.equal(packed(row[None])[0], together[number])
+    try:
+        torch.set_num_threads(3)
+        assert torch.equal(packed(x), together)
+    finally:
+        torch.set_num_threads(before)
+
+
+@compiled
+@pytest.mark.parametrize("layer", [layer_of, floats_of])
+def test_rows_may_lie_in_any_shape_and_of_any_type(layer):
+    packed, x = Packed(*layer(20, 12)), torch.randn(2, 3, 12)
+    flat = packed(x.flatten(0, 1))
+    assert torch.equal(packed(x), flat.view(2, 3, 20))
+    assert torch.equal(packed(x[0, 0]), flat[0])
+    assert torch.equal(packed(x.double()), packed(x))
+    turned = x.flatten(0, 1).T.contiguous().T
+    assert torch.equal(packed(turned), flat)
+
+
+@compiled
+@pytest.mark.parametrize("layer", [layer_of, floats_of])
+def test_rows_of_another_width_are_refused(layer):
+    with pytest.raises(ValueError, match="the rows are 11 wide, the matrix reads 12"):
+        Packed(*layer(20, 12))(torch.randn(3, 11))
+
+
+# what a search goes on with
+
+
+@compiled
+@pytest.mark.parametrize("beam", [1, 2, 5, kernels.MOST])
+@pytest.mark.parametrize("size", [1, 2, 7, 16, 33, 1000])
+def test_continuations_are_those_of_the_formula(monkeypatch, beam, size):
+    torch.manual_seed(size)
+    sources, end = 3, 0
+    logits = torch.randn(sources * beam, size)
+    logits[0, : size // 2] = float("-inf")
+    logits[:, end] += 2.0
+    scores = -torch.rand(sources, beam, dtype=torch.float64)
+    scores[1, 1:] = float("-inf")
+    normaliser = logits.logsumexp(-1)
+    found = continuations(logits, normaliser, scores, end)
+    monkeypatch.setattr(kernels, "library", lambda: None)
+    expected = continuations(logits, normaliser, scores, end)
+    ended = ((expected.tokens == end) & expected.scores.isfinite()).sum()
+    assert found.ends == ended
+    for ours, theirs, held in (
+        ((found.scores, found.origin, found.tokens), (expected.scores, expected.origin, expected.tokens), beam),
+        ((found.live, found.rows, found.newest), (expected.live, expected.rows, expected.newest), beam),
+    ):
+        width = theirs[0].shape[1]
+        assert width == min(held, beam * min(size, 2 * beam)), "torch gives no more than there is"
+        torch.testing.assert_close(ours[0][:, :width], theirs[0])
+        assert bool((ours[0][:, width:] == float("-inf")).all())
+        possible = theirs[0].isfinite()
+        for one, other in zip(ours[1:], theirs[1:], strict=True):
+            assert torch.equal(one.view(sources, beam)[:, :width][possible], other.view(sources, -1)[possible])
+
+
+@compiled
+def test_equal_continuations_come_in_order():
+    found = continuations(torch.zeros(2, 40), torch.zeros(2), torch.zeros(1, 2, dtype=torch.float64), 1)
+    assert (found.origin.tolist(), found.tokens.tolist(), found.ends) == ([[0, 0]], [[0, 1]], 1)
+    assert (found.rows.tolist(), found.newest.tolist()) == ([0, 0], [0, 2])
+
+
+@compiled
+def test_where_nothing_is_possible_nothing_goes_on():
+    nothing = torch.full((1, 20), float("nan"))
+    found = continuations(nothing, torch.zeros(1), torch.zeros(1, 1, dtype=torch.float64), 1)
+    assert found.ends == 0
+    assert found.scores.tolist() == found.live.tolist() == [[float("-inf")]]
+
+
 # the normaliser
 
 
@@ -218,101 +317,6 @@ def test_the_control_other_slots_are_seen():
     slots = torch.tensor([[0] * 6, [1] * 6], dtype=torch.int32)
     one, other = (kernels.rows_attention(query, keys, keys, 6, slots=each) for each in (slots, 1 - slots))
     assert not torch.isclose(one, other).any()
-
-
-# a decoder layer in one call
-
-
-def decoder_layers(**changes):
-    """A quantised decoder layer as it is read, and the same in one call."""
-    model = tiny(decoder_layers=1, positions="none", **changes)
-    quantise(model)
-    plain = model.decoder[0]
-    fused = copy.deepcopy(plain)
-    for module in fused.modules():
-        if isinstance(module, QuantisedLinear):
-            module.pack()
-    packed = FusedDecoderLayer.packed_of(fused)
-    assert packed is not None
-    return plain, FusedDecoderLayer(fused, packed)
-
-
-def apart(layers, beam, spoil=lambda lineage: lineage):
-    """How far two layers are apart in each row of 20 steps, with rows exchanged and sources dropped meanwhile."""
-    torch.manual_seed(1)
-    lengths = [3, 1, 20, 4]
-    memory = layers[0].cross_attention.remember(torch.randn(sum(lengths), 16), Segments.of(lengths))
-    memories, caches, lineage, sources = [memory, memory], [KVCache(beam), KVCache(beam)], Lineage(beam), 4
-    found = []
-    for number in range(20):
-        x = torch.randn(sources * beam, 16)
-        lineage.grow(len(x), x.device)
-        lineages = lineage, spoil(copy.copy(lineage))
-        one, other = (
-            layer.step(x, cache, memory, each)
-            for layer, cache, memory, each in zip(layers, caches, memories, lineages, strict=True)
-        )
-        found += ((one - other).norm(dim=1) / one.norm(dim=1)).tolist()
-        if number in (7, 17):
-            kept = torch.tensor([2, 0, 1] if number == 7 else [1, 2])
-            for cache in caches:
-                cache.select(kept)
-            memories = [memory.select(kept) for memory in memories]
-            sources = len(kept)
-            lineage.select((kept[:, None] * beam + torch.arange(beam)).flatten())
-        chosen = torch.randint(beam, (sources, beam)) + torch.arange(sources)[:, None] * beam
-        lineage.select(chosen.flatten())
-    assert caches[0].length == caches[1].length == 20
-    return torch.tensor(found)
-
-
-@compiled
-@torch.inference_mode()
-@pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize(
-    "shape",
-    [{}, {"norm_kind": "rms"}, {"num_kv_heads": 2, "d_k": 5, "d_v": 7}, {"num_kv_heads": 1, "d_ff": 37}],
-    ids=["layer", "rms", "grouped, odd widths", "one group, an odd width inside"],
-)
-def test_a_layer_in_one_call_is_the_layer(monkeypatch, shape, norm, beam):
-    layers = decoder_layers(norm=norm, **shape)
-    monkeypatch.setattr(kernels, "usable", lambda *_: False)  # the other layer takes the formulas
-    found = apart(layers, beam)
-    assert found.median() < 2e-6
-    assert found.max() < 0.05, "a number on the border between two integers may fall on the other side"
-
-
-@compiled
-@torch.inference_mode()
-def test_the_control_swapped_slots_are_another_layer(monkeypatch):
-    def swapped(lineage):
-        lineage.slots = (lineage.slots + 1) % 3
-        return lineage
-
-    layers = decoder_layers()
-    monkeypatch.setattr(kernels, "usable", lambda *_: False)
-    assert apart(layers, 3, swapped).median() > 0.05
-
-
-@compiled
-@torch.inference_mode()
-def test_what_a_layer_is_given_stays():
-    layer = decoder_layers()[1]
-    x, memory = torch.randn(2, 16), layer.cross_attention.remember(torch.randn(3, 16), Segments.of([1, 2]))
-    before = x.clone()
-    layer.step(x, KVCache(), memory, Lineage())
-    assert torch.equal(x, before)
-
-
-@compiled
-@torch.inference_mode()
-def test_a_layer_in_one_call_is_the_layer_at_once_too():
-    plain, fused = decoder_layers()
-    (_, segments), (_, memory_segments) = tokens_of([3, 2]), tokens_of([4, 1])
-    x, memory = torch.randn(5, 16), torch.randn(5, 16)
-    expected = plain(x, segments, memory, memory_segments)
-    assert (fused(x, segments, memory, memory_segments) - expected).norm() < 0.05 * expected.norm()
 
 
 # without the library

@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from tests.helpers import gradients
-from transduct.functional import products
-from transduct.functional.products import FEWEST, linear, pack, packed_linear, product
+from transduct.functional import kernels, products
+from transduct.functional.products import FEWEST, linear, packed_linear, product
 
 NEAR = {"atol": 1e-5, "rtol": 1e-5}
 onednn = pytest.mark.skipif(not products._onednn(), reason="PyTorch brings no oneDNN for this processor")
@@ -26,6 +26,7 @@ SHAPES = [
 @pytest.fixture
 def without_onednn(monkeypatch):
     monkeypatch.setattr(products, "_onednn", lambda: False)
+    monkeypatch.setattr(kernels, "library", lambda: None)
 
 
 @pytest.fixture
@@ -65,9 +66,7 @@ def test_without_the_library_all_is_torchs(without_onednn, calls, rows, width, o
     assert_same(linear(*given), F.linear(*given), given, atol=0.0, rtol=0.0)
     if isinstance(rows, int):
         assert torch.equal(product(*given[:2]), F.linear(*given[:2]))
-    weight = given[1].detach()
-    assert pack(weight) is weight
-    assert torch.equal(packed_linear(given[0], weight, given[2]), F.linear(*given))
+    assert torch.equal(packed_linear(*given[1:])(given[0]), F.linear(*given))
     assert not calls
 
 
@@ -157,24 +156,34 @@ def test_a_gradient_of_a_gradient_is_refused_instead_of_wrong():
         grad.sum().backward()
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["oneDNN", "kernels"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 7, (2, 50)], ids=str)
 @pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("small", [0, products.SMALL])
 @torch.no_grad()
-def test_a_matrix_that_was_laid_out_gives_the_same_product(dtype, rows, bias):
+def test_a_matrix_that_was_laid_out_gives_the_same_product(monkeypatch, own, dtype, rows, bias, small):
+    if not own:
+        monkeypatch.setattr(kernels, "library", lambda: None)
+    monkeypatch.setattr(products, "SMALL", small)
     given = tensors(rows, 80, 90, bias, dtype)
-    found = packed_linear(given[0], pack(given[1]), *given[2:])
+    found = packed_linear(*given[1:])(given[0])
     near = NEAR if dtype == torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
     assert found.dtype == dtype
     torch.testing.assert_close(found, F.linear(*given), **near)
 
 
+def test_float32_goes_to_the_kernels_and_nothing_else_does():
+    packed = [packed_linear(torch.randn(4, 8, dtype=dtype)) for dtype in (torch.float32, torch.bfloat16)]
+    assert [isinstance(each, kernels.Packed) for each in packed] == [kernels.library() is not None, False]
+
+
 @onednn
 def test_where_the_library_knows_no_bfloat16_it_is_left_as_it_is(monkeypatch):
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    weight = torch.randn(4, 8)
-    assert pack(weight).is_mkldnn
-    assert pack(half := weight.bfloat16()) is half
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", None)  # not to be called
+    weight, x = torch.randn(4, 8).bfloat16(), torch.randn(3, 8).bfloat16()
+    assert torch.equal(packed_linear(weight)(x), F.linear(x, weight))
 
 
 @pytest.mark.parametrize("machine, known", [("x86_64", True), ("AMD64", True), ("aarch64", False), ("arm64", False)])

@@ -59,6 +59,11 @@ class KVCache:
                 room[:, :, : self.length] = held
 
     @property
+    def full(self) -> bool:
+        """Whether there is no place for another token."""
+        return self.keys is None or self.keys.shape[2] == self.length
+
+    @property
     def rooms(self) -> tuple[Tensor, Tensor]:
         """All there is room for, (B, G, room, beam, K) and (B, G, room, beam, V)."""
         assert self.keys is not None

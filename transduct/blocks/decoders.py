@@ -6,7 +6,7 @@ batch, B its sources, R = B * beam the rows of a search, D the model width.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,21 @@ from torch import Tensor, nn
 from transduct.blocks.attention import KVCache, Lineage, Memory
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
 from transduct.functional.segments import Segments
+
+
+class Decoder(nn.ModuleList):
+    """The layers of a decoder that reads a memory beside itself."""
+
+    def step(self, model: Any, tokens: Tensor, state: "MemoryState") -> Tensor:
+        """The newest token of each row (R,) -> logits of the next (R, V).
+
+        The model has, around these layers, a `target_embedding`, a `decoder_norm` and `logits`.
+        """
+        state.lineage.grow(len(tokens), tokens.device)
+        x = model.target_embedding(tokens, torch.full_like(tokens, state.length))
+        for layer, cache, memory in zip(self, state.caches, state.memories, strict=True):
+            x = cast(DecoderLayer, layer).step(x, cache, memory, state.lineage)
+        return model.logits(model.decoder_norm(x))
 
 
 @dataclass
@@ -26,7 +41,7 @@ class MemoryState:
     lineage: Lineage
 
     @classmethod
-    def start(cls, decoder: Iterable[nn.Module], memory: Tensor, segments: Segments, beam: int) -> "MemoryState":
+    def start(cls, decoder: Decoder, memory: Tensor, segments: Segments, beam: int) -> "MemoryState":
         """The state before the first token, with `beam` rows for each source of the memory (N, D)."""
         memories = [cast(DecoderLayer, layer).cross_attention.remember(memory, segments) for layer in decoder]
         return cls(beam, [KVCache(beam) for _ in memories], memories, Lineage(beam))
@@ -35,13 +50,6 @@ class MemoryState:
     def length(self) -> int:
         """How many tokens each row holds."""
         return self.caches[0].length
-
-    def step(self, decoder: Iterable[nn.Module], x: Tensor) -> Tensor:
-        """The newest token of each row through all layers: (R, D) -> (R, D)."""
-        self.lineage.grow(len(x), x.device)
-        for layer, cache, memory in zip(decoder, self.caches, self.memories, strict=True):
-            x = cast(DecoderLayer, layer).step(x, cache, memory, self.lineage)
-        return x
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows (R',), in this order; a source has `beam` rows or, once it is finished, none."""

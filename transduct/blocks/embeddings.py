@@ -83,7 +83,7 @@ class Embedding(nn.Module):
     ) -> None:
         super().__init__()
         d_model = table.shape[1]
-        self.table, self.mode, self.rate = table, mode, rate
+        self.table, self.factor, self.mode, self.rate = table, math.sqrt(d_model), mode, rate
         vectors = {"sinusoidal", "sinusoidal_concatenated", "learned"}
         width = d_model if mode == "add" or positions in vectors else None
         self.positions = PositionVectors(positions, max_length, width) if positions else None
@@ -92,10 +92,15 @@ class Embedding(nn.Module):
             assert self.positions.width is not None
             self.projection = Linear(d_model + self.positions.width, d_model)
 
-    def forward(self, tokens: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
-        """(N,) tokens, their positions and the lengths of their sequences -> (N, D)."""
-        x = lookup(self.table, tokens) * math.sqrt(self.table.shape[1])  # (N, D)
+    def forward(self, tokens: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(N,) tokens, their positions and the lengths of their sequences -> (N, D).
+
+        Lengths that are not known yet, such as a decoder's, are taken for the longest there may be.
+        """
+        x = lookup(self.table, tokens) * self.factor  # (N, D)
         if self.positions is not None:
+            if lengths is None:
+                lengths = torch.full_like(positions, self.positions.max_length)
             vectors = self.positions(positions, lengths).to(x.dtype)
             x = x + vectors if self.projection is None else self.projection(torch.cat((x, vectors), -1))
         return dropout(x, self.rate, self.training)

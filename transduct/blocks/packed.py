@@ -4,32 +4,26 @@ Let N be tokens, D the width that is read, F the width that is written, V the vo
 """
 
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from transduct.blocks.embeddings import Embedding, Rows
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
-from transduct.functional.products import pack, packed_linear
-
-SMALL = 2**18  # numbers of a matrix that is kept both ways: a few rows of a small one are faster as they were
-FEW = 8  # rows
+from transduct.functional.products import packed_linear
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose matrix the processor's own matrix library reads as it lies."""
+    """A linear layer whose matrix lies as the processor wants it."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
-        self.bias = None if layer.bias is None else layer.bias.detach()
-        self.packed = pack(layer.weight.detach())
-        self.weight = layer.weight.detach() if layer.weight.numel() <= SMALL else None
+        self.packed = packed_linear(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., F)."""
-        if self.weight is not None and x.numel() < FEW * x.shape[-1]:
-            return nn.functional.linear(x, self.weight, self.bias)
-        return packed_linear(x, self.packed, self.bias)
+        return self.packed(x)
 
 
 class PackedTable(nn.Module):
@@ -38,7 +32,11 @@ class PackedTable(nn.Module):
     def __init__(self, table: Tensor) -> None:
         super().__init__()
         self.numbers = table.detach()
-        self.packed: Tensor | None = None
+
+    @cached_property
+    def packed(self) -> Callable[[Tensor], Tensor]:
+        """The product with it, laid out when it is first asked for: a table may never be multiplied."""
+        return packed_linear(self.numbers)
 
     @property
     def shape(self) -> torch.Size:
@@ -51,9 +49,7 @@ class PackedTable(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(N, D) -> (N, V)."""
-        if self.packed is None:  # a table may never be multiplied
-            self.packed = pack(self.numbers)
-        return packed_linear(hidden, self.packed)
+        return self.packed(hidden)
 
     def select(self, tokens: Tensor) -> "PackedTable":
         """The table of these tokens alone."""

@@ -3,14 +3,10 @@
 Let N be tokens, D the width that is read, F the width that is written, V the vocabulary.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.attention import KVCache, Lineage, Memory
 from transduct.blocks.packed import exchange
-from transduct.blocks.transformer import ACTIVATIONS, DecoderLayer
 from transduct.functional import kernels
 from transduct.functional.quantisation import int8_linear, quantise_rows
 
@@ -31,7 +27,7 @@ class QuantisedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(N, D) -> (N, F)."""
         if self.packed is not None:
-            return self.packed(x.float()).to(x.dtype)
+            return self.packed(x).to(x.dtype)
         return int8_linear(x, self.weight, self.steps, self.bias)
 
     def pack(self) -> None:
@@ -67,52 +63,11 @@ class QuantisedTable(QuantisedLinear):
         return chosen
 
 
-class FusedDecoderLayer(nn.Module):
-    """A decoder layer whose `step` is a single call, for the step of one sentence is nothing but calls."""
-
-    def __init__(self, layer: DecoderLayer, packed: kernels.PackedLayer) -> None:
-        super().__init__()
-        self.layer, self.packed = layer, packed
-        self.cross_attention = layer.cross_attention
-
-    @staticmethod
-    def packed_of(layer: DecoderLayer) -> kernels.PackedLayer | None:
-        """The layer as the kernels read it; None if a part of it is unknown to them."""
-        own, cross, forward = layer.self_attention, layer.cross_attention, layer.feed_forward
-        linears = [own.joint, own.output, cross.query, cross.output, forward.inner, forward.outer]
-        packed = [linear.packed for linear in linears if isinstance(linear, QuantisedLinear)]
-        plain = own.positions is None and forward.gate is None and forward.activation is ACTIVATIONS["relu"]
-        if not plain or len(packed) < len(linears) or None in packed:
-            return None
-        around = (layer.around_attention, layer.around_cross, layer.around_feed_forward)
-        held: list[Any] = [part.norm for part in around]
-        norms = [(norm.weight, getattr(norm, "bias", None), norm.eps) for norm in held]
-        sizes = (len(held[0].weight), own.num_heads, own.num_kv_heads, own.d_k, own.d_v, layer.around_attention.pre)
-        return kernels.PackedLayer(sizes, norms, packed)  # type: ignore[arg-type]
-
-    def forward(self, *arguments: Any, **named: Any) -> Tensor:
-        """As `DecoderLayer`."""
-        return self.layer(*arguments, **named)
-
-    def step(self, x: Tensor, cache: KVCache, memory: Memory, lineage: Lineage) -> Tensor:
-        """One new token a row: (R, D) -> (R, D)."""
-        own = self.layer.self_attention
-        cache.make_room(x, len(memory.keys), own.num_kv_heads, own.d_k, own.d_v)
-        past = cache.length, lineage.slots
-        x = self.packed.step(x, cache.rooms, *past, (memory.keys, memory.values), memory.lengths)
-        cache.length += 1
-        return x
-
-
 def pack_quantised(model: nn.Module) -> None:
-    """Lay the quantised layers of a model in use out for the processor, and make decoder layers single calls."""
+    """Lay the quantised layers of a model in use out for the processor."""
     for module in list(model.modules()):
         if isinstance(module, QuantisedLinear):
             module.pack()
-    for module in list(model.modules()):
-        for name, part in list(module.named_children()):
-            if isinstance(part, DecoderLayer) and (packed := FusedDecoderLayer.packed_of(part)) is not None:
-                setattr(module, name, FusedDecoderLayer(part, packed))
 
 
 def quantise(model: nn.Module) -> None:

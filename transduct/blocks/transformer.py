@@ -102,6 +102,18 @@ class EncoderLayer(nn.Module):
         return self.around_feed_forward(x, self.feed_forward)
 
 
+class Encoder(nn.ModuleList):
+    """Layers of an encoder, one after the other."""
+
+    def forward(
+        self, x: Tensor, segments: Segments, causal: bool = False, weights: list[Tensor] | None = None
+    ) -> Tensor:
+        """(N, D) -> (N, D)."""
+        for layer in self:
+            x = layer(x, segments, causal, weights)
+        return x
+
+
 class DecoderLayer(nn.Module):
     """Self-attention, cross-attention over the memory, then feed-forward."""
 

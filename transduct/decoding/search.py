@@ -180,25 +180,12 @@ class Beam:
 
     def choose(self, logits: Tensor, normaliser: Tensor) -> Tensor | None:
         """One step of the search over logits (R, V); see `Strategy`."""
-        groups, looked_at = len(self.sources), 2 * self.beam
         self._force_ends(logits)
-        best, tokens = top(logits, min(looked_at, logits.shape[1]))  # (R, k)
-        continued = self.scores.reshape(-1, 1) + (best.double() - normaliser.double()[:, None])  # (R, k)
-        scores, places = continued.view(groups, -1).topk(min(looked_at, self.beam * best.shape[1]), -1)
-        origin = places // best.shape[1]  # (B, 2 * beam), which row of the source
-        chosen = tokens.view(groups, -1).gather(1, places)  # (B, 2 * beam)
-        ends = chosen == self.end
-        if self._waiting or self.history.shape[1] >= self._first_limit or bool(ends.any()):
-            self._collect(ends, scores, origin)
-            order = (ends.long() * chosen.shape[1] + torch.arange(chosen.shape[1], device=self.device)).argsort(-1)
-            live = order[:, : self.beam]
-            scores = scores.gather(1, live).masked_fill(ends.gather(1, live), float("-inf"))
-            origin, chosen = origin.gather(1, live), chosen.gather(1, live)
-        self.scores, newest = scores[:, : self.beam], chosen[:, : self.beam].flatten()
-        if self.beam == 1:
-            return self._continue(None, newest)
-        first_rows = torch.arange(0, groups * self.beam, self.beam, device=self.device)[:, None]  # (B, 1)
-        return self._continue((origin[:, : self.beam] + first_rows).flatten(), newest)
+        found = continuations(logits, normaliser, self.scores, self.end)
+        self.scores = found.live
+        if self._waiting or self.history.shape[1] >= self._first_limit or found.ends:
+            self._collect(found)
+        return self._continue(None if self.beam == 1 else found.rows, found.newest)
 
     def _continue(self, rows: Tensor | None, newest: Tensor) -> Tensor | None:
         """Follow the chosen rows, none if they stay; drop those of finished sources once they are a quarter of all."""
@@ -227,17 +214,17 @@ class Beam:
             grouped[at_limit] = float("-inf")
             grouped[at_limit, :, self.end] = ends
 
-    def _collect(self, ends: Tensor, scores: Tensor, origin: Tensor) -> None:
-        """Keep the continuations among the first `beam` that end the sentence."""
-        first = ends[:, : self.beam] & scores[:, : self.beam].isfinite()
-        for group, place in first.nonzero().tolist():
+    def _collect(self, continuations: "Continuations") -> None:
+        """Keep those that end the sentence."""
+        ended = (continuations.tokens == self.end) & continuations.scores.isfinite()
+        for group, place in ended.nonzero().tolist():
             if self.done[group]:
                 continue
             found = self.hypotheses[self.sources[group]]
-            score = float(scores[group, place])
-            tokens = self.history[group * self.beam + int(origin[group, place]), 1:].tolist()
+            score = float(continuations.scores[group, place])
+            tokens = self.history[group * self.beam + int(continuations.origin[group, place]), 1:].tolist()
             found.append(Hypothesis(tokens, score, score / length_penalty(len(tokens) + 1, self.alpha)))
-        going_on = scores.masked_fill(ends, float("-inf")).amax(1).tolist()
+        going_on = continuations.live[:, 0].tolist()
         for group, source in enumerate(self.sources):
             found = self.hypotheses[source]
             enough = len(found) >= self.beam and max(h.score for h in found) >= going_on[group]
@@ -258,6 +245,49 @@ def first_tokens(begin: int | Sequence[int], sources: int, beam: int, device: An
 def log_normaliser(logits: Tensor) -> Tensor:
     """log sum exp of each row: (R, V) -> (R,)."""
     return kernels.log_normaliser(logits) if kernels.usable(logits) else logits.logsumexp(-1)
+
+
+@dataclass(frozen=True)
+class Continuations:
+    """The likeliest next tokens of each source, in order; a score of minus infinity stands where less is possible.
+
+    Attributes:
+        scores, origin, tokens: (B, beam) of the likeliest of all, what each is worth, its row of the source, and itself.
+        live: (B, beam) what the likeliest are worth that do not end the sentence.
+        rows, newest: (R,) the row that each of those goes on from, and its token.
+        ends: how many of the likeliest of all may end the sentence.
+    """
+
+    scores: Tensor
+    origin: Tensor
+    tokens: Tensor
+    live: Tensor
+    rows: Tensor
+    newest: Tensor
+    ends: int
+
+
+def continuations(logits: Tensor, normaliser: Tensor, scores: Tensor, end: int) -> Continuations:
+    """Look at the 2 * beam likeliest continuations of each source.
+
+    Args:
+        logits: (R, V), and the log-normaliser (R,) of each row.
+        scores: (B, beam) in 64 bits, what each row of a source is worth so far.
+    """
+    sources, beam = scores.shape
+    if kernels.usable(logits) and beam <= kernels.MOST:
+        return Continuations(*kernels.choose(logits, normaliser, scores, end))
+    best, tokens = top(logits, min(2 * beam, logits.shape[1]))  # (R, k)
+    continued = scores.reshape(-1, 1) + (best.double() - normaliser.double()[:, None])  # (R, k)
+    found, places = continued.view(sources, -1).topk(min(2 * beam, beam * best.shape[1]), -1)
+    origin, chosen = places // best.shape[1], tokens.view(sources, -1).gather(1, places)  # (B, 2 * beam) each
+    ends = chosen == end
+    order = (ends.long() * chosen.shape[1] + torch.arange(chosen.shape[1], device=ends.device)).argsort(-1)[:, :beam]
+    live = found.gather(1, order).masked_fill(ends.gather(1, order), float("-inf"))
+    first_rows = torch.arange(0, sources * beam, beam, device=ends.device)[:, None]  # (B, 1)
+    rows, newest = (origin.gather(1, order) + first_rows).flatten(), chosen.gather(1, order).flatten()
+    best, origin, chosen = (x[:, :beam] for x in (found, origin, chosen))
+    return Continuations(best, origin, chosen, live, rows, newest, int(ends.any()))
 
 
 def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -33,26 +33,38 @@ class _Layer(ctypes.Structure):
     ]
 
 
-class _Past(ctypes.Structure):
+class _Decoder(ctypes.Structure):
     _fields_ = [
-        ("keys", POINTER), ("values", POINTER), ("room", NUMBER), ("beam", NUMBER), ("length", NUMBER),
-        ("slots", POINTER), ("memory_keys", POINTER), ("memory_values", POINTER), ("longest", NUMBER),
-        ("lengths", POINTER),
+        ("layers", ctypes.POINTER(_Layer)), ("count", NUMBER), ("table", POINTER), ("steps", POINTER),
+        ("positions", POINTER), ("factor", ctypes.c_double), ("last", _Norm),
     ]  # fmt: skip
 
 
-LINEAR, LAYER, PAST = (ctypes.POINTER(kind) for kind in (_Linear, _Layer, _Past))
+class _Place(ctypes.Structure):
+    _fields_ = [
+        *[(name, NUMBER) for name in ("room", "beam", "length", "longest")],
+        ("slots", POINTER),
+        ("lengths", POINTER),
+    ]
+
+
+LINEAR, LAYER, DECODER, PLACE = (ctypes.POINTER(kind) for kind in (_Linear, _Layer, _Decoder, _Place))
 ARGUMENTS: dict[str, list[Any]] = {
     "packed_size": [NUMBER, NUMBER],
     "pack": [POINTER, NUMBER, NUMBER, POINTER],
-    "int8_linear": [LINEAR, POINTER, NUMBER, POINTER, POINTER, NUMBER],
+    "pack_floats": [POINTER, NUMBER, NUMBER, POINTER],
+    "linear": [LINEAR, POINTER, NUMBER, POINTER, POINTER, NUMBER],
     "share_threads": [POINTER] * 3,
     "log_normaliser": [POINTER, NUMBER, NUMBER, POINTER],
+    "choose": [POINTER, *[NUMBER] * 3, POINTER, POINTER, NUMBER, *[POINTER] * 6],
     "rows_attention": [POINTER, NUMBER, POINTER, POINTER, *[NUMBER] * 9, *[POINTER] * 4],
-    "decoder_room": [LAYER, PAST, NUMBER],
-    "decoder_layer": [LAYER, PAST, POINTER, NUMBER, POINTER, NUMBER],
+    "layer_room": [LAYER, NUMBER, NUMBER],
+    "encoder": [LAYER, NUMBER, POINTER, NUMBER, NUMBER, POINTER, NUMBER, POINTER, NUMBER],
+    "decode": [DECODER, LINEAR, POINTER, PLACE, POINTER, NUMBER, POINTER, NUMBER, POINTER],
 }
-RESULTS = {"packed_size": NUMBER, "decoder_room": NUMBER}
+RESULTS = {"packed_size": NUMBER, "choose": NUMBER, "layer_room": NUMBER}
+BLOCK = 64  # columns of a packed matrix that lie side by side
+MOST = 32  # rows of a source that `choose` looks at
 
 
 def usable(*tensors: Tensor) -> bool:
@@ -87,73 +99,128 @@ def _pointer(x: Tensor | None) -> int | None:
 
 
 class Packed:
-    """A linear layer of integers of 8 bits as the kernels read it: a weight (F, D), steps (F,) and a bias or none."""
+    """A linear layer as the kernels read it: a weight (F, D), of 8-bit integers with steps (F,) or of float32 without,
+    and a bias or none."""
 
-    def __init__(self, weight: Tensor, steps: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, steps: Tensor | None, bias: Tensor | None) -> None:
         (self.size, self.width), weight = weight.shape, weight.contiguous()
-        packed = torch.empty(library().packed_size(self.size, self.width), dtype=torch.int8)
-        library().pack(weight.data_ptr(), self.size, self.width, packed.data_ptr())
-        self.held = packed, steps.detach(), None if bias is None else bias.detach()  # what the pointers point at
+        if steps is None:
+            packed = torch.empty(-(-self.size // BLOCK) * BLOCK * self.width)
+            library().pack_floats(weight.data_ptr(), self.size, self.width, packed.data_ptr())
+        else:
+            packed, steps = torch.empty(library().packed_size(self.size, self.width), dtype=torch.int8), steps.detach()
+            library().pack(weight.data_ptr(), self.size, self.width, packed.data_ptr())
+        self.held = packed, steps, None if bias is None else bias.detach()  # what the pointers point at
         self.native = _Linear(*map(_pointer, self.held), self.width, self.size)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`functional.quantisation.int8_linear` in one pass: (R, D) -> (R, F)."""
-        x = x.contiguous()
-        rows = x.shape[0]
-        out = torch.empty(rows, self.size)
-        room = torch.empty(rows * ((self.width + 3) // 4 * 4 + 4), dtype=torch.uint8)
-        threads = torch.get_num_threads()
-        library().int8_linear(self.native, x.data_ptr(), rows, out.data_ptr(), room.data_ptr(), threads)
+        """x W^T + b, of integers as `functional.quantisation.int8_linear`, in one pass: (..., D) -> (..., F)."""
+        if x.shape[-1] != self.width:
+            raise ValueError(f"the rows are {x.shape[-1]} wide, the matrix reads {self.width}")
+        x = x.float().contiguous()
+        rows, out = x.numel() // self.width, torch.empty(*x.shape[:-1], self.size)
+        bytes_ = 0 if self.held[1] is None else rows * ((self.width + 3) // 4 * 4 + 4)
+        room, threads = torch.empty(bytes_, dtype=torch.uint8), torch.get_num_threads()
+        library().linear(self.native, x.data_ptr(), rows, out.data_ptr(), room.data_ptr(), threads)
         return out
 
 
-class PackedLayer:
-    """A decoder layer of integers of 8 bits as the kernels read it, its feed-forward part with a ReLU.
+Norm = tuple[Tensor, Tensor | None, float]  # the scale, the shift or None (root mean square), and the epsilon
+
+
+class PackedLayers:
+    """Layers as the kernels read them, each with a ReLU in its feed-forward part.
 
     Args:
         sizes: D, H, G, K, V of the values, and whether norms stand before the sublayers.
-        norms: of each sublayer the scale, the shift or None (root mean square), and the epsilon.
-        linears: query, key and value in one; output; query and output of the cross-attention; feed-forward.
+        layers: of each its norms, that of the cross-attention or None between the others, and its linear layers: query,
+            key and value in one; output; query and output of the cross-attention, or None; the two of the feed-forward
+            part.
     """
 
     def __init__(
         self,
         sizes: tuple[int, int, int, int, int, bool],
-        norms: Sequence[tuple[Tensor, Tensor | None, float]],
-        linears: Sequence[Packed],
+        layers: Sequence[tuple[Sequence[Norm | None], Sequence[Packed | None]]],
     ) -> None:
-        norms = [
-            (scale.detach(), None if shift is None else shift.detach(), epsilon) for scale, shift, epsilon in norms
-        ]
-        self.held = norms, linears
-        parts = [_Norm(_pointer(scale), _pointer(shift), epsilon) for scale, shift, epsilon in norms]
-        self.native = _Layer(*sizes, (_Norm * 3)(*parts), *(linear.native for linear in linears))
+        self.held = layers  # what the pointers point at
+        natives = []
+        for norms, linears in layers:
+            parts = [_Linear() if linear is None else linear.native for linear in linears]
+            natives.append(_Layer(*sizes, (_Norm * 3)(*map(_norm, norms)), *parts))
+        self.native, self.width = (_Layer * len(natives))(*natives), sizes[0]
+
+    def encode(self, x: Tensor, offsets: Tensor, longest: int) -> Tensor:
+        """Flat sequences through the layers of an encoder: (N, D), and where each begins (B + 1,) -> (N, D)."""
+        x = x.clone(memory_format=torch.contiguous_format)
+        rows, sources = x.shape[0], len(offsets) - 1
+        work, threads = torch.empty(library().layer_room(self.native, rows, longest)), torch.get_num_threads()
+        where = offsets.data_ptr(), sources, longest
+        library().encoder(self.native, len(self.native), *where, x.data_ptr(), rows, work.data_ptr(), threads)
+        return x
+
+
+class PackedDecoder:
+    """A decoder as the kernels read it, from tokens to logits.
+
+    Args:
+        table: (V, D) of float32, or of 8-bit integers with steps (V,); a token is its row times `factor`.
+        positions: (longest, D), what each position adds; None for nothing.
+        last: the norm after the layers, if there is one.
+    """
+
+    def __init__(
+        self,
+        layers: PackedLayers,
+        table: Tensor,
+        steps: Tensor | None,
+        factor: float,
+        positions: Tensor | None,
+        last: Norm | None,
+    ) -> None:
+        self.held = layers, table, steps, positions, last  # what the pointers point at
+        self.layers, self.positions = layers, positions
+        pointers = _pointer(table), _pointer(steps), _pointer(positions)
+        self.native = _Decoder(layers.native, len(layers.native), *pointers, factor, _norm(last))
+        self.pointers = POINTER * (4 * len(layers.native))
 
     def step(
         self,
-        x: Tensor,
-        cache: tuple[Tensor, Tensor],
+        tokens: Tensor,
+        output: Packed,
+        caches: Sequence[tuple[Tensor, Tensor]],
         length: int,
         slots: Tensor | None,
-        memory: tuple[Tensor, Tensor],
+        memories: Sequence[tuple[Tensor, Tensor]],
         lengths: Tensor | None,
     ) -> Tensor:
-        """One new token a row through the layer: (R, D) -> (R, D); its key and value join the cache.
+        """The newest token of each row (R,) -> logits of the next (R, V); its keys and values join the caches.
 
         Args:
-            cache: keys (B, G, room, beam, K) and values, filled up to `length`.
+            output: the matrix that gives the logits.
+            caches: of each layer keys (B, G, room, beam, K) and values, filled up to `length`.
             slots: (R, length + 1), as `rows_attention` takes them.
-            memory: keys (B, G, S, K) and values, of which each source has `lengths`, or all of them.
+            memories: of each layer keys (B, G, S, K) and values, of which each source has `lengths`, or all of them.
+
+        Raises:
+            IndexError: there is no such position.
         """
-        rows, x = x.shape[0], x.clone(memory_format=torch.contiguous_format)
-        past = _Past(
-            cache[0].data_ptr(), cache[1].data_ptr(), cache[0].shape[2], cache[0].shape[3], length,
-            _pointer(slots), memory[0].data_ptr(), memory[1].data_ptr(), memory[0].shape[2], _pointer(lengths),
-        )  # fmt: skip
-        room = torch.empty(library().decoder_room(self.native, past, rows))
-        threads = torch.get_num_threads()
-        library().decoder_layer(self.native, past, x.data_ptr(), rows, room.data_ptr(), threads)
-        return x
+        if self.positions is not None and length >= len(self.positions):
+            raise IndexError(f"position {length} is beyond the last, {len(self.positions) - 1}")
+        rows, tokens = tokens.shape[0], tokens.contiguous()
+        (_, _, room, beam, _), longest = caches[0][0].shape, memories[0][0].shape[2]
+        place = _Place(room, beam, length, longest, _pointer(slots), _pointer(lengths))
+        held = zip(caches, memories, strict=True)
+        pasts = self.pointers(*[part.data_ptr() for cache, memory in held for part in (*cache, *memory)])
+        numbers = library().layer_room(self.layers.native, rows, max(room, longest)) + rows * self.layers.width
+        work, logits, threads = torch.empty(numbers), torch.empty(rows, output.size), torch.get_num_threads()
+        where = tokens.data_ptr(), rows, work.data_ptr(), threads, logits.data_ptr()
+        library().decode(self.native, output.native, pasts, place, *where)
+        return logits
+
+
+def _norm(norm: Norm | None) -> _Norm:
+    return _Norm() if norm is None else _Norm(_pointer(norm[0]), _pointer(norm[1]), norm[2])
 
 
 def log_normaliser(logits: Tensor) -> Tensor:
@@ -162,6 +229,21 @@ def log_normaliser(logits: Tensor) -> Tensor:
     out = torch.empty(logits.shape[0])
     library().log_normaliser(logits.data_ptr(), *logits.shape, out.data_ptr())
     return out
+
+
+def choose(
+    logits: Tensor, normaliser: Tensor, scores: Tensor, end: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int]:
+    """`decoding.search.continuations` for at most `MOST` rows a source; of equal ones the first row's and the first
+    token's come first."""
+    (sources, beam), logits = scores.shape, logits.contiguous()
+    best, live = torch.empty(2, sources, beam, dtype=torch.float64).unbind()
+    numbers = torch.empty(4, sources, beam, dtype=torch.int64)
+    origin, tokens, rows, newest = numbers.unbind()
+    arguments = normaliser.data_ptr(), scores.contiguous().data_ptr(), end
+    pointers = [x.data_ptr() for x in (best, live, origin, tokens, rows, newest)]
+    ends: int = library().choose(logits.data_ptr(), *logits.shape, beam, *arguments, *pointers)
+    return best, origin, tokens, live, rows.view(-1), newest.view(-1), ends
 
 
 def rows_attention(

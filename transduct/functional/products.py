@@ -6,6 +6,7 @@ that is written.
 """
 
 import platform
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -14,7 +15,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from transduct.functional import kernels
+
 FEWEST = 64  # rows that are worth the time it takes to lay a matrix out
+SMALL, FEW = 2**18, 8  # numbers of a matrix of which so few rows are faster as they were
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
@@ -52,18 +56,23 @@ class _Linear(torch.autograd.Function):
         )
 
 
-def pack(weight: Tensor) -> Tensor:
-    """A matrix (F, D) laid out as the matrix library wants it, for `packed_linear`; it is of no other use."""
-    if not _onednn() or (weight.dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported()):
-        return weight
-    return torch.ops.mkldnn._reorder_linear_weight(weight, None)
+def packed_linear(weight: Tensor, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+    """`linear` for a matrix (F, D) that stays as it is, laid out for the processor: (..., D) -> (..., F). It has no
+    gradient."""
+    if kernels.usable(weight):
+        return kernels.Packed(weight, None, bias)
+    narrow = weight.dtype == torch.bfloat16
+    if not _onednn() or (narrow and not torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+        return lambda x: F.linear(x, weight, bias)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+    small = weight if weight.numel() <= SMALL else None
 
+    def product_of(x: Tensor) -> Tensor:
+        if small is not None and x.numel() < FEW * x.shape[-1]:
+            return F.linear(x, small, bias)
+        return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
-def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`linear` with a matrix that has been laid out, without gradients."""
-    if not packed.is_mkldnn:
-        return F.linear(x, packed, bias)
-    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return product_of
 
 
 @cache

@@ -17,6 +17,7 @@ from transduct.blocks.sizes import require_at_least, require_heads, require_rate
 from transduct.blocks.transformer import (
     ACTIVATIONS,
     Activation,
+    Encoder,
     EncoderLayer,
     LayerShape,
     NormKind,
@@ -94,7 +95,7 @@ class Bert(nn.Module):
         self.embedding = Embedding(table, scheme, "add", config.max_length, rate=0.0)
         self.types = embedding_table(2, d_model)
         self.embedding_norm = make_norm(shape) if config.embedding_norm else nn.Identity()
-        self.encoder = nn.ModuleList(EncoderLayer(shape, self._attention()) for _ in range(config.layers))
+        self.encoder = Encoder(EncoderLayer(shape, self._attention()) for _ in range(config.layers))
         self.encoder_norm = make_norm(shape) if config.norm == "pre" else nn.Identity()
         if config.head in ("masked", "pretraining"):
             self.transform = Linear(d_model, d_model)
@@ -118,9 +119,7 @@ class Bert(nn.Module):
         x = self.embedding(tokens, segments.positions, segments.lengths[segments.sequence])
         x = self.embedding_norm(x + self.types.index_select(0, types))  # (N, D)
         x = dropout(x, self.config.dropout, self.training)
-        for layer in self.encoder:
-            x = layer(x, segments, False, weights)
-        return self.encoder_norm(x)
+        return self.encoder_norm(self.encoder(x, segments, False, weights))
 
     def masked_logits(self, x: Tensor) -> Tensor:
         """The token at each masked place, by the table of the embeddings: (K, D) -> (K, V + 1)."""

@@ -21,7 +21,7 @@ from transduct.blocks.convolution import Backbone
 from transduct.blocks.embeddings import embedding_table
 from transduct.blocks.linear import Linear
 from transduct.blocks.sizes import require_at_least, require_rate
-from transduct.blocks.transformer import DecoderLayer, EncoderLayer, LayerShape, initialise
+from transduct.blocks.transformer import DecoderLayer, Encoder, EncoderLayer, LayerShape, initialise
 from transduct.functional.positions import sinusoidal_2d
 from transduct.functional.segments import Segments
 
@@ -134,7 +134,7 @@ class Detr(nn.Module):
         shape = LayerShape(d_model, config.d_ff, config.dropout, "gelu", "pre", "layer")
         self.backbone = Backbone(config.channels)
         self.projection = Linear(config.channels[-1], d_model)
-        self.encoder = nn.ModuleList(
+        self.encoder = Encoder(
             EncoderLayer(shape, MultiHeadAttention(d_model, heads)) for _ in range(config.encoder_layers)
         )
         self.encoder_norm = nn.LayerNorm(d_model)
@@ -170,9 +170,7 @@ class Detr(nn.Module):
         x = self.projection(features.flatten(2).transpose(1, 2)) + places.to(scaled.dtype)  # (B, P, D)
         segments = Segments.of([rows * rows] * len(pictures), pictures.device)
         x = x.flatten(0, 1)  # (B * P, D)
-        for layer in self.encoder:
-            x = layer(x, segments, False, weights)
-        return self.encoder_norm(x), segments
+        return self.encoder_norm(self.encoder(x, segments, False, weights)), segments
 
     def decode(self, memory: Tensor, grid: Segments, weights: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """The memory (B * P, D) to what each layer finds: logits (layers, B, Q, C + 1) and boxes (layers, B, Q, 4).

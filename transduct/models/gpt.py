@@ -6,7 +6,6 @@ Let N be tokens of a batch, B its sequences, R = B * beam the rows of a search, 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-import torch
 from torch import Tensor, nn
 
 from transduct.blocks.attention import AttentionPositions, AttentionScheme, MultiHeadAttention
@@ -85,7 +84,7 @@ class GPT(nn.Module):
 
     def hidden(self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
         """Tokens (N,) -> hidden (N, D); each predicts the token after it."""
-        x = self._embedded(tokens, segments.positions)
+        x = self.embedding(tokens, segments.positions)
         for layer in self.decoder:
             x = layer(x, segments, True, weights)
         return self.decoder_norm(x)
@@ -96,7 +95,7 @@ class GPT(nn.Module):
 
     def encode(self, tokens: Tensor, segments: Segments) -> Tensor:
         """Prompts without their last tokens (N,) -> what each layer is given of them (layers, N, D)."""
-        return layer_inputs(self.decoder, self._embedded(tokens, segments.positions), segments)
+        return layer_inputs(self.decoder, self.embedding(tokens, segments.positions), segments)
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> PromptState:
         """The state before the last tokens of the prompts, with `beam` rows for each."""
@@ -108,12 +107,8 @@ class GPT(nn.Module):
         A row that is finished may be stepped on beside longer ones; it stays at the last position there is.
         """
         positions = state.positions.clamp(max=self.config.max_length - 1)
-        x = state.step(self.decoder, self._embedded(tokens, positions), positions)
+        x = state.step(self.decoder, self.embedding(tokens, positions), positions)
         return self.logits(self.decoder_norm(x)), state
-
-    def _embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """A decoder does not know its final length and gives `max_length` for it."""
-        return self.embedding(tokens, positions, torch.full_like(tokens, self.config.max_length))
 
     def _attention(self) -> MultiHeadAttention:
         config = self.config

@@ -9,17 +9,17 @@ vocabulary.
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-import torch
 from torch import Tensor, nn
 
 from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
-from transduct.blocks.decoders import MemoryState
+from transduct.blocks.decoders import Decoder, MemoryState
 from transduct.blocks.embeddings import Embedding, FilterbankStem, GroupedLinear, embedding_table, project
 from transduct.blocks.linear import Linear
 from transduct.blocks.sizes import require_at_least, require_heads, require_rate
 from transduct.blocks.transformer import (
     Activation,
     DecoderLayer,
+    Encoder,
     EncoderLayer,
     LayerShape,
     initialise,
@@ -90,8 +90,8 @@ class Speech(nn.Module):
             return MultiHeadAttention(config.d_model, config.num_heads, positions=rotary if positions else None)
 
         self.stem = FilterbankStem(config.bands, config.d_model, config.stem_layers, config.groups)
-        self.encoder = nn.ModuleList(EncoderLayer(shape, attention()) for _ in range(config.encoder_layers))
-        self.decoder = nn.ModuleList(
+        self.encoder = Encoder(EncoderLayer(shape, attention()) for _ in range(config.encoder_layers))
+        self.decoder = Decoder(
             DecoderLayer(shape, attention(), attention(positions=False)) for _ in range(config.decoder_layers)
         )
         pre = config.norm == "pre"
@@ -125,9 +125,7 @@ class Speech(nn.Module):
         """Filterbanks (N, M), a multiple of four frames each -> memory (N / 4, D), and where each lies in it."""
         x, segments = self.stem(features, segments)
         x = dropout(x, self.config.dropout, self.training)
-        for layer in self.encoder:
-            x = layer(x, segments, False, weights)
-        return self.encoder_norm(x), segments
+        return self.encoder_norm(self.encoder(x, segments, False, weights)), segments
 
     def ctc(self, memory: Tensor) -> Tensor:
         """Memory (N, D) -> log-probabilities (N, V) of what each of it stands for; the begin token is the blank."""
@@ -142,7 +140,7 @@ class Speech(nn.Module):
         weights: list[Tensor] | None = None,
     ) -> Tensor:
         """Target tokens so far (M,) over the memory (N, D) -> hidden (M, D); each predicts the token after it."""
-        x = self.target_embedding(tokens, segments.positions, tokens)
+        x = self.target_embedding(tokens, segments.positions)
         for layer in self.decoder:
             x = layer(x, segments, memory, memory_segments, weights)
         return self.decoder_norm(x)
@@ -157,6 +155,4 @@ class Speech(nn.Module):
 
     def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
-        positions = torch.full_like(tokens, state.length)
-        x = self.target_embedding(tokens, positions, positions)
-        return self.logits(self.decoder_norm(state.step(self.decoder, x))), state
+        return self.decoder.step(self, tokens, state), state

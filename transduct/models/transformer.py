@@ -7,7 +7,6 @@ width, V the target vocabulary.
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-import torch
 from torch import Tensor, nn
 
 from transduct.blocks.attention import (
@@ -15,12 +14,13 @@ from transduct.blocks.attention import (
     AttentionScheme,
     MultiHeadAttention,
 )
-from transduct.blocks.decoders import MemoryState
+from transduct.blocks.decoders import Decoder, MemoryState
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
 from transduct.blocks.sizes import require_at_least, require_rate
 from transduct.blocks.transformer import (
     Activation,
     DecoderLayer,
+    Encoder,
     EncoderLayer,
     LayerShape,
     NormKind,
@@ -113,10 +113,10 @@ class Transformer(nn.Module):
         source_table = table if config.tie == "all" else embedding_table(config.source_size, config.d_model)
         self.source_embedding = self._embedding(source_table)
         self.target_embedding = self._embedding(table)
-        self.encoder = nn.ModuleList(
+        self.encoder = Encoder(
             EncoderLayer(shape, self._attention(positions=True)) for _ in range(config.encoder_layers)
         )
-        self.decoder = nn.ModuleList(
+        self.decoder = Decoder(
             DecoderLayer(shape, self._attention(positions=True), self._attention(positions=False))
             for _ in range(config.decoder_layers)
         )
@@ -136,9 +136,7 @@ class Transformer(nn.Module):
         """Source tokens (N,) -> memory (N, D)."""
         lengths = segments.lengths[segments.sequence]
         x = self.source_embedding(tokens, segments.positions, lengths)
-        for layer in self.encoder:
-            x = layer(x, segments, False, weights)
-        return self.encoder_norm(x)
+        return self.encoder_norm(self.encoder(x, segments, False, weights))
 
     def decode(
         self,
@@ -149,7 +147,7 @@ class Transformer(nn.Module):
         weights: list[Tensor] | None = None,
     ) -> Tensor:
         """Target tokens so far (M,) over the memory (N, D) -> hidden (M, D); each predicts the token after it."""
-        x = self.target_embedding(tokens, segments.positions, self._unknown_length(tokens))
+        x = self.target_embedding(tokens, segments.positions)
         for layer in self.decoder:
             x = layer(x, segments, memory, memory_segments, weights)
         return self.decoder_norm(x)
@@ -164,12 +162,7 @@ class Transformer(nn.Module):
 
     def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
-        positions = torch.full_like(tokens, state.length)
-        x = self.target_embedding(tokens, positions, self._unknown_length(tokens))
-        return self.logits(self.decoder_norm(state.step(self.decoder, x))), state
-
-    def _unknown_length(self, tokens: Tensor) -> Tensor:
-        return torch.full_like(tokens, self.config.max_length)
+        return self.decoder.step(self, tokens, state), state
 
     def _embedding(self, table: nn.Parameter) -> Embedding:
         config = self.config

@@ -15,7 +15,7 @@ from transduct.blocks.convolution import Backbone
 from transduct.blocks.embeddings import PatchEmbedding
 from transduct.blocks.linear import Linear
 from transduct.blocks.sizes import require_at_least, require_heads, require_rate
-from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, initialise, make_norm
+from transduct.blocks.transformer import Activation, Encoder, EncoderLayer, LayerShape, NormKind, initialise, make_norm
 from transduct.functional.dropout import dropout
 from transduct.functional.positions import sinusoidal_2d
 from transduct.functional.segments import Segments, pad
@@ -87,7 +87,7 @@ class ViT(nn.Module):
         self.class_token = nn.Parameter(torch.empty(d_model)) if config.pool == "class" else None
         learned = config.positions == "learned"
         self.positions = nn.Parameter(torch.empty(patches + (config.pool == "class"), d_model)) if learned else None
-        self.encoder = nn.ModuleList(
+        self.encoder = Encoder(
             EncoderLayer(shape, MultiHeadAttention(d_model, config.num_heads)) for _ in range(config.layers)
         )
         self.encoder_norm = make_norm(shape)
@@ -110,9 +110,7 @@ class ViT(nn.Module):
         x = x + self._positions(x)
         segments = Segments.of([x.shape[1]] * len(x), x.device)
         x = dropout(x.flatten(0, 1), self.config.dropout, self.training)  # (N, D)
-        for layer in self.encoder:
-            x = layer(x, segments, False, weights)
-        return self.encoder_norm(x), segments
+        return self.encoder_norm(self.encoder(x, segments, False, weights)), segments
 
     def classify(self, x: Tensor, segments: Segments) -> Tensor:
         """The label of each picture: (N, D) -> (B, labels)."""

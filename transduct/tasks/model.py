@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from transduct import __version__
+from transduct.blocks.fused import fuse
 from transduct.blocks.packed import pack_layers
 from transduct.blocks.quantised import pack_quantised
 from transduct.config import record
@@ -160,6 +161,7 @@ def read_weights(model: nn.Module, directory: Path, device: torch.device, precis
         keep_freed_memory()
         pack_layers(model)
         pack_quantised(model)
+        fuse(model)
 
 
 def card(

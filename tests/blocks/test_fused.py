@@ -1,0 +1,243 @@
+"""What goes through layers in a single call is what goes through them one by one."""
+
+import copy
+
+import pytest
+import torch
+
+from tests.helpers import BEGIN, END, SIZE, tiny, tokens_of
+from transduct.blocks import fused
+from transduct.blocks.embeddings import narrowed
+from transduct.blocks.fused import FusedDecoder, FusedEncoder, fuse
+from transduct.blocks.packed import pack_layers
+from transduct.blocks.quantised import pack_quantised, quantise
+from transduct.decoding import engine
+from transduct.decoding.engine import DecodingConfig
+from transduct.functional import kernels
+
+compiled = pytest.mark.skipif(
+    kernels.library() is None, reason="kernels.c could not be compiled, or the processor has no AVX512-VNNI"
+)
+KINDS = pytest.mark.parametrize("integers", [False, True], ids=["float32", "8-bit"])
+SHAPES = pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"norm_kind": "rms", "positions": "learned"},
+        {"num_kv_heads": 2, "d_k": 5, "d_v": 7, "positions": "none"},
+        {"num_kv_heads": 1, "d_ff": 37, "tie": "none"},
+    ],
+    ids=["layer", "rms", "grouped, odd widths", "one group, an odd width inside"],
+)
+SOURCES = [[3, 4, 5, END], [7, END], [8, 3, 9, 9, 4, END], [6, 5, 4, 3, 3, 3, 3, 3, 10, END], [END]]
+
+
+def both(integers, **changes):
+    """A model as it is written, and the same in use."""
+    plain = tiny(**{"max_length": 24, **changes})
+    if integers:
+        quantise(plain)
+    used = copy.deepcopy(plain)
+    pack_layers(used)
+    pack_quantised(used)
+    fuse(used)
+    return plain, used
+
+
+def steps_of(model, beam, tokens, spoil=lambda lineage: lineage):
+    """Logits of each row in each step, with rows exchanged and sources dropped meanwhile."""
+    source, segments = tokens_of([3, 1, 12, 4])
+    state, sources, found = model.start(model.encode(source, segments), segments, beam), 4, []
+    draws = torch.Generator().manual_seed(1)
+    for number, newest in enumerate(tokens):
+        logits, state = model.step(newest[: sources * beam], state)
+        found += list(logits)
+        if number in (7, 17):
+            kept = torch.tensor([2, 0, 1] if number == 7 else [1, 2])
+            state.select((kept[:, None] * beam + torch.arange(beam)).flatten())
+            sources = len(kept)
+        chosen = torch.randint(beam, (sources, beam), generator=draws) + torch.arange(sources)[:, None] * beam
+        state.select(chosen.flatten())
+        spoil(state.lineage)
+    assert state.length == len(tokens)
+    return torch.stack(found)
+
+
+def tokens_for(beam):
+    return torch.randint(SIZE, (20, 4 * beam), generator=torch.Generator().manual_seed(2))
+
+
+def assert_near(found, expected, integers):
+    apart = (found - expected).norm(dim=1) / expected.norm(dim=1)
+    if not integers:
+        assert apart.max() < 1e-5
+    else:
+        assert apart.median() < 1e-5
+        assert apart.max() < 0.1, "a number on the border between two integers may fall on the other side"
+
+
+@compiled
+@KINDS
+@SHAPES
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("beam", [1, 3])
+@torch.inference_mode()
+def test_a_decoder_in_one_call_is_the_decoder(monkeypatch, integers, shape, norm, beam):
+    plain, used = both(integers, norm=norm, **shape)
+    assert isinstance(used.decoder, FusedDecoder)
+    found = steps_of(used, beam, tokens_for(beam))
+    monkeypatch.setattr(kernels, "usable", lambda *_: False)  # the other takes the formulas
+    assert_near(found, steps_of(plain, beam, tokens_for(beam)), integers)
+
+
+@compiled
+@torch.inference_mode()
+def test_the_control_swapped_slots_are_another_decoder():
+    def swap(lineage):
+        lineage.slots = (lineage.slots + 1) % 3
+
+    plain, used = both(False)
+    assert (steps_of(used, 3, tokens_for(3), swap) - steps_of(plain, 3, tokens_for(3))).abs().median() > 0.01
+
+
+@compiled
+@KINDS
+@SHAPES
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("lengths", [[3, 1, 12, 4], [1], [0, 5, 0], []], ids=str)
+@torch.inference_mode()
+def test_an_encoder_in_one_call_is_the_encoder(monkeypatch, integers, shape, norm, lengths):
+    plain, used = both(integers, norm=norm, **shape)
+    assert isinstance(used.encoder, FusedEncoder)
+    found = used.encode(*tokens_of(lengths))
+    monkeypatch.setattr(kernels, "usable", lambda *_: False)
+    if not lengths:
+        assert found.shape == (0, 16)
+    else:
+        assert_near(found, plain.encode(*tokens_of(lengths)), integers)
+
+
+@compiled
+@torch.inference_mode()
+def test_long_sequences_weights_and_what_hides_the_future_go_layer_by_layer(monkeypatch):
+    plain, used = both(False)
+    calls = []
+    monkeypatch.setattr(kernels.PackedLayers, "encode", lambda *_: calls.append(1))
+    tokens, segments = tokens_of([5, 7])
+    weights = [[], []]
+    encoded = [each.encode(tokens, segments, held) for each, held in zip((plain, used), weights, strict=True)]
+    torch.testing.assert_close(*encoded, atol=1e-5, rtol=1e-5)
+    assert len(weights[1]) == 2
+    x = torch.randn(12, 16)
+    hidden = [each.encoder(x, segments, causal=True) for each in (plain, used)]
+    torch.testing.assert_close(*hidden, atol=1e-5, rtol=1e-5)
+    monkeypatch.setattr(fused, "LONGEST", 6)
+    torch.testing.assert_close(*(each.encode(tokens, segments) for each in (plain, used)), atol=1e-5, rtol=1e-5)
+    assert not calls
+    monkeypatch.setattr(fused, "LONGEST", 7)
+    used.encoder(x, segments)
+    assert calls == [1], "the control: at the limit it is one call"
+
+
+@compiled
+@torch.inference_mode()
+def test_what_an_encoder_is_given_stays():
+    _, used = both(False)
+    x, segments = torch.randn(12, 16), tokens_of([5, 7])[1]
+    before = x.clone()
+    used.encoder(x, segments)
+    assert torch.equal(x, before)
+
+
+@compiled
+@KINDS
+@torch.inference_mode()
+def test_what_is_scored_at_once_is_scored_as_before(integers):
+    plain, used = both(integers)
+    (tokens, segments), (target, target_segments) = tokens_of([3, 2]), tokens_of([4, 1], 2)
+    one, other = (
+        each.decode(target, target_segments, each.encode(tokens, segments), segments) for each in (plain, used)
+    )
+    assert (one - other).norm() < (0.05 if integers else 1e-5) * one.norm()
+
+
+@compiled
+@KINDS
+@torch.inference_mode()
+def test_a_shortlist_is_scored_by_its_own_table(integers):
+    _, used = both(integers)
+    chosen, tokens = torch.tensor([0, 2, 5, 7]), tokens_for(1)
+    few = steps_of(narrowed(used, chosen), 1, tokens)
+    torch.testing.assert_close(few, steps_of(used, 1, tokens)[:, chosen], atol=1e-5, rtol=1e-5)
+
+
+@compiled
+@torch.inference_mode()
+def test_a_position_beyond_the_last_is_an_error():
+    _, used = both(False, max_length=4)
+    tokens, segments = tokens_of([3])
+    state = used.start(used.encode(tokens, segments), segments, 1)
+    for _ in range(4):
+        used.step(torch.tensor([3]), state)
+    with pytest.raises(IndexError, match="position 4 is beyond the last, 3"):
+        used.step(torch.tensor([3]), state)
+
+
+def found_by(model, beam):
+    return engine.generate(model, SOURCES, [12] * len(SOURCES), DecodingConfig(beam=beam), BEGIN, END)
+
+
+def assert_same_outputs(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert [h.tokens for h in one] == [h.tokens for h in other]
+        assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-5)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+@KINDS
+@pytest.mark.parametrize("changes", [{}, {"norm": "post", "num_kv_heads": 2, "d_v": 5}, {"norm_kind": "rms"}], ids=str)
+def test_without_the_library_a_search_finds_the_same(monkeypatch, integers, changes, beam):
+    """The same tokens to the end: the tiny models are sure enough of them."""
+    _, used = both(integers, **changes)
+    assert isinstance(used.decoder, FusedDecoder) == (kernels.library() is not None)
+    found = found_by(used, beam)
+    monkeypatch.setattr(kernels, "library", lambda: None)
+    _, used = both(integers, **changes)
+    assert not isinstance(used.decoder, FusedDecoder)
+    assert not isinstance(used.encoder, FusedEncoder)
+    assert_same_outputs(found, found_by(used, beam))
+
+
+@compiled
+@KINDS
+@pytest.mark.parametrize(
+    "changes, encoder, decoder",
+    [
+        ({"positions": "rotary"}, False, False),
+        ({"activation": "swiglu"}, False, False),
+        ({"activation": "gelu"}, False, False),
+        ({"position_mode": "concatenate"}, True, False),
+        ({"positions": "normalised_index"}, True, False),
+        ({"positions": "none"}, True, True),
+    ],
+    ids=str,
+)
+def test_parts_that_the_kernels_do_not_know_are_read_part_by_part(integers, changes, encoder, decoder):
+    plain, used = both(integers, **changes)
+    assert isinstance(used.encoder, FusedEncoder) == encoder
+    assert isinstance(used.decoder, FusedDecoder) == decoder
+    assert_same_outputs(found_by(used, 3), found_by(plain, 3))
+
+
+def test_bfloat16_stays_as_it_is():
+    model = tiny().bfloat16()
+    pack_layers(model)
+    fuse(model)
+    assert not isinstance(model.encoder, FusedEncoder)
+    assert not isinstance(model.decoder, FusedDecoder)
+
+
+def test_a_model_that_was_not_laid_out_stays_as_it_is():
+    model = tiny()
+    fuse(model)
+    assert not isinstance(model.encoder, FusedEncoder)

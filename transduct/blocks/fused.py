@@ -1,0 +1,116 @@
+"""Layers in use that are gone through in a single call, for the step of one sentence, or of a small model, is otherwise
+nothing but calls.
+
+Let N be tokens, R the rows of a running search, D the model width, V the vocabulary.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from transduct.blocks.decoders import Decoder, MemoryState
+from transduct.blocks.packed import PackedTable
+from transduct.blocks.quantised import QuantisedTable
+from transduct.blocks.transformer import ACTIVATIONS, DecoderLayer, Encoder
+from transduct.functional import kernels
+from transduct.functional.segments import Segments
+
+LONGEST = 64  # tokens of a sequence; attention over more of them is faster as matrix products
+
+
+class FusedEncoder(Encoder):
+    """The same layers, through which short sequences go in one call."""
+
+    def __init__(self, layers: Encoder, packed: kernels.PackedLayers) -> None:
+        super().__init__(layers)
+        self.packed = packed
+
+    def forward(
+        self, x: Tensor, segments: Segments, causal: bool = False, weights: list[Tensor] | None = None
+    ) -> Tensor:
+        """(N, D) -> (N, D)."""
+        if causal or weights is not None or segments.longest > LONGEST:
+            return super().forward(x, segments, causal, weights)
+        return self.packed.encode(x, segments.offsets, segments.longest)
+
+
+class FusedDecoder(Decoder):
+    """The same layers, whose `step` is one call."""
+
+    def __init__(self, layers: Decoder, packed: kernels.PackedDecoder) -> None:
+        super().__init__(layers)
+        self.packed = packed
+
+    def step(self, model: Any, tokens: Tensor, state: MemoryState) -> Tensor:
+        """The newest token of each row (R,) -> logits of the next (R, V)."""
+        state.lineage.grow(len(tokens), tokens.device)
+        memories, caches = state.memories, state.caches
+        if caches[0].full:
+            own: Any = self[0].self_attention
+            for cache in caches:
+                cache.make_room(memories[0].keys, len(memories[0].keys), own.num_kv_heads, own.d_k, own.d_v)
+        held = [(memory.keys, memory.values) for memory in memories]
+        rooms, output = [cache.rooms for cache in caches], model.output_table.packed
+        logits = self.packed.step(
+            tokens, output, rooms, caches[0].length, state.lineage.slots, held, memories[0].lengths
+        )
+        for cache in caches:
+            cache.length += 1
+        return logits
+
+
+def fuse(model: nn.Module) -> None:
+    """Make single calls of the encoder and the decoder of a model that has been laid out, where the kernels know all of
+    their parts."""
+    for name, part in list(model.named_children()):
+        if isinstance(part, Encoder) and (layers := packed_layers(part)) is not None:
+            setattr(model, name, FusedEncoder(part, layers))
+        if isinstance(part, Decoder) and (packed := packed_decoder(model, part)) is not None:
+            setattr(model, name, FusedDecoder(part, packed))
+
+
+def packed_decoder(model: Any, layers: Decoder) -> kernels.PackedDecoder | None:
+    """The decoder of a model from tokens to logits; None if a part of it is unknown to the kernels."""
+    embedding, table = model.target_embedding, model.target_embedding.table
+    places = embedding.positions and embedding.positions.table
+    last, packed = model.decoder_norm, packed_layers(layers)
+    plain = embedding.projection is None and (embedding.positions is None or places is not None)
+    if not plain or packed is None or not isinstance(model.output_table.packed, kernels.Packed):
+        return None
+    norm = None if isinstance(last, nn.Identity) else _norm(last)
+    places = None if places is None else places.detach()
+    if isinstance(table, QuantisedTable):
+        return kernels.PackedDecoder(packed, table.weight, table.steps, embedding.factor, places, norm)
+    assert isinstance(table, PackedTable)
+    return kernels.PackedDecoder(packed, table.numbers, None, embedding.factor, places, norm)
+
+
+def packed_layers(layers: nn.ModuleList) -> kernels.PackedLayers | None:
+    """Layers of an encoder or a decoder as the kernels read them; None if a part of one is unknown to them."""
+    held = []
+    for layer in layers:
+        packed = _packed_layer(layer)
+        if packed is None:
+            return None
+        held.append(packed)
+    first: Any = layers[0]
+    own, width = first.self_attention, first.feed_forward.outer.packed.size
+    sizes = width, own.num_heads, own.num_kv_heads, own.d_k, own.d_v, first.around_attention.pre
+    return kernels.PackedLayers(sizes, held)
+
+
+def _packed_layer(layer: Any) -> tuple[list[kernels.Norm | None], list[kernels.Packed | None]] | None:
+    own, forward, reads = layer.self_attention, layer.feed_forward, isinstance(layer, DecoderLayer)
+    between = [layer.cross_attention.query, layer.cross_attention.output] if reads else [None, None]
+    packed = [
+        getattr(linear, "packed", None) for linear in (own.joint, own.output, *between, forward.inner, forward.outer)
+    ]
+    known = sum(isinstance(each, kernels.Packed) for each in packed) == (6 if reads else 4)
+    if own.positions is not None or forward.gate or forward.activation is not ACTIVATIONS["relu"] or not known:
+        return None
+    middle = _norm(layer.around_cross.norm) if reads else None
+    return [_norm(layer.around_attention.norm), middle, _norm(layer.around_feed_forward.norm)], packed
+
+
+def _norm(norm: Any) -> kernels.Norm:
+    return norm.weight.detach(), norm.bias.detach() if isinstance(norm, nn.LayerNorm) else None, norm.eps

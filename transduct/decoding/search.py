@@ -252,7 +252,7 @@ class Continuations:
     """The likeliest next tokens of each source, in order; a score of minus infinity stands where less is possible.
 
     Attributes:
-        scores, origin, tokens: (B, beam) of the likeliest of all, what each is worth, its row of the source, and itself.
+        scores, origin, tokens: (B, beam) of the likeliest of all what each is worth, its row of the source, and itself.
         live: (B, beam) what the likeliest are worth that do not end the sentence.
         rows, newest: (R,) the row that each of those goes on from, and its token.
         ends: how many of the likeliest of all may end the sentence.

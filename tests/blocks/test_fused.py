@@ -140,6 +140,26 @@ def test_long_sequences_weights_and_what_hides_the_future_go_layer_by_layer(monk
 
 
 @compiled
+@KINDS
+@SHAPES
+@pytest.mark.parametrize("lengths", [[3, 1, 12, 4], [1], [4, 4], [0, 5, 0], []], ids=str)
+@torch.inference_mode()
+def test_what_is_remembered_of_sources_is_what_the_layers_give(monkeypatch, integers, shape, lengths):
+    models, (_, segments) = both(integers, **shape), tokens_of(lengths)
+    torch.manual_seed(1)
+    memory = torch.randn(sum(lengths), 16)
+    held = [models[1].start(memory, segments, 2).memories]
+    monkeypatch.setattr(kernels, "usable", lambda *_: False)
+    held += [models[0].start(memory, segments, 2).memories]
+    for ours, theirs in zip(*held, strict=True):
+        for name in ("keys", "values"):
+            found, expected = getattr(ours, name), getattr(theirs, name)
+            assert found.is_contiguous()
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        assert (ours.bias is None) == (theirs.bias is None)
+
+
+@compiled
 @torch.inference_mode()
 def test_what_an_encoder_is_given_stays():
     _, used = both(False)

@@ -365,8 +365,13 @@ class MultiHeadAttention(nn.Module):
 
     def remember(self, memory: Tensor, segments: Segments) -> Memory:
         """The keys and values of a source, once for the whole search: (M, D) -> Memory."""
-        key, value = self._keys_and_values(memory)
-        keys, values = (pad(part, segments).transpose(1, 2).contiguous() for part in (key, value))
+        packed = getattr(self.key, "packed", None), getattr(self.value, "packed", None)
+        if isinstance(packed[0], kernels.Packed) and isinstance(packed[1], kernels.Packed):
+            where = segments.offsets, segments.longest, self.num_kv_heads
+            keys, values = kernels.remember(packed[0], packed[1], memory, *where)
+        else:
+            key, value = self._keys_and_values(memory)
+            keys, values = (pad(part, segments).transpose(1, 2).contiguous() for part in (key, value))
         return Memory(keys, values, padding_bias(segments), segments.lengths)
 
     def recall(self, x: Tensor, memory: Memory) -> Tensor:

@@ -448,6 +448,29 @@ EXPORT FAST void encoder(const Layer *layers, int64_t count, const int64_t *offs
     }
 }
 
+/* One of the two matrices of a cross-attention times flat sequences, G heads of each token, to (B, G, longest, width). */
+static FAST void heads_of(const Linear *layer, const int64_t *offsets, int64_t sources, int64_t longest, int64_t groups,
+                          const float *x, float *work, int64_t threads, float *out) {
+    int64_t r = offsets[sources], f = layer->f, width = f / groups;
+    linear(layer, x, r, work, (uint8_t *)(work + r * f), threads);
+    for (int64_t source = 0; source < sources; source++)
+        for (int64_t g = 0; g < groups; g++, out += longest * width) {
+            int64_t times = offsets[source + 1] - offsets[source];
+            for (int64_t t = 0; t < times; t++)
+                memcpy(out + t * width, work + (offsets[source] + t) * f + g * width, (size_t)width * sizeof(float));
+            memset(out + times * width, 0, (size_t)((longest - times) * width) * sizeof(float));
+        }
+}
+
+/* What a cross-attention remembers of flat sequences (R, D), keys and values; zero where a sequence is over. The work wants
+ * R * (the larger width + D / 4 + 2) numbers. */
+EXPORT FAST void remember(const Linear *key, const Linear *value, const int64_t *offsets, int64_t sources,
+                          int64_t longest, int64_t groups, const float *x, float *work, int64_t threads, float *keys,
+                          float *values) {
+    heads_of(key, offsets, sources, longest, groups, x, work, threads, keys);
+    heads_of(value, offsets, sources, longest, groups, x, work, threads, values);
+}
+
 /* What a decoder layer remembers: of what the rows of each source have written, and of the sources. */
 typedef struct {
     float *keys, *values;

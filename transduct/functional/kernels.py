@@ -58,6 +58,7 @@ ARGUMENTS: dict[str, list[Any]] = {
     "log_normaliser": [POINTER, NUMBER, NUMBER, POINTER],
     "choose": [POINTER, *[NUMBER] * 3, POINTER, POINTER, NUMBER, *[POINTER] * 6],
     "rows_attention": [POINTER, NUMBER, POINTER, POINTER, *[NUMBER] * 9, *[POINTER] * 4],
+    "remember": [LINEAR, LINEAR, POINTER, *[NUMBER] * 3, POINTER, POINTER, NUMBER, POINTER, POINTER],
     "layer_room": [LAYER, NUMBER, NUMBER],
     "encoder": [LAYER, NUMBER, POINTER, NUMBER, NUMBER, POINTER, NUMBER, POINTER, NUMBER],
     "decode": [DECODER, LINEAR, POINTER, PLACE, POINTER, NUMBER, POINTER, NUMBER, POINTER],
@@ -123,6 +124,20 @@ class Packed:
         room, threads = torch.empty(bytes_, dtype=torch.uint8), torch.get_num_threads()
         library().linear(self.native, x.data_ptr(), rows, out.data_ptr(), room.data_ptr(), threads)
         return out
+
+
+def remember(
+    key: Packed, value: Packed, x: Tensor, offsets: Tensor, longest: int, groups: int
+) -> tuple[Tensor, Tensor]:
+    """Keys (B, G, S, K) and values (B, G, S, V) of flat sequences (N, D) that begin at `offsets` (B + 1,), zero where a
+    sequence is over."""
+    sources, x = len(offsets) - 1, x.contiguous()
+    keys, values = (torch.empty(sources, groups, longest, packed.size // groups) for packed in (key, value))
+    work = torch.empty(len(x) * (max(key.size, value.size) + key.width // 4 + 2))
+    where, threads = (offsets.data_ptr(), sources, longest, groups), torch.get_num_threads()
+    given = x.data_ptr(), work.data_ptr(), threads, keys.data_ptr(), values.data_ptr()
+    library().remember(key.native, value.native, *where, *given)
+    return keys, values
 
 
 Norm = tuple[Tensor, Tensor | None, float]  # the scale, the shift or None (root mean square), and the epsilon

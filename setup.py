@@ -2,9 +2,11 @@
 
 from setuptools import Extension, setup
 
+FOLDER = "transduct/functional"
 KERNELS = Extension(
     "transduct.functional._kernels",
-    ["transduct/functional/kernels.c"],
+    [f"{FOLDER}/kernels_{name}.c" for name in ("products", "layers", "search")],
+    depends=[f"{FOLDER}/kernels.h"],
     extra_compile_args=["-O3"],
     libraries=["m"],
     optional=True,  # without a compiler decoding takes PyTorch's own operations, and longer

@@ -1,12 +1,18 @@
 """What many tests need: a tiny Transformer whose every parameter matters, and flat batches for it."""
 
+import pytest
 import torch
 
+from transduct.functional import kernels
 from transduct.functional.segments import Segments
 from transduct.models.transformer import Config, Transformer
 
 BEGIN, END = 1, 2
 SIZE = 11  # the vocabulary
+
+compiled = pytest.mark.skipif(
+    kernels.library() is None, reason="the kernels in C could not be compiled, or the processor has no AVX512-VNNI"
+)
 
 # Every position scheme, in every place where it can act.
 VECTORS = ["index", "normalised_index", "binary", "one_hot", "learned", "sinusoidal", "sinusoidal_concatenated"]

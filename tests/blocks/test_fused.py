@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from tests.helpers import BEGIN, END, SIZE, tiny, tokens_of
+from tests.helpers import BEGIN, END, SIZE, compiled, tiny, tokens_of
 from transduct.blocks import fused
 from transduct.blocks.embeddings import narrowed
 from transduct.blocks.fused import FusedDecoder, FusedEncoder, fuse
@@ -15,9 +15,6 @@ from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.functional import kernels
 
-compiled = pytest.mark.skipif(
-    kernels.library() is None, reason="kernels.c could not be compiled, or the processor has no AVX512-VNNI"
-)
 KINDS = pytest.mark.parametrize("integers", [False, True], ids=["float32", "8-bit"])
 SHAPES = pytest.mark.parametrize(
     "shape",

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.helpers import BEGIN, END, tiny, tokens_of
+from tests.helpers import BEGIN, END, compiled, tiny, tokens_of
 from transduct.blocks.quantised import QuantisedLinear, QuantisedTable, pack_quantised, quantise
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
-from transduct.functional import kernels
 
 
 def quantised(**changes):
@@ -74,10 +73,6 @@ def test_a_sentence_is_the_same_alone_and_in_any_batch(beam):
 
 
 # laid out for the processor
-
-compiled = pytest.mark.skipif(
-    kernels.library() is None, reason="kernels.c could not be compiled, or the processor has no AVX512-VNNI"
-)
 
 
 @compiled

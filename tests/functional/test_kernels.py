@@ -5,15 +5,12 @@ import ctypes
 import pytest
 import torch
 
+from tests.helpers import compiled
 from transduct.decoding.search import continuations
 from transduct.functional import kernels
 from transduct.functional.attention import attention
 from transduct.functional.kernels import Packed
 from transduct.functional.quantisation import STEPS, int8_linear, quantise_rows
-
-compiled = pytest.mark.skipif(
-    kernels.library() is None, reason="kernels.c could not be compiled, or the processor has no AVX512-VNNI"
-)
 
 
 def layer_of(outputs, width, bias=True):

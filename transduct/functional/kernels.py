@@ -1,4 +1,4 @@
-"""The face of `kernels.c`: loops of decoding on a CPU that PyTorch has no kernel for.
+"""The face of the kernels in C beside it: loops of decoding on a CPU that PyTorch has no kernel for.
 
 Whoever calls asks `usable` first and has the formula at hand: the library is there if it could be compiled when the
 package was installed, and it wants AVX512-VNNI of the processor. Python's lock is let go in every call, so that threads

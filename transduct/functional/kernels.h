@@ -1,0 +1,63 @@
+/* What the kernels share. They are the few loops of decoding on a CPU that PyTorch has no kernel for: products of 8-bit
+ * integers whose activations have a step for each row (kernels_products.c), what a search goes on with
+ * (kernels_search.c), and attention of a single query a row and whole encoders and decoders, of which a step is otherwise
+ * nothing but calls (kernels_layers.c).
+ *
+ * functional/kernels.py calls them; what they compute is said by the formulas in functional/quantisation.py and
+ * functional/attention.py, by the layers in blocks/transformer.py and by decoding/search.py, which stand in where these
+ * files are not compiled or the processor has no AVX512-VNNI.
+ *
+ * Let R be rows, D the width that is read, F the width that is written, V the vocabulary, LANES the numbers of a vector.
+ */
+#ifndef TRANSDUCT_KERNELS_H
+#define TRANSDUCT_KERNELS_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("protected"))) /* others may have functions of these names */
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define COMPILED 1
+#include <immintrin.h>
+
+#define FAST __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
+#define UNROLLED _Pragma("GCC unroll 8")
+#define INLINE static inline __attribute__((always_inline)) FAST
+enum { LANES = 16 };
+
+/* The first of so many lanes. */
+INLINE __mmask16 lanes(int64_t count) { return count >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << count) - 1); }
+
+/* exp(x) for x <= 0, to two units in the last place: 2^n times a polynomial. */
+INLINE __m512 exponential(__m512 x) {
+    x = _mm512_max_ps(x, _mm512_set1_ps(-87.0f));
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
+    __m512 rest = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    rest = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), rest);
+    __m512 y = _mm512_set1_ps(1.9875691500e-4f);
+    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(1.3981999507e-3f));
+    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(8.3334519073e-3f));
+    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(4.1665795894e-2f));
+    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(1.6666665459e-1f));
+    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(5.0000001201e-1f));
+    y = _mm512_fmadd_ps(y, _mm512_mul_ps(rest, rest), _mm512_add_ps(rest, _mm512_set1_ps(1.0f)));
+    return _mm512_scalef_ps(y, n);
+}
+
+/* A linear layer: (D, F) packed, its bias or NULL, and if it is of 8-bit integers a step for each output. */
+typedef struct {
+    const void *packed;
+    const float *steps, *bias;
+    int64_t d, f;
+} Linear;
+
+/* x (R, D) W^T + b. For integers `room` holds R * (D rounded up to fours + 4) bytes. */
+EXPORT FAST void linear(const Linear *layer, const float *x, int64_t r, float *out, uint8_t *room,
+                        int64_t threads);
+
+#else
+#define COMPILED 0
+#endif
+#endif

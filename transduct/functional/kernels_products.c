@@ -1,0 +1,224 @@
+/* Products of a few rows with a matrix that stays, of float32 and of 8-bit integers. */
+#include "kernels.h"
+
+#if COMPILED
+enum {
+    VECTORS = 4,
+    COLUMNS = LANES * VECTORS, /* of a tile; with ROWS rows its sums and weights fill the registers */
+    ROWS = 6,
+    OFFSET = 128, /* between signed integers and the unsigned ones that the processor multiplies with signed ones */
+    STEPS = 127,
+    LINE = 64,        /* bytes of the cache */
+    AHEAD = 2048,     /* bytes that are fetched beforehand */
+    SHARED = 1 << 21, /* multiplications, and a few for starting, that are worth several threads */
+};
+
+EXPORT int supported(void) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+}
+
+/* Bytes of 8-bit weights (F, D) as `product` reads them. */
+EXPORT int64_t packed_size(int64_t f, int64_t d) {
+    int64_t blocks = (f + COLUMNS - 1) / COLUMNS, fours = (d + 3) / 4;
+    return blocks * COLUMNS * (fours * 4 + (int64_t)sizeof(int32_t));
+}
+
+/* COLUMNS columns side by side, a number of each at a time: (F, D) -> (F in whole blocks, D). */
+EXPORT void pack_floats(const float *weight, int64_t f, int64_t d, float *packed) {
+    for (int64_t first = 0; first < f; first += COLUMNS, packed += COLUMNS * d)
+        for (int64_t start = 0; start < d; start += LANES)
+            for (int64_t column = 0; column < COLUMNS; column++)
+                for (int64_t k = start; k < d && k < start + LANES; k++)
+                    packed[k * COLUMNS + column] = first + column < f ? weight[(first + column) * d + k] : 0.0f;
+}
+
+/* COLUMNS columns side by side, four numbers of each at a time, and what OFFSET adds to the sum of each. */
+EXPORT void pack(const int8_t *weight, int64_t f, int64_t d, int8_t *packed) {
+    int64_t blocks = (f + COLUMNS - 1) / COLUMNS, fours = (d + 3) / 4;
+    int32_t *sums = (int32_t *)(packed + blocks * COLUMNS * fours * 4);
+    memset(packed, 0, (size_t)packed_size(f, d));
+    for (int64_t first = 0; first < f; first += COLUMNS)
+        for (int64_t start = 0; start < d; start += LINE) /* a line of every column at a time: the cache holds these */
+            for (int64_t column = first; column < f && column < first + COLUMNS; column++) {
+                int8_t *block = packed + ((column / COLUMNS * fours + start / 4) * COLUMNS + column % COLUMNS) * 4;
+                const int8_t *row = weight + column * d + start;
+                int64_t count = d - start < LINE ? d - start : LINE;
+                int32_t sum = 0;
+                for (int64_t k = 0; k < count; k++) sum += row[k];
+                sums[column] -= OFFSET * sum;
+                for (int64_t k = 0; k < count; k += 4, block += COLUMNS * 4)
+                    memcpy(block, row + k, (size_t)(count - k < 4 ? count - k : 4));
+            }
+}
+
+/* A row in 127 steps up and down, OFFSET more; gives back what a step is worth. */
+INLINE float quantise(const float *x, int64_t d, uint8_t *out) {
+    __m512 largest = _mm512_set1_ps(1e-12f);
+    int64_t k = 0;
+    for (; k + LANES <= d; k += LANES) largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_loadu_ps(x + k)));
+    __mmask16 rest = lanes(d - k);
+    largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_maskz_loadu_ps(rest, x + k)));
+    float most = _mm512_reduce_max_ps(largest);
+    __m512 scale = _mm512_set1_ps(1.0f / most * (float)STEPS); /* rounded as PyTorch rounds 127 / most */
+    __m512i offset = _mm512_set1_epi32(OFFSET);
+    for (k = 0; k < d; k += LANES) {
+        __mmask16 held = lanes(d - k);
+        __m512i steps = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(held, x + k), scale));
+        _mm_mask_storeu_epi8(out + k, held, _mm512_cvtepi32_epi8(_mm512_add_epi32(steps, offset)));
+    }
+    return most / (float)STEPS;
+}
+
+/* `rows` rows times COLUMNS columns; weights that lie `ahead` bytes further on are fetched meanwhile, if any. */
+INLINE void tile(const int rows, const int64_t ahead, const uint8_t *x, int64_t stride, const int8_t *block,
+                 const int32_t *sums, int64_t fours, const float *scales, const float *steps, const float *bias,
+                 float *out, int64_t f, int64_t columns) {
+    __m512i sum[ROWS][VECTORS];
+    UNROLLED
+    for (int r = 0; r < rows; r++)
+        UNROLLED
+        for (int v = 0; v < VECTORS; v++) sum[r][v] = _mm512_loadu_si512(sums + v * LANES);
+    for (int64_t k = 0; k < fours; k++, block += COLUMNS * 4) {
+        __m512i weights[VECTORS];
+        UNROLLED
+        for (int v = 0; v < VECTORS; v++) {
+            weights[v] = _mm512_loadu_si512(block + v * LANES * 4);
+            if (ahead) _mm_prefetch((const char *)block + ahead + v * LANES * 4, _MM_HINT_T0);
+        }
+        UNROLLED
+        for (int r = 0; r < rows; r++) {
+            int32_t four;
+            memcpy(&four, x + r * stride + k * 4, sizeof four);
+            __m512i numbers = _mm512_set1_epi32(four);
+            UNROLLED
+            for (int v = 0; v < VECTORS; v++) sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], numbers, weights[v]);
+        }
+    }
+    UNROLLED
+    for (int v = 0; v < VECTORS; v++) {
+        if (v * LANES >= columns) break;
+        int64_t left = columns - v * LANES;
+        __mmask16 held = lanes(left);
+        __m512 step = _mm512_maskz_loadu_ps(held, steps + v * LANES);
+        __m512 shift = bias ? _mm512_maskz_loadu_ps(held, bias + v * LANES) : _mm512_setzero_ps();
+        UNROLLED
+        for (int r = 0; r < rows; r++) {
+            __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][v]), step);
+            product = _mm512_fmadd_ps(product, _mm512_set1_ps(scales[r]), shift);
+            _mm512_mask_storeu_ps(out + r * f + v * LANES, held, product);
+        }
+    }
+}
+
+/* The same of float32. */
+INLINE void float_tile(const int rows, const int64_t ahead, const float *x, int64_t d, const float *block,
+                       const float *bias, float *out, int64_t f, int64_t columns) {
+    __m512 sum[ROWS][VECTORS];
+    UNROLLED
+    for (int v = 0; v < VECTORS; v++) {
+        __mmask16 held = columns > v * LANES ? lanes(columns - v * LANES) : 0;
+        __m512 shift = bias ? _mm512_maskz_loadu_ps(held, bias + v * LANES) : _mm512_setzero_ps();
+        UNROLLED
+        for (int r = 0; r < rows; r++) sum[r][v] = shift;
+    }
+    for (int64_t k = 0; k < d; k++, block += COLUMNS) {
+        __m512 weights[VECTORS];
+        UNROLLED
+        for (int v = 0; v < VECTORS; v++) {
+            weights[v] = _mm512_loadu_ps(block + v * LANES);
+            if (ahead) _mm_prefetch((const char *)(block + v * LANES) + ahead, _MM_HINT_T0);
+        }
+        UNROLLED
+        for (int r = 0; r < rows; r++) {
+            __m512 number = _mm512_set1_ps(x[r * d + k]);
+            UNROLLED
+            for (int v = 0; v < VECTORS; v++) sum[r][v] = _mm512_fmadd_ps(number, weights[v], sum[r][v]);
+        }
+    }
+    UNROLLED
+    for (int v = 0; v < VECTORS; v++) {
+        if (v * LANES >= columns) break;
+        UNROLLED
+        for (int r = 0; r < rows; r++)
+            _mm512_mask_storeu_ps(out + r * f + v * LANES, lanes(columns - v * LANES), sum[r][v]);
+    }
+}
+
+/* The threads of PyTorch's own OpenMP: `share_threads` is told of them. A second team would fight with them for cores. */
+static void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
+static int (*thread_number)(void), (*thread_count)(void);
+
+EXPORT void share_threads(void *region, void *number, void *count) {
+    parallel = (void (*)(void (*)(void *), void *, unsigned, unsigned))region;
+    thread_number = (int (*)(void))number;
+    thread_count = (int (*)(void))count;
+}
+
+/* A product, whose rows (R, D) are integers already if those of the layer are. */
+typedef struct {
+    const Linear *layer;
+    const void *rows;
+    int64_t r;
+    float *out;
+} Product;
+
+/* Columns [first, last) of a product, counted in blocks. */
+static FAST void columns_of(const Product *product, int64_t first, int64_t last) {
+    const Linear *layer = product->layer;
+    int integers = layer->steps != NULL;
+    int64_t r = product->r, f = layer->f, fours = (layer->d + 3) / 4;
+    int64_t stride = integers ? fours * 4 : layer->d * (int64_t)sizeof(float); /* bytes of a row and of a column */
+    const uint8_t *rows = product->rows;
+    const int8_t *packed = layer->packed;
+    const int32_t *sums = (const int32_t *)(packed + (f + COLUMNS - 1) / COLUMNS * COLUMNS * stride);
+    const float *scales = (const float *)(rows + r * stride);
+    for (int64_t b = first; b < last; b++) {
+        int64_t columns = f - b * COLUMNS < COLUMNS ? f - b * COLUMNS : COLUMNS;
+        const float *shift = layer->bias ? layer->bias + b * COLUMNS : NULL;
+        for (int64_t row = 0; row < r;) {
+            int64_t left = r - row;
+            const uint8_t *x = rows + row * stride;
+            const int8_t *block = packed + b * COLUMNS * stride;
+            float *out = product->out + row * f + b * COLUMNS;
+#define TILE(n, ahead)                                                                                                 \
+    if (integers)                                                                                                      \
+        tile(n, ahead, x, stride, block, sums + b * COLUMNS, fours, scales + row, layer->steps + b * COLUMNS, shift,   \
+             out, f, columns);                                                                                         \
+    else float_tile(n, ahead, (const float *)x, layer->d, (const float *)block, shift, out, f, columns);               \
+    row += n
+            if (left >= ROWS && row) { TILE(ROWS, 0); }
+            else if (left >= ROWS) { TILE(ROWS, COLUMNS * stride); } /* the next columns, for their first rows */
+            else if (left >= 4) { TILE(4, AHEAD); }
+            else if (left >= 2) { TILE(2, AHEAD); }
+            else { TILE(1, AHEAD); }
+        }
+    }
+}
+
+static void share_of_product(void *data) {
+    const Product *product = data;
+    int64_t blocks = (product->layer->f + COLUMNS - 1) / COLUMNS, all = thread_count(), own = thread_number();
+    columns_of(product, blocks * own / all, blocks * (own + 1) / all);
+}
+
+/* x (R, D) W^T + b. For integers `room` holds R * (D rounded up to fours + 4) bytes. Even for a single row several cores
+ * are faster: they read more of the weights at a time. */
+EXPORT FAST void linear(const Linear *layer, const float *x, int64_t r, float *out, uint8_t *room, int64_t threads) {
+    int64_t d = layer->d, stride = (d + 3) / 4 * 4;
+    float *scales = (float *)(room + r * stride);
+    for (int64_t row = 0; row < r && layer->steps; row++) {
+        memset(room + row * stride + d, 0, (size_t)(stride - d));
+        scales[row] = quantise(x + row * d, d, room + row * stride);
+    }
+    Product product = {layer, layer->steps ? (const void *)room : x, r, out};
+    int shared = threads > 1 && parallel && (r + 3) * layer->f * d >= SHARED;
+    if (shared) parallel(share_of_product, &product, (unsigned)threads, 0);
+    else columns_of(&product, 0, (layer->f + COLUMNS - 1) / COLUMNS);
+}
+
+#else
+
+EXPORT int supported(void) { return 0; }
+
+#endif

@@ -3,7 +3,10 @@
 import ctypes
 import os
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ import torch
 from transduct.errors import TransductError
 from transduct.training import machine
 from transduct.training.machine import (
+    forget_shapes,
     keep_freed_memory,
     pick_device,
     prepare_machine,
@@ -101,6 +105,42 @@ def test_another_c_library_is_left_alone(monkeypatch, error):
 
     monkeypatch.setattr(ctypes, "CDLL", library)
     keep_freed_memory()
+
+
+def test_few_shapes_are_remembered_unless_somebody_wants_more(monkeypatch):
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "500")
+    forget_shapes()
+    assert [os.environ[name] for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")] == ["32", "500"]
+
+
+GROWS = """
+import torch
+from transduct.training import machine
+{forget}
+torch.set_num_threads(1)
+weight = torch.randn(512, 512, dtype=torch.bfloat16)
+def memory():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+for rows in range(100, 200):
+    torch.nn.functional.linear(torch.randn(rows, 512, dtype=torch.bfloat16), weight)
+before = memory()
+for rows in range(200, 500):
+    torch.nn.functional.linear(torch.randn(rows, 512, dtype=torch.bfloat16), weight)
+print(memory() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="where this system tells of its memory is not known")
+@pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN knows no bfloat16 on this processor"
+)
+def test_a_run_over_many_shapes_grows_little():
+    little, much = (
+        int(subprocess.run([sys.executable, "-c", GROWS.format(forget=line)], capture_output=True, check=True).stdout)
+        for line in ("machine.forget_shapes()", "pass")
+    )
+    assert little < much / 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

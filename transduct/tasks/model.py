@@ -19,7 +19,7 @@ from transduct.data.images import save_picture
 from transduct.errors import TransductError
 from transduct.tasks.base import Notify
 from transduct.training import checkpoint as files
-from transduct.training.machine import keep_freed_memory
+from transduct.training.machine import forget_shapes, keep_freed_memory
 from transduct.training.trainer import TrainingConfig
 
 Rename = Callable[[dict[str, Tensor]], None]
@@ -159,6 +159,7 @@ def read_weights(model: nn.Module, directory: Path, device: torch.device, precis
     model.to(device, torch.bfloat16 if precision == "bfloat16" else torch.float32).eval()
     if device.type == "cpu":
         keep_freed_memory()
+        forget_shapes()
         pack_layers(model)
         pack_quantised(model)
         fuse(model)

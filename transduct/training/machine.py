@@ -13,6 +13,7 @@ import torch
 from transduct.errors import TransductError
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of the GNU C library
+SHAPES = "32"  # more than a step has of one kind
 
 
 def seed_generators(*numbers: int) -> None:
@@ -52,9 +53,17 @@ def keep_freed_memory() -> None:
         tune(option, size)
 
 
+def forget_shapes() -> None:
+    """Let PyTorch's matrix library keep few of the kernels that it makes, one for each shape, of which flat batches have
+    thousands: a run would take ten times the memory. It asks once, so this comes before the first product."""
+    for library in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(library, SHAPES)
+
+
 def prepare_machine() -> None:
-    """Deterministic algorithms on; freed memory is kept."""
+    """Deterministic algorithms on; freed memory is kept, made kernels are not."""
     keep_freed_memory()
+    forget_shapes()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

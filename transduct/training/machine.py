@@ -54,8 +54,8 @@ def keep_freed_memory() -> None:
 
 
 def forget_shapes() -> None:
-    """Let PyTorch's matrix library keep few of the kernels that it makes, one for each shape, of which flat batches have
-    thousands: a run would take ten times the memory. It asks once, so this comes before the first product."""
+    """Let PyTorch's matrix library keep few of the kernels that it makes, one for each shape: flat batches have
+    thousands, and a run would take ten times the memory. It asks once, so this comes before the first product."""
     for library in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(library, SHAPES)
 

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.attention import KVCache, Lineage, Memory
+from transduct.blocks.caches import Clock, KVCache, Lineage, Memory
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
 from transduct.functional.segments import Segments
 
@@ -33,14 +33,22 @@ class MemoryState:
 
     @property
     def length(self) -> int:
-        """How many tokens each row holds."""
+        """How many tokens each row holds, where a search with growing rooms counts them."""
         return self.caches[0].length
+
+    @property
+    def positions(self) -> Tensor:
+        """(R,) where the next token of each row stands."""
+        keys = self.memories[0].keys
+        return self.caches[0].positions(len(keys) * self.beam, keys.device)
 
     def step(self, decoder: Iterable[nn.Module], x: Tensor) -> Tensor:
         """The newest token of each row through all layers: (R, D) -> (R, D)."""
         self.lineage.grow(len(x), x.device)
         for layer, cache, memory in zip(decoder, self.caches, self.memories, strict=True):
             x = cast(DecoderLayer, layer).step(x, cache, memory, self.lineage)
+        if self.lineage.clock is not None:
+            self.lineage.clock.now.add_(1)
         return x
 
     def select(self, rows: Tensor) -> None:
@@ -51,6 +59,10 @@ class MemoryState:
             for cache in self.caches:
                 cache.select(sources)
         self.lineage.select(rows)
+
+    def rooms(self, sources: int, longest: int, room: int) -> "MemoryRooms":
+        """Room for other sources like these: so many of them, of so many tokens, and so many tokens a row."""
+        return MemoryRooms(self, sources, longest, room)
 
 
 @dataclass
@@ -95,6 +107,51 @@ class PromptState:
             for cache in self.caches:
                 cache.select(sources)
         self.lineage.select(rows)
+
+
+class MemoryRooms:
+    """A `MemoryState` of shapes and addresses that stay, which a captured graph can be given again and again.
+
+    Every sequence of sources is admitted anew; there may be fewer of them than there is room for, and shorter ones.
+    Let L be the tokens that a row may hold.
+
+    Args:
+        like: a state that has been started; its beam, heads, device and type are taken over.
+    """
+
+    def __init__(self, like: MemoryState, sources: int, longest: int, room: int) -> None:
+        first = like.memories[0].keys
+        self.beam, self.now = like.beam, torch.zeros(1, dtype=torch.int64, device=first.device)
+        self.slots = torch.full((sources, like.beam, room), -1, dtype=torch.int32, device=first.device)
+        self.bias = first.new_zeros(sources, 1, 1, longest)  # of the type that attention adds it in, for all layers
+        self.memories, self.caches = [], []
+        for memory in like.memories:
+            both = [(x.shape[1], x.shape[3]) for x in (memory.keys, memory.values)]
+            self.memories.append([first.new_zeros(sources, heads, longest, width) for heads, width in both])
+            self.caches.append([first.new_zeros(sources, heads, room, like.beam, width) for heads, width in both])
+
+    def admit(self, state: MemoryState) -> None:
+        """Begin anew with the sources of a state that has just been started."""
+        self.now.zero_()
+        self.slots.fill_(-1)
+        self.bias.fill_(float("-inf"))[..., 0] = 0.0  # whoever belongs to no source reads something all the same
+        for own, given in zip(self.memories, state.memories, strict=True):
+            sources, _, longest, _ = given.keys.shape
+            own[0][:sources, :, :longest], own[1][:sources, :, :longest] = given.keys, given.values
+            self.bias[:sources, ..., :longest] = 0.0 if given.bias is None else given.bias
+
+    def part(self, sources: int, reach: int) -> MemoryState:
+        """The state of the first sources, whose rows look no further than `reach` tokens; nothing is copied."""
+        clock = Clock(self.now, reach)
+        caches = [KVCache(self.beam, keys[:sources], values[:sources], clock=clock) for keys, values in self.caches]
+        memories = [Memory(keys[:sources], values[:sources], self.bias[:sources]) for keys, values in self.memories]
+        slots = self.slots.flatten(0, 1)[: sources * self.beam, :reach]  # (R, reach)
+        return MemoryState(self.beam, caches, memories, Lineage(self.beam, slots, clock, self.bias.dtype))
+
+    def gather(self, sources: Tensor) -> None:
+        """Move these sources to the front, in this order."""
+        for x in (self.slots, self.bias, *(x for pair in (*self.memories, *self.caches) for x in pair)):
+            x[: len(sources)] = x.index_select(0, sources)
 
 
 def layer_inputs(decoder: nn.ModuleList, x: Tensor, segments: Segments) -> Tensor:

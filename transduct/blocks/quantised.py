@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.attention import KVCache, Lineage, Memory
+from transduct.blocks.caches import KVCache, Lineage, Memory
 from transduct.blocks.packed import exchange
 from transduct.blocks.transformer import ACTIVATIONS, DecoderLayer
 from transduct.functional import kernels

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduct.blocks.attention import KVCache, Lineage, Memory, MultiHeadAttention
+from transduct.blocks.attention import MultiHeadAttention
+from transduct.blocks.caches import KVCache, Lineage, Memory
 from transduct.blocks.linear import Linear
 from transduct.functional.dropout import dropout
 from transduct.functional.segments import Segments

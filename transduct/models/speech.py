@@ -9,7 +9,6 @@ vocabulary.
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-import torch
 from torch import Tensor, nn
 
 from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
@@ -157,6 +156,5 @@ class Speech(nn.Module):
 
     def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
-        positions = torch.full_like(tokens, state.length)
-        x = self.target_embedding(tokens, positions, positions)
+        x = self.target_embedding(tokens, state.positions, state.positions)
         return self.logits(self.decoder_norm(state.step(self.decoder, x))), state

@@ -164,8 +164,7 @@ class Transformer(nn.Module):
 
     def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
-        positions = torch.full_like(tokens, state.length)
-        x = self.target_embedding(tokens, positions, self._unknown_length(tokens))
+        x = self.target_embedding(tokens, state.positions, self._unknown_length(tokens))
         return self.logits(self.decoder_norm(state.step(self.decoder, x))), state
 
     def _unknown_length(self, tokens: Tensor) -> Tensor:

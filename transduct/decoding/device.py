@@ -1,0 +1,222 @@
+"""Beam search that stays on the device: `search.Beam` over shapes and addresses that do not change.
+
+No step waits for the device or copies anything to or from it, so that a step can be captured as a graph and replayed.
+What has been chosen is written down step by step; whole outputs are read from it when a search is over. Let B be
+sources, R = B * beam the rows of the search, V the vocabulary, L the most tokens of an output, its end included.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduct.decoding.search import BLOCK, Hypothesis, length_penalty, log_normaliser
+
+NOTHING = float("-inf")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is the same in every step of every search.
+
+    Attributes:
+        end: the token that ends an output.
+        special: (f + 1,) tokens that no output may hold, and `end` last.
+        endless: whether `end` itself may never be chosen.
+        fixed: whether every output is as long as its limit allows and its end comes free, as with `FixedLength`.
+    """
+
+    end: int
+    special: Tensor
+    endless: bool = False
+    fixed: bool = False
+
+    @classmethod
+    def of(cls, end: int, forbidden: Sequence[int], fixed: bool, device: torch.device) -> "Rules":
+        """The rules of a search in which some tokens are forbidden."""
+        special = torch.tensor([*(token for token in forbidden if token != end), end], device=device)
+        return cls(end, special, end in forbidden, fixed)
+
+
+@dataclass(frozen=True)
+class DeviceBeam:
+    """The state of the search, and what it has written down; with a beam of one it is greedy.
+
+    It chooses as `search.Beam` does. A source that is done is stepped on, to no effect.
+
+    Attributes:
+        now: (1,) how often the model has been stepped; whoever steps it counts.
+        newest: (B, beam) the last token of each row.
+        scores: (B, beam).
+        limits: (B,).
+        count, likeliest: (B,) finished hypotheses, and the highest score of one.
+        done: (B,).
+        tokens, parents: (B, L, beam) what each row wrote in each step, and which row of the source it went on from.
+        ended, origins: (B, L, beam) scores of the hypotheses that ended in each step, minus infinity where none did,
+            and the rows that they ended.
+    """
+
+    rules: Rules
+    now: Tensor
+    newest: Tensor
+    scores: Tensor
+    limits: Tensor
+    count: Tensor
+    likeliest: Tensor
+    done: Tensor
+    tokens: Tensor
+    parents: Tensor
+    ended: Tensor
+    origins: Tensor
+
+    @classmethod
+    def of(cls, rules: Rules, now: Tensor, sources: int, beam: int, room: int) -> "DeviceBeam":
+        """Room for so many sources; all are done."""
+        device = now.device
+        whole = [torch.zeros(sources, *shape, dtype=torch.int64, device=device) for shape in [(beam,), (), (), ()]]
+        newest, limits, count, done = whole
+        scores, likeliest = (torch.zeros(sources, *s, dtype=torch.float64, device=device) for s in [(beam,), ()])
+        trace = [torch.zeros(sources, room, beam, dtype=torch.int64, device=device) for _ in range(3)]
+        ended = torch.full((sources, room, beam), NOTHING, dtype=torch.float64, device=device)
+        return cls(rules, now, newest, scores, limits, count, likeliest, done == 0, trace[0], trace[1], ended, trace[2])
+
+    @property
+    def rooms(self) -> list[Tensor]:
+        """Everything that belongs to sources, whose first dimension they are."""
+        return [getattr(self, field.name) for field in fields(self)[2:]]
+
+    def admit(self, begin: Sequence[int], limits: Sequence[int]) -> None:
+        """Begin anew with so many sources; the rest of the room stays empty, as if it were done."""
+        held = len(limits)
+        self.newest[:held] = torch.tensor(begin, device=self.newest.device)[:, None]
+        self.limits[:held] = torch.tensor(limits, device=self.limits.device)
+        self.scores.fill_(NOTHING)[:, 0] = 0.0  # all rows of a source begin alike: only the first may be continued
+        self.count.zero_()
+        self.likeliest.fill_(NOTHING)
+        self.done.fill_(True)[:held] = False
+        self.ended.fill_(NOTHING)
+
+    def part(self, sources: int) -> "DeviceBeam":
+        """The search of the first sources; nothing is copied."""
+        names = [field.name for field in fields(self)[2:]]
+        return replace(self, **{name: getattr(self, name)[:sources] for name in names})
+
+    def gather(self, sources: Tensor) -> None:
+        """Move these sources to the front, in this order."""
+        for x in self.rooms:
+            x[: len(sources)] = x.index_select(0, sources)
+
+    def choose(self, logits: Tensor) -> Tensor | None:
+        """One step over logits (R, V), which are changed; gives back the rows (R,) that the next step continues, None
+        if they stay as they are."""
+        sources, beam = self.scores.shape
+        at_limit = self.limits <= self.now  # (B,)
+        best, tokens = self._continuations(logits, at_limit)  # (B, beam, k + 1)
+        best = self.scores[:, :, None] + best
+        if beam == 1:
+            self._greedy(best, tokens, at_limit)
+            return None
+        width = best.shape[2]
+        scores, places = best.flatten(1).topk(min(2 * beam, beam * width), -1)  # (B, 2 * beam)
+        origin = places // width  # (B, 2 * beam), which row of the source
+        ends = places % width == width - 1
+        first = ends[:, :beam] & scores[:, :beam].isfinite() & ~self.done[:, None]
+        ended = scores[:, :beam].masked_fill(~first, NOTHING)
+        kept, live = scores.masked_fill(ends, NOTHING).topk(beam, -1)  # (B, beam)
+        self.count.add_(first.sum(1))
+        self.likeliest.copy_(self.likeliest.maximum(ended.amax(1)))
+        self.done.logical_or_(at_limit | (self.count >= beam) & (self.likeliest >= kept[:, 0]))
+        parents = origin.gather(1, live)
+        newest = tokens.flatten(1).gather(1, places.gather(1, live))
+        self._write(newest, parents, ended, origin[:, :beam])
+        self.scores.copy_(kept)
+        first_rows = torch.arange(0, sources * beam, beam, device=logits.device)[:, None]  # (B, 1)
+        return (parents + first_rows).flatten()
+
+    def _greedy(self, best: Tensor, tokens: Tensor, at_limit: Tensor) -> None:
+        """The same with one row a source, which ends or goes on."""
+        score, ended = best[:, :, 0], best[:, :, 1]  # (B, 1)
+        ends = (ended >= score) & ended.isfinite() & ~self.done[:, None]
+        self.done.logical_or_(at_limit | ends[:, 0])
+        nowhere = torch.zeros_like(self.newest)
+        self._write(tokens[:, :, 0], nowhere, ended.masked_fill(~ends, NOTHING), nowhere)
+        self.scores.copy_(score)
+
+    def _write(self, newest: Tensor, parents: Tensor, ended: Tensor, origins: Tensor) -> None:
+        self.newest.copy_(newest)
+        written = ((self.tokens, newest), (self.parents, parents), (self.ended, ended), (self.origins, origins))
+        for trace, values in written:
+            trace.index_copy_(1, self.now - 1, values[:, None])
+
+    def _continuations(self, logits: Tensor, at_limit: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and tokens of the likeliest continuations of each row, the end of the sentence last."""
+        rules, (sources, beam) = self.rules, self.scores.shape
+        held = logits.index_select(1, rules.special).float()  # (R, f + 1)
+        logits.index_fill_(1, rules.special, NOTHING)
+        values, tokens, others = likeliest(logits, 1 if beam == 1 else 2 * beam)
+        normaliser = torch.cat((others[:, None], held), 1).logsumexp(1)  # (R,)
+        forced = at_limit[:, None].expand(sources, beam).flatten()  # (R,)
+        end = torch.logaddexp(others, held[:, -1]) if rules.fixed else held[:, -1]
+        if rules.fixed:
+            end = end.masked_fill(~forced, NOTHING)
+        if rules.endless:
+            end = torch.full_like(end, NOTHING)
+        both = torch.cat((values.masked_fill(forced[:, None], NOTHING), end[:, None]), 1)
+        best = both.double() - normaliser.double()[:, None]
+        tokens = torch.nn.functional.pad(tokens, (0, 1), value=rules.end)
+        return best.view(sources, beam, -1), tokens.view(sources, beam, -1)
+
+    def hypotheses(self, sources: int, alpha: float) -> list[list[Hypothesis]]:
+        """What the first sources have finished, the best first; waits for the device."""
+        tokens, parents, ended, origins = (
+            x[:sources].cpu().numpy() for x in (self.tokens, self.parents, self.ended, self.origins)
+        )
+        source, time, place = np.isfinite(ended).nonzero()  # in the order in which they were found
+        scores = ended[source, time, place]
+        penalties = np.array([length_penalty(length + 1, alpha) for length in range(ended.shape[1])])
+        ranks = scores / penalties[time]
+        order = np.lexsort((-ranks, source))
+        starts = np.searchsorted(source, source)  # of the first that each source has found
+        order = order[np.arange(len(order)) - starts < ended.shape[2]]
+        source, time, row = source[order], time[order], origins[source, time, place][order]
+        written = np.zeros((len(order), ended.shape[1]), np.int64)
+        for step in range(int(time.max(initial=0)) - 1, -1, -1):
+            running = step < time
+            written[running, step] = tokens[source[running], step, row[running]]
+            row[running] = parents[source[running], step, row[running]]
+        found: list[list[Hypothesis]] = [[] for _ in range(sources)]
+        rows = zip(written.tolist(), source.tolist(), time.tolist(), scores[order].tolist(), ranks[order].tolist())
+        for output, number, length, score, rank in rows:
+            found[number].append(Hypothesis(output[:length], score, rank))
+        return found
+
+
+def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The `count` largest of each row, in order, where they are, and the log-normaliser of the row.
+
+    The k largest numbers lie in the k blocks with the largest maxima, which one pass finds.
+
+    Args:
+        logits: (R, V).
+
+    Returns:
+        (R, k) and (R, k), with at most V for k, and (R,).
+    """
+    (rows, size), count = logits.shape, min(count, logits.shape[1])
+    normaliser = log_normaliser(logits.float())  # (R,)
+    if count == 1:
+        values, places = logits.max(1, keepdim=True)
+        return values.float(), places, normaliser
+    blocks = size // BLOCK
+    if blocks <= count:
+        values, places = logits.topk(count, -1)
+        return values.float(), places, normaliser
+    numbers = torch.arange(size, device=logits.device)
+    whole = logits[:, : blocks * BLOCK].view(rows, blocks, BLOCK)  # (R, V / BLOCK, BLOCK)
+    chosen = whole.amax(-1).topk(count, -1).indices  # (R, k)
+    places = (chosen[:, :, None] * BLOCK + numbers[:BLOCK]).flatten(1)  # (R, k * BLOCK)
+    places = torch.cat((places, numbers[blocks * BLOCK :].expand(rows, -1)), 1)
+    values, order = logits.gather(1, places).topk(count, -1)
+    return values.float(), places.gather(1, order), normaliser

@@ -104,7 +104,7 @@ def test_rooms_that_stay_hold_what_growing_ones_hold(scheme, mode, beam):
         part.fill_(10.0)  # left over from others
     for seed in (1, 2):  # and again, in the same rooms
         growing = started(model, lengths, beam, seed)
-        rooms.admit(growing)
+        rooms.admit(growing, torch.tensor(lengths))
         for number in range(12):
             part = rooms.part(5, 8 if number < 8 else 16)
             tokens = torch.randint(SIZE, (rows,))
@@ -122,7 +122,7 @@ def test_sources_move_to_the_front_of_their_rooms():
     model, beam, kept = tiny(), 2, torch.tensor([2, 0])
     growing = started(model, LENGTHS, beam)
     rooms = growing.rooms(4, 4, 16)
-    rooms.admit(growing)
+    rooms.admit(growing, torch.tensor(LENGTHS))
     for tokens in torch.randint(SIZE, (3, len(LENGTHS) * beam)):
         model.step(tokens, growing)
         model.step(torch.cat((tokens, tokens[:beam])), rooms.part(4, 16))

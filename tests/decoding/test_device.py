@@ -31,7 +31,7 @@ def on_device(model, memory, segments, beam, limits, alpha=0.0, forbidden=(), fi
     now = torch.zeros(1, dtype=torch.int64)
     rules = Rules.of(END, forbidden, fixed, now.device)
     whole = DeviceBeam.of(rules, now, len(limits) + spare, beam, max(limits) + spare)
-    whole.admit([BEGIN] * len(limits), limits)
+    whole.admit(torch.tensor([BEGIN] * len(limits)), torch.tensor(limits))
     beams = whole.part(len(limits))
     state = model.start(memory, segments, beam)
     while not beams.done.all():
@@ -110,7 +110,7 @@ def test_sources_that_are_moved_go_on_as_they_were(beam):
 
     def run(moved):
         beams = DeviceBeam.of(rules, now.zero_(), 4, beam, 8)
-        beams.admit([BEGIN] * 4, [6, 6, 4, 6])
+        beams.admit(torch.tensor([BEGIN] * 4), torch.tensor([6, 6, 4, 6]))
         kept = torch.arange(4)
         for number, step in enumerate(logits):
             if number == 3 and moved:

@@ -130,15 +130,16 @@ class MemoryRooms:
             self.memories.append([first.new_zeros(sources, heads, longest, width) for heads, width in both])
             self.caches.append([first.new_zeros(sources, heads, room, like.beam, width) for heads, width in both])
 
-    def admit(self, state: MemoryState) -> None:
-        """Begin anew with the sources of a state that has just been started."""
+    def admit(self, state: MemoryState, lengths: Tensor) -> None:
+        """Begin anew with the sources of a state that has just been started, of lengths (B,)."""
         self.now.zero_()
         self.slots.fill_(-1)
-        self.bias.fill_(float("-inf"))[..., 0] = 0.0  # whoever belongs to no source reads something all the same
         for own, given in zip(self.memories, state.memories, strict=True):
             sources, _, longest, _ = given.keys.shape
             own[0][:sources, :, :longest], own[1][:sources, :, :longest] = given.keys, given.values
-            self.bias[:sources, ..., :longest] = 0.0 if given.bias is None else given.bias
+        places = torch.arange(self.bias.shape[3], device=lengths.device)
+        hidden = places >= lengths.clamp(min=1)[:, None]  # (B, S); who has no source reads something all the same
+        self.bias.zero_()[: len(lengths)].masked_fill_(hidden[:, None, None], float("-inf"))
 
     def part(self, sources: int, reach: int) -> MemoryState:
         """The state of the first sources, whose rows look no further than `reach` tokens; nothing is copied."""

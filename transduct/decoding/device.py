@@ -87,15 +87,15 @@ class DeviceBeam:
         """Everything that belongs to sources, whose first dimension they are."""
         return [getattr(self, field.name) for field in fields(self)[2:]]
 
-    def admit(self, begin: Sequence[int], limits: Sequence[int]) -> None:
-        """Begin anew with so many sources; the rest of the room stays empty, as if it were done."""
+    def admit(self, begin: Tensor, limits: Tensor) -> None:
+        """Begin anew after tokens (B,) with limits (B,), zero for a place that nobody fills."""
         held = len(limits)
-        self.newest[:held] = torch.tensor(begin, device=self.newest.device)[:, None]
-        self.limits[:held] = torch.tensor(limits, device=self.limits.device)
+        self.newest[:held] = begin[:, None]
+        self.limits[:held] = limits
         self.scores.fill_(NOTHING)[:, 0] = 0.0  # all rows of a source begin alike: only the first may be continued
         self.count.zero_()
         self.likeliest.fill_(NOTHING)
-        self.done.fill_(True)[:held] = False
+        self.done.fill_(True)[:held] = limits == 0
         self.ended.fill_(NOTHING)
 
     def part(self, sources: int) -> "DeviceBeam":

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from transduct.blocks.embeddings import narrowed
 from transduct.blocks.quantised import quantise
+from transduct.blocks.transformer import DecoderLayer
 from transduct.config import record
 from transduct.data.text import Replacement, changes_of, read_lines
 from transduct.data.tokenizer import Tokenizer
@@ -158,6 +159,8 @@ class Translator:
             raise TransductError("this model has no shortlist; make one: transduct convert MODEL OUT --shortlist TEXT")
         if decoding.shortlist and decoding.constraint != "none":
             raise TransductError("a shortlist may lack what a constraint needs; leave one of them out")
+        if decoding.captured and not captures(self.model):
+            raise TransductError("captured decoding takes a Transformer that is not quantised; leave captured out")
         pieces: list[list[int]] = []
         spans, sizes = [], []
         for text, ids in zip(texts, self._encode(texts), strict=True):
@@ -262,7 +265,7 @@ class Translator:
         if not self.model.attention_names:
             raise TransductError("this model has no attention to align with; its context is one vector")
         sources = [[*ids[: self.longest], Tokenizer.END] for ids in self._encode(texts) if ids]
-        greedy = replace(self.decoding, beam=1, shortlist=False, constraint="none")
+        greedy = replace(self.decoding, beam=1, shortlist=False, constraint="none", captured=False)
         targets = [found[0].tokens for found in self._generate([source[:-1] for source in sources], [], greedy)]
         device, pairs = next(self.model.parameters()).device, []
         lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
@@ -337,6 +340,13 @@ class Translator:
         found = engine.generate(self.model, sources, limits, decoding, begin, end, forbidden, constrain, narrow)
         texts = iter(self.target_tokenizer.decode([h.tokens for hypotheses in found for h in hypotheses]))
         return [[Translation(next(texts).strip(), h.score, h.tokens) for h in hypotheses] for hypotheses in found]
+
+
+def captures(model: Any) -> bool:
+    """Whether steps of a model can be captured: the decoder's layers must be those whose caches can be fixed."""
+    return isinstance(model, transformer.Transformer) and all(
+        isinstance(layer, DecoderLayer) for layer in model.decoder
+    )
 
 
 def _with_words(found: Translation, words: list[str]) -> Translation:

@@ -5,6 +5,8 @@ from random import Random
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from tests.decoding.test_device import assert_same
 from tests.helpers import BEGIN, END, PLACES, SIZE, tiny
@@ -13,6 +15,7 @@ from transduct.decoding.captured import (
     MOST,
     SEARCHES,
     CapturedSearch,
+    Reader,
     Watch,
     capture,
     captured_search,
@@ -20,9 +23,9 @@ from transduct.decoding.captured import (
     power,
     warm_up,
 )
-from transduct.decoding.device import Rules
+from transduct.decoding.device import DeviceBeam, Rules
 from transduct.decoding.engine import DecodingConfig, generate
-from transduct.decoding.search import FixedLength
+from transduct.decoding.search import Beam, FixedLength
 from transduct.models import gpt
 
 CPU = torch.device("cpu")
@@ -199,6 +202,44 @@ def test_batches_are_powers_of_two_that_keep_to_the_budget(budget):
     assert all(power(len(batch)) == len(batch) for batch in batches[:-1])
     assert all(len(b) == 1 or len(b) * max(lengths[i] for i in b) <= budget for b in batches)
     assert list(in_powers([], 5)) == []
+
+
+class OnDevice(TorchDispatchMode):
+    """Refuses whatever is not on the device: a number read from it, or a tensor made beside it."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        tensors = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, torch.Tensor)]
+        assert all(x.is_meta for x in tensors), f"{func} takes or gives what is not on the device"
+        return out
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("scheme, mode", PLACES)
+@torch.inference_mode()
+def test_a_step_asks_nothing_of_the_host(scheme, mode, beam):
+    """On a device whose numbers nobody can know."""
+    changes = {"positions": scheme, "position_mode": mode, "source_size": 200, "target_size": 200}
+    model = tiny(**changes).to("meta", torch.bfloat16)
+    reader, numbers = Reader(model), torch.zeros(8, dtype=torch.int64, device="meta")
+    tokens = torch.zeros(8, 16, dtype=torch.int64, device="meta")
+    rooms = reader.read(tokens, numbers, beam).rooms(8, 16, 16)
+    rules = Rules(END, torch.zeros(3, dtype=torch.int64, device="meta"), fixed=True)
+    beams = DeviceBeam.of(rules, rooms.now, 8, beam, 16)
+    with OnDevice():
+        rooms.admit(reader.read(tokens, numbers, beam), numbers)
+        beams.part(4).admit(numbers[:4], numbers[:4])
+        state = rooms.part(4, 16)
+        rows = beams.part(4).choose(reader.step(beams.part(4).newest.flatten(), state))
+        if rows is not None:
+            state.select(rows)
+    assert state.lineage.seen.dtype == torch.bfloat16
+
+
+def test_the_search_on_the_host_is_found_to_ask():
+    strategy = Beam(2, [3, 3], BEGIN, END, 0.0, "meta")
+    with OnDevice(), pytest.raises((AssertionError, RuntimeError, NotImplementedError)):
+        strategy.choose(torch.zeros(4, SIZE, device="meta"), torch.zeros(4, device="meta"))
 
 
 def test_a_model_without_a_memory_is_refused():

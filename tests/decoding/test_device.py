@@ -5,8 +5,9 @@ import torch
 
 from tests.decoding.test_search import Sure
 from tests.helpers import BEGIN, END, tiny, tokens_of
+from transduct.decoding import device
 from transduct.decoding.device import DeviceBeam, Rules, likeliest
-from transduct.decoding.search import Beam, FixedLength, Forbid, search
+from transduct.decoding.search import BLOCK, Beam, FixedLength, Forbid, search
 from transduct.functional.segments import Segments
 
 SOURCES, LIMITS = [5, 2, 7, 3, 1, 6], [9, 3, 1, 12, 12, 6]
@@ -129,7 +130,23 @@ def test_sources_that_are_moved_go_on_as_they_were(beam):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_likeliest_are_the_largest(count, size, dtype):
     logits = torch.stack([torch.randperm(size) for _ in range(4)]).to(dtype) / 8
-    values, places, normaliser = likeliest(logits, count)
+    values, places, masses = likeliest(logits, count)
     assert torch.equal(values, logits.float().sort(descending=True).values[:, :count])
     assert torch.equal(values, logits.float().gather(1, places))
-    torch.testing.assert_close(normaliser, logits.float().logsumexp(1))
+    torch.testing.assert_close(masses.logsumexp(1), logits.float().logsumexp(1))
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_masses_may_come_in_pieces(monkeypatch, beam):
+    """As they do from the kernel for a GPU."""
+
+    def peaks(logits):
+        maxima = [block.amax(1) for block in logits.split(BLOCK, 1)]
+        return torch.stack(maxima, 1), torch.stack([piece.logsumexp(1) for piece in logits.split(100, 1)], 1)
+
+    monkeypatch.setattr(device, "_peaks", peaks)
+    model = tiny(seed=5, source_size=230, target_size=230)
+    memory, segments = encode(model)
+    for fixed in (False, True):
+        expected = on_host(model, memory, segments, beam, LIMITS, 1.0, [0, 1], fixed)
+        assert_same(on_device(model, memory, segments, beam, LIMITS, 1.0, [0, 1], fixed), expected)

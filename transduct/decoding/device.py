@@ -7,6 +7,7 @@ sources, R = B * beam the rows of the search, V the vocabulary, L the most token
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -155,12 +156,12 @@ class DeviceBeam:
         rules, (sources, beam) = self.rules, self.scores.shape
         held = logits.index_select(1, rules.special).float()  # (R, f + 1)
         logits.index_fill_(1, rules.special, NOTHING)
-        values, tokens, others = likeliest(logits, 1 if beam == 1 else 2 * beam)
-        normaliser = torch.cat((others[:, None], held), 1).logsumexp(1)  # (R,)
+        values, tokens, masses = likeliest(logits, 1 if beam == 1 else 2 * beam)
+        normaliser = torch.cat((masses, held), 1).logsumexp(1)  # (R,)
         forced = at_limit[:, None].expand(sources, beam).flatten()  # (R,)
-        end = torch.logaddexp(others, held[:, -1]) if rules.fixed else held[:, -1]
+        end = held[:, -1]
         if rules.fixed:
-            end = end.masked_fill(~forced, NOTHING)
+            end = torch.cat((masses, held[:, -1:]), 1).logsumexp(1).masked_fill(~forced, NOTHING)
         if rules.endless:
             end = torch.full_like(end, NOTHING)
         both = torch.cat((values.masked_fill(forced[:, None], NOTHING), end[:, None]), 1)
@@ -194,29 +195,38 @@ class DeviceBeam:
 
 
 def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `count` largest of each row, in order, where they are, and the log-normaliser of the row.
+    """The `count` largest of each row, in order, where they are, and the mass of the row.
 
     The k largest numbers lie in the k blocks with the largest maxima, which one pass finds.
 
     Args:
-        logits: (R, V).
+        logits: (R, V), contiguous.
 
     Returns:
-        (R, k) and (R, k), with at most V for k, and (R,).
+        (R, k) and (R, k), with at most V for k, and (R, n), numbers whose log sum exp is the row's.
     """
-    (rows, size), count = logits.shape, min(count, logits.shape[1])
-    normaliser = log_normaliser(logits.float())  # (R,)
-    if count == 1:
-        values, places = logits.max(1, keepdim=True)
-        return values.float(), places, normaliser
-    blocks = size // BLOCK
-    if blocks <= count:
+    size, count = logits.shape[1], min(count, logits.shape[1])
+    peaks, masses = _peaks(logits)
+    if peaks.shape[1] <= count:
         values, places = logits.topk(count, -1)
-        return values.float(), places, normaliser
-    numbers = torch.arange(size, device=logits.device)
-    whole = logits[:, : blocks * BLOCK].view(rows, blocks, BLOCK)  # (R, V / BLOCK, BLOCK)
-    chosen = whole.amax(-1).topk(count, -1).indices  # (R, k)
-    places = (chosen[:, :, None] * BLOCK + numbers[:BLOCK]).flatten(1)  # (R, k * BLOCK)
-    places = torch.cat((places, numbers[blocks * BLOCK :].expand(rows, -1)), 1)
-    values, order = logits.gather(1, places).topk(count, -1)
-    return values.float(), places.gather(1, order), normaliser
+        return values.float(), places, masses
+    chosen = peaks.topk(count, -1).indices  # (R, k)
+    within = torch.arange(BLOCK, device=logits.device)
+    places = (chosen[:, :, None] * BLOCK + within).flatten(1)  # (R, k * BLOCK)
+    values = logits.gather(1, places.clamp(max=size - 1))
+    if size % BLOCK:  # the last block is not full
+        values = values.masked_fill(places >= size, NOTHING)
+    values, order = values.topk(count, -1)
+    return values.float(), places.gather(1, order), masses
+
+
+def _peaks(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The maxima of blocks, (R, V / BLOCK), and log sum exp of pieces of the row, (R, n)."""
+    if logits.is_cuda and find_spec("triton") is not None:
+        from transduct.functional.row_peaks import row_peaks
+
+        return row_peaks(logits, BLOCK)
+    blocks = logits.shape[1] // BLOCK
+    whole = logits[:, : blocks * BLOCK].view(len(logits), blocks, BLOCK)  # (R, V / BLOCK, BLOCK)
+    rest = [logits[:, blocks * BLOCK :].amax(1, keepdim=True)] if logits.shape[1] % BLOCK else []
+    return torch.cat((whole.amax(-1), *rest), 1), log_normaliser(logits.float())[:, None]

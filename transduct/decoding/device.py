@@ -12,6 +12,7 @@ from importlib.util import find_spec
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from transduct.decoding.search import BLOCK, Hypothesis, length_penalty, log_normaliser
 
@@ -114,60 +115,56 @@ class DeviceBeam:
         if they stay as they are."""
         sources, beam = self.scores.shape
         at_limit = self.limits <= self.now  # (B,)
-        best, tokens = self._continuations(logits, at_limit)  # (B, beam, k + 1)
-        best = self.scores[:, :, None] + best
+        best, tokens, end = self._continuations(logits, at_limit)
         if beam == 1:
-            self._greedy(best, tokens, at_limit)
+            self._greedy(best[:, :, 0], tokens[:, :, 0], end, at_limit)
             return None
+        best, tokens = torch.cat((best, end[:, :, None]), 2), pad(tokens, (0, 1), value=self.rules.end)
         width = best.shape[2]
         scores, places = best.flatten(1).topk(min(2 * beam, beam * width), -1)  # (B, 2 * beam)
         origin = places // width  # (B, 2 * beam), which row of the source
         ends = places % width == width - 1
-        first = ends[:, :beam] & scores[:, :beam].isfinite() & ~self.done[:, None]
+        first = ends[:, :beam] & (scores[:, :beam] > NOTHING) & ~self.done[:, None]
         ended = scores[:, :beam].masked_fill(~first, NOTHING)
         kept, live = scores.masked_fill(ends, NOTHING).topk(beam, -1)  # (B, beam)
         self.count.add_(first.sum(1))
         self.likeliest.copy_(self.likeliest.maximum(ended.amax(1)))
         self.done.logical_or_(at_limit | (self.count >= beam) & (self.likeliest >= kept[:, 0]))
-        parents = origin.gather(1, live)
-        newest = tokens.flatten(1).gather(1, places.gather(1, live))
-        self._write(newest, parents, ended, origin[:, :beam])
-        self.scores.copy_(kept)
+        parents, newest = origin.gather(1, live), tokens.flatten(1).gather(1, places.gather(1, live))
+        self._write({"tokens": newest, "parents": parents, "ended": ended, "origins": origin[:, :beam]}, kept)
         first_rows = torch.arange(0, sources * beam, beam, device=logits.device)[:, None]  # (B, 1)
         return (parents + first_rows).flatten()
 
-    def _greedy(self, best: Tensor, tokens: Tensor, at_limit: Tensor) -> None:
-        """The same with one row a source, which ends or goes on."""
-        score, ended = best[:, :, 0], best[:, :, 1]  # (B, 1)
-        ends = (ended >= score) & ended.isfinite() & ~self.done[:, None]
+    def _greedy(self, best: Tensor, newest: Tensor, end: Tensor, at_limit: Tensor) -> None:
+        """The same with one row a source, which ends or goes on: (B, 1) each."""
+        ends = (end >= best) & (end > NOTHING) & ~self.done[:, None]
         self.done.logical_or_(at_limit | ends[:, 0])
-        nowhere = torch.zeros_like(self.newest)
-        self._write(tokens[:, :, 0], nowhere, ended.masked_fill(~ends, NOTHING), nowhere)
-        self.scores.copy_(score)
+        self._write({"tokens": newest, "ended": end.masked_fill(~ends, NOTHING)}, best)
 
-    def _write(self, newest: Tensor, parents: Tensor, ended: Tensor, origins: Tensor) -> None:
-        self.newest.copy_(newest)
-        written = ((self.tokens, newest), (self.parents, parents), (self.ended, ended), (self.origins, origins))
-        for trace, values in written:
-            trace.index_copy_(1, self.now - 1, values[:, None])
+    def _write(self, written: dict[str, Tensor], scores: Tensor) -> None:
+        """Write down (B, beam) of this step, and have it ready for the next."""
+        self.newest.copy_(written["tokens"])
+        self.scores.copy_(scores)
+        place = self.now - 1
+        for name, values in written.items():
+            getattr(self, name).index_copy_(1, place, values[:, None])
 
-    def _continuations(self, logits: Tensor, at_limit: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and tokens of the likeliest continuations of each row, the end of the sentence last."""
+    def _continuations(self, logits: Tensor, at_limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores and tokens of the likeliest continuations of each row, (B, beam, k) each, and the score of its end,
+        (B, beam)."""
         rules, (sources, beam) = self.rules, self.scores.shape
         held = logits.index_select(1, rules.special).float()  # (R, f + 1)
         logits.index_fill_(1, rules.special, NOTHING)
-        values, tokens, masses = likeliest(logits, 1 if beam == 1 else 2 * beam)
-        normaliser = torch.cat((masses, held), 1).logsumexp(1)  # (R,)
-        forced = at_limit[:, None].expand(sources, beam).flatten()  # (R,)
-        end = held[:, -1]
+        values, tokens, masses = likeliest(logits, 1 if beam == 1 else 2 * beam)  # (R, k), (R, k), (R, n)
+        normaliser = torch.cat((masses, held), 1).logsumexp(1, keepdim=True)  # (R, 1)
+        end = torch.cat((masses, held[:, -1:]), 1).logsumexp(1, keepdim=True) if rules.fixed else held[:, -1:]
+        best, end = ((x.double() - normaliser).view(sources, beam, -1) + self.scores[:, :, None] for x in (values, end))
         if rules.fixed:
-            end = torch.cat((masses, held[:, -1:]), 1).logsumexp(1).masked_fill(~forced, NOTHING)
+            end = end.masked_fill(~at_limit[:, None, None], NOTHING)
         if rules.endless:
             end = torch.full_like(end, NOTHING)
-        both = torch.cat((values.masked_fill(forced[:, None], NOTHING), end[:, None]), 1)
-        best = both.double() - normaliser.double()[:, None]
-        tokens = torch.nn.functional.pad(tokens, (0, 1), value=rules.end)
-        return best.view(sources, beam, -1), tokens.view(sources, beam, -1)
+        best = best.masked_fill(at_limit[:, None, None], NOTHING)
+        return best, tokens.view(sources, beam, -1), end[:, :, 0]
 
     def hypotheses(self, sources: int, alpha: float) -> list[list[Hypothesis]]:
         """What the first sources have finished, the best first; waits for the device."""
@@ -210,14 +207,21 @@ def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     if peaks.shape[1] <= count:
         values, places = logits.topk(count, -1)
         return values.float(), places, masses
-    chosen = peaks.topk(count, -1).indices  # (R, k)
+    _, chosen = _largest(peaks, count)  # (R, k)
     within = torch.arange(BLOCK, device=logits.device)
-    places = (chosen[:, :, None] * BLOCK + within).flatten(1)  # (R, k * BLOCK)
-    values = logits.gather(1, places.clamp(max=size - 1))
+    places = torch.add(within, chosen[:, :, None], alpha=BLOCK).flatten(1)  # (R, k * BLOCK)
     if size % BLOCK:  # the last block is not full
-        values = values.masked_fill(places >= size, NOTHING)
-    values, order = values.topk(count, -1)
+        values = logits.gather(1, places.clamp(max=size - 1)).masked_fill(places >= size, NOTHING)
+    else:
+        values = logits.gather(1, places)
+    values, order = _largest(values, count)
     return values.float(), places.gather(1, order), masses
+
+
+def _largest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each row and where they are; one is found in one step."""
+    values, places = x.max(1, keepdim=True) if count == 1 else x.topk(count, -1)
+    return values, places
 
 
 def _peaks(logits: Tensor) -> tuple[Tensor, Tensor]:

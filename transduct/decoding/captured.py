@@ -20,8 +20,10 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -148,10 +150,12 @@ class Rooms:
 
     def _admit(self, sources: Sequence[Sequence[int]], begin: Sequence[int], limits: Sequence[int], size: int) -> None:
         """Read the sources: each with its length, the token its outputs begin after, and their limit."""
-        given = zip(sources, begin, limits, strict=True)
-        rows = [[*s, *[0] * (self.longest - len(s)), len(s), first, limit] for s, first, limit in given]
-        rows += [[0] * (self.longest + 3)] * (size - len(rows))
-        self.given[:size] = torch.tensor(rows)
+        lengths = np.array([len(source) for source in sources])
+        given = np.zeros((size, self.longest + 3), np.int64)
+        filled = np.arange(self.longest) < lengths[:, None]  # (B, S)
+        given[: len(lengths), : self.longest][filled] = np.fromiter(chain.from_iterable(sources), np.int64)
+        given[: len(lengths), self.longest :] = np.stack((lengths, begin, limits), 1)
+        self.given[:size] = torch.from_numpy(given)
         self._graph(size, 0)()
 
     def _graph(self, size: int, reach: int) -> Step:

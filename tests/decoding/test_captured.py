@@ -93,7 +93,7 @@ def test_once_half_are_done_the_others_go_on_in_a_smaller_graph(monkeypatch, bea
     model, (sources, _) = tiny(seed=2), drawn(13)
     limits = [*range(1, 12), 14, 14]
     search = CapturedSearch(model)
-    rules = Rules.of(END, [0, BEGIN], True, CPU)
+    rules = Rules(END, (0, BEGIN), True)
     found = search.search(sources, [BEGIN] * 13, limits, beam, rules, 0.6)
     assert_same(found, found_by(model, sources, limits, False, beam, constrain=fixed(limits, beam)))
     [rooms] = search.rooms.values()
@@ -224,7 +224,7 @@ def test_a_step_asks_nothing_of_the_host(scheme, mode, beam):
     reader, numbers = Reader(model), torch.zeros(8, dtype=torch.int64, device="meta")
     tokens = torch.zeros(8, 16, dtype=torch.int64, device="meta")
     rooms = reader.read(tokens, numbers, beam).rooms(8, 16, 16)
-    rules = Rules(END, torch.zeros(3, dtype=torch.int64, device="meta"), fixed=True)
+    rules = Rules(END, (0, BEGIN), fixed=True)
     beams = DeviceBeam.of(rules, rooms.now, 8, beam, 16)
     with OnDevice():
         rooms.admit(reader.read(tokens, numbers, beam), numbers)

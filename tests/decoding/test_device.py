@@ -30,7 +30,7 @@ def on_host(model, memory, segments, beam, limits, alpha=0.0, forbidden=(), fixe
 def on_device(model, memory, segments, beam, limits, alpha=0.0, forbidden=(), fixed=False, spare=0):
     """The same with `spare` rooms for sources that nobody has."""
     now = torch.zeros(1, dtype=torch.int64)
-    rules = Rules.of(END, forbidden, fixed, now.device)
+    rules = Rules(END, tuple(forbidden), fixed)
     whole = DeviceBeam.of(rules, now, len(limits) + spare, beam, max(limits) + spare)
     whole.admit(torch.tensor([BEGIN] * len(limits)), torch.tensor(limits))
     beams = whole.part(len(limits))
@@ -106,7 +106,7 @@ def test_an_end_that_is_forbidden_never_comes(beam):
 @pytest.mark.parametrize("beam", [1, 3])
 def test_sources_that_are_moved_go_on_as_they_were(beam):
     now = torch.zeros(1, dtype=torch.int64)
-    rules = Rules.of(END, [0], False, now.device)
+    rules = Rules(END, (0,), False)
     logits = torch.randn(6, 4, beam, 9).log_softmax(-1)
 
     def run(moved):

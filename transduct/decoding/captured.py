@@ -235,7 +235,7 @@ class CapturedSearch:
 
     def __init__(self, model: Any) -> None:
         self.model, self.weights = Reader(model), addresses(model)
-        self.rooms: OrderedDict[tuple[Any, ...], Rooms] = OrderedDict()
+        self.rooms: OrderedDict[tuple[int, int, int, Rules], Rooms] = OrderedDict()
         self.lock = threading.Lock()
 
     @torch.inference_mode()
@@ -257,21 +257,22 @@ class CapturedSearch:
             ValueError: the model keeps no state that could have fixed shapes.
         """
         longest, room = power(max(map(len, sources)), SHORTEST), power(max(limits), SHORTEST)
-        key = (beam, longest, room, rules.fixed, rules.endless, *rules.special.tolist())
+        key = (beam, longest, room, rules)
         with self.lock:
             held = self.rooms.pop(key, None)
             if held is None or held.sources < len(limits):
-                held = Rooms(self.model, self._like(sources[0], beam, rules), rules, power(len(limits)), longest, room)
+                held = Rooms(self.model, self._like(sources[0], beam), rules, power(len(limits)), longest, room)
             self.rooms[key] = held
             if len(self.rooms) > MOST:
                 self.rooms.popitem(last=False)
             return held.search(sources, begin, limits, alpha)
 
-    def _like(self, source: Sequence[int], beam: int, rules: Rules) -> Any:
+    def _like(self, source: Sequence[int], beam: int) -> Any:
         """A state of the model over one source."""
         model: Any = self.model.model()
-        tokens, segments = torch.tensor(source), Segments.of([len(source)], rules.special.device)
-        state = model.start(model.encode(tokens.to(rules.special.device), segments), segments, beam)
+        device = next(model.parameters()).device
+        tokens, segments = torch.tensor(source, device=device), Segments.of([len(source)], device)
+        state = model.start(model.encode(tokens, segments), segments, beam)
         if not hasattr(state, "rooms"):
             raise ValueError(
                 f"the state of a {type(model).__name__} has no fixed shapes; captured search takes models that decode "

@@ -5,7 +5,6 @@ What has been chosen is written down step by step; whole outputs are read from i
 sources, R = B * beam the rows of the search, V the vocabulary, L the most tokens of an output, its end included.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 
@@ -25,21 +24,13 @@ class Rules:
 
     Attributes:
         end: the token that ends an output.
-        special: (f + 1,) tokens that no output may hold, and `end` last.
-        endless: whether `end` itself may never be chosen.
+        forbidden: tokens that no output may hold.
         fixed: whether every output is as long as its limit allows and its end comes free, as with `FixedLength`.
     """
 
     end: int
-    special: Tensor
-    endless: bool = False
+    forbidden: tuple[int, ...] = ()
     fixed: bool = False
-
-    @classmethod
-    def of(cls, end: int, forbidden: Sequence[int], fixed: bool, device: torch.device) -> "Rules":
-        """The rules of a search in which some tokens are forbidden."""
-        special = torch.tensor([*(token for token in forbidden if token != end), end], device=device)
-        return cls(end, special, end in forbidden, fixed)
 
 
 @dataclass(frozen=True)
@@ -49,6 +40,7 @@ class DeviceBeam:
     It chooses as `search.Beam` does. A source that is done is stepped on, to no effect.
 
     Attributes:
+        special: the tokens (f + 1,) that do not compete with the others, those forbidden and then the end.
         now: (1,) how often the model has been stepped; whoever steps it counts.
         newest: (B, beam) the last token of each row.
         scores: (B, beam).
@@ -61,6 +53,7 @@ class DeviceBeam:
     """
 
     rules: Rules
+    special: Tensor
     now: Tensor
     newest: Tensor
     scores: Tensor
@@ -76,18 +69,33 @@ class DeviceBeam:
     @classmethod
     def of(cls, rules: Rules, now: Tensor, sources: int, beam: int, room: int) -> "DeviceBeam":
         """Room for so many sources; all are done."""
-        device = now.device
-        whole = [torch.zeros(sources, *shape, dtype=torch.int64, device=device) for shape in [(beam,), (), (), ()]]
-        newest, limits, count, done = whole
-        scores, likeliest = (torch.zeros(sources, *s, dtype=torch.float64, device=device) for s in [(beam,), ()])
-        trace = [torch.zeros(sources, room, beam, dtype=torch.int64, device=device) for _ in range(3)]
-        ended = torch.full((sources, room, beam), NOTHING, dtype=torch.float64, device=device)
-        return cls(rules, now, newest, scores, limits, count, likeliest, done == 0, trace[0], trace[1], ended, trace[2])
+
+        def numbers(*shape: int) -> Tensor:
+            return torch.zeros(sources, *shape, dtype=torch.int64, device=now.device)
+
+        def scores(*shape: int) -> Tensor:
+            return torch.full((sources, *shape), NOTHING, dtype=torch.float64, device=now.device)
+
+        return cls(
+            rules,
+            special=torch.tensor([*rules.forbidden, rules.end], device=now.device),
+            now=now,
+            newest=numbers(beam),
+            scores=scores(beam),
+            limits=numbers(),
+            count=numbers(),
+            likeliest=scores(),
+            done=numbers() == 0,
+            tokens=numbers(room, beam),
+            parents=numbers(room, beam),
+            ended=scores(room, beam),
+            origins=numbers(room, beam),
+        )
 
     @property
     def rooms(self) -> list[Tensor]:
         """Everything that belongs to sources, whose first dimension they are."""
-        return [getattr(self, field.name) for field in fields(self)[2:]]
+        return [getattr(self, field.name) for field in fields(self)[3:]]
 
     def admit(self, begin: Tensor, limits: Tensor) -> None:
         """Begin anew after tokens (B,) with limits (B,), zero for a place that nobody fills."""
@@ -102,7 +110,7 @@ class DeviceBeam:
 
     def part(self, sources: int) -> "DeviceBeam":
         """The search of the first sources; nothing is copied."""
-        names = [field.name for field in fields(self)[2:]]
+        names = [field.name for field in fields(self)[3:]]
         return replace(self, **{name: getattr(self, name)[:sources] for name in names})
 
     def gather(self, sources: Tensor) -> None:
@@ -153,15 +161,15 @@ class DeviceBeam:
         """Scores and tokens of the likeliest continuations of each row, (B, beam, k) each, and the score of its end,
         (B, beam)."""
         rules, (sources, beam) = self.rules, self.scores.shape
-        held = logits.index_select(1, rules.special).float()  # (R, f + 1)
-        logits.index_fill_(1, rules.special, NOTHING)
+        held = logits.index_select(1, self.special).float()  # (R, f + 1)
+        logits.index_fill_(1, self.special, NOTHING)
         values, tokens, masses = likeliest(logits, 1 if beam == 1 else 2 * beam)  # (R, k), (R, k), (R, n)
         normaliser = torch.cat((masses, held), 1).logsumexp(1, keepdim=True)  # (R, 1)
         end = torch.cat((masses, held[:, -1:]), 1).logsumexp(1, keepdim=True) if rules.fixed else held[:, -1:]
         best, end = ((x.double() - normaliser).view(sources, beam, -1) + self.scores[:, :, None] for x in (values, end))
         if rules.fixed:
             end = end.masked_fill(~at_limit[:, None, None], NOTHING)
-        if rules.endless:
+        if rules.end in rules.forbidden:
             end = torch.full_like(end, NOTHING)
         best = best.masked_fill(at_limit[:, None, None], NOTHING)
         return best, tokens.view(sources, beam, -1), end[:, :, 0]

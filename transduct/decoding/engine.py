@@ -164,7 +164,7 @@ def _captured(
         raise ValueError(f"captured search knows no {type(constrained).__name__}; leave captured out")
     if constrained is not None:
         limits = constrained.limits[:: config.beam].tolist()
-    rules = Rules.of(end, forbidden, constrained is not None, next(model.parameters()).device)
+    rules = Rules(end, tuple(forbidden), constrained is not None)
     return captured_search(model).search(sources, begin, limits, config.beam, rules, config.length_penalty)
 
 

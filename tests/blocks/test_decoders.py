@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.helpers import randomise
+from tests.helpers import PLACES, SIZE, randomise, tiny, tokens_of
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.decoders import Decoder, MemoryState, PromptState, layer_inputs
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer, LayerShape
@@ -98,3 +98,49 @@ def test_rows_are_exchanged_and_finished_sources_leave(kind):
     stepped(decoder, other, first[torch.tensor([1, 1, 2, 3, 5, 4])])
     expected = stepped(decoder, other, second[torch.tensor([1, 1, 2, 3, 5, 4])])[torch.tensor([0, 1, 4, 5])]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("scheme, mode", PLACES)
+@torch.no_grad()
+def test_rooms_that_stay_hold_what_growing_ones_hold(scheme, mode, beam):
+    model = tiny(positions=scheme, position_mode=mode)
+    lengths, rows = [3, 1, 4], 3 * beam
+    rooms = started(model, [2], beam).rooms(5, 8, 16)
+    for part in [*(x for pair in (*rooms.caches, *rooms.memories) for x in pair)]:
+        part.fill_(10.0)  # left over from others
+    for seed in (1, 2):  # and again, in the same rooms
+        growing = started(model, lengths, beam, seed)
+        rooms.admit(growing, torch.tensor(lengths))
+        for number in range(12):
+            part = rooms.part(5, 8 if number < 8 else 16)
+            tokens = torch.randint(SIZE, (rows,))
+            chosen = (torch.randint(beam, (3, beam)) + torch.arange(3)[:, None] * beam).flatten()
+            expected, _ = model.step(tokens, growing)
+            found, _ = model.step(torch.cat((tokens, tokens.new_zeros(2 * beam))), part)
+            torch.testing.assert_close(found[:rows], expected, atol=1e-4, rtol=1e-4)
+            assert found.isfinite().all()
+            growing.select(chosen)
+            part.select(torch.cat((chosen, torch.arange(rows, rows + 2 * beam))))
+
+
+@torch.no_grad()
+def test_sources_move_to_the_front_of_their_rooms():
+    model, beam, kept = tiny(), 2, torch.tensor([2, 0])
+    growing = started(model, LENGTHS, beam)
+    rooms = growing.rooms(4, 4, 16)
+    rooms.admit(growing, torch.tensor(LENGTHS))
+    for tokens in torch.randint(SIZE, (3, len(LENGTHS) * beam)):
+        model.step(tokens, growing)
+        model.step(torch.cat((tokens, tokens[:beam])), rooms.part(4, 16))
+    rows = torch.tensor([4, 5, 0, 1])
+    growing.select(rows)
+    rooms.gather(kept)
+    tokens = torch.randint(SIZE, (4,))
+    found, _ = model.step(tokens, rooms.part(2, 16))
+    torch.testing.assert_close(found, model.step(tokens, growing)[0], atol=1e-4, rtol=1e-4)
+
+
+def started(model, lengths, beam, seed=1):
+    tokens, segments = tokens_of(lengths, seed)
+    return model.start(model.encode(tokens, segments), segments, beam)

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.blocks.test_attention import copied
-from tests.helpers import gradients, randomise
+from tests.helpers import PLACES, gradients, randomise, tiny, tokens_of
 from transduct.blocks.attention import KVCache, Lineage, MultiHeadAttention
 from transduct.blocks.transformer import (
     DecoderLayer,
@@ -16,6 +16,7 @@ from transduct.blocks.transformer import (
     Residual,
     initialise,
     make_norm,
+    settle,
 )
 from transduct.functional.segments import Segments, flatten, pad
 
@@ -135,3 +136,20 @@ def test_initialise_draws_matrices_by_xavier_and_zeroes_biases():
             bound = (6 / sum(part.weight.shape)) ** 0.5
             assert 0.8 * bound < float(part.weight.detach().abs().max()) <= bound
             assert not part.bias.any()
+
+
+@pytest.mark.parametrize("scheme, mode", PLACES)
+@torch.no_grad()
+def test_a_model_that_has_settled_has_the_same_answers(scheme, mode):
+    model, (tokens, segments) = tiny(positions=scheme, position_mode=mode), tokens_of([3, 5])
+
+    def answers():
+        memory = model.encode(tokens, segments)
+        return model.logits(model.decode(tokens, segments, memory, segments))
+
+    before = answers()
+    settle(model)
+    torch.testing.assert_close(answers(), before)
+    assert model.decoder[0].self_attention.query is None
+    settle(model)  # again
+    torch.testing.assert_close(answers(), before)

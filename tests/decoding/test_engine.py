@@ -7,6 +7,7 @@ import torch
 
 from tests.helpers import BEGIN, END, SIZE, tiny
 from transduct.decoding.engine import (
+    CAPTURED,
     ON_CPU,
     ON_GPU,
     DecodingConfig,
@@ -17,6 +18,7 @@ from transduct.decoding.engine import (
     score,
     side_by_side,
 )
+from transduct.decoding.search import Forbid
 
 SOURCES = [[5, 6, END], [7, END], [END], [3, 4, 5, 6, 7, END], [8, 9, END]]
 
@@ -44,7 +46,14 @@ def test_no_lengths_make_no_batches():
     assert list(in_batches([], 5)) == []
 
 
-@pytest.mark.parametrize("config", [DecodingConfig(beam=3), DecodingConfig(beam=2, temperature=1.0, seed=4)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        DecodingConfig(beam=3),
+        DecodingConfig(beam=2, temperature=1.0, seed=4),
+        DecodingConfig(beam=3, captured=True),
+    ],
+)
 def test_the_budget_changes_nothing(model, config):
     def found(budget):
         settings = DecodingConfig(**{**vars(config), "batch_tokens": budget})
@@ -105,11 +114,35 @@ def test_an_error_of_a_worker_is_the_callers():
 def test_what_suits_the_device_is_decoded_together():
     assert DecodingConfig().budget(torch.device("cpu")) == ON_CPU
     assert DecodingConfig().budget(torch.device("cuda")) == ON_GPU
+    assert DecodingConfig(captured=True).budget(torch.device("cuda")) == CAPTURED
+    assert DecodingConfig(captured=True).budget(torch.device("cpu")) == ON_CPU
     assert DecodingConfig(batch_tokens=7).budget(torch.device("cpu")) == 7
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"constrain": lambda numbers: Forbid([])}, "captured search knows no Forbid; leave captured out"),
+        ({"narrow": lambda sources: None}, "captured search scores all tokens; leave captured or the shortlist out"),
+    ],
+)
+def test_captured_search_is_not_asked_for_what_it_does_not_know(model, given, message):
+    with pytest.raises(ValueError, match=message):
+        generate(model, SOURCES, [8] * 5, DecodingConfig(captured=True), BEGIN, END, **given)
+
+
+def test_outputs_may_begin_after_different_tokens_captured_or_not(model):
+    begin = [1, 3, 4, 5, 6]
+    found = [
+        generate(model, SOURCES, [8] * 5, DecodingConfig(beam=2, captured=asked), begin, END) for asked in (True, False)
+    ]
+    assert [[h.tokens for h in each] for each in found[0]] == [[h.tokens for h in each] for each in found[1]]
+    assert found[1] != generate(model, SOURCES, [8] * 5, DecodingConfig(beam=2), BEGIN, END)
 
 
 def test_nothing_gives_nothing(model):
     assert generate(model, [], [], DecodingConfig(), BEGIN, END) == []
+    assert generate(model, [], [], DecodingConfig(captured=True), BEGIN, END) == []
     assert score(model, [], [], BEGIN, END, 5) == []
 
 
@@ -129,6 +162,10 @@ def test_sequences_are_laid_end_to_end():
         *(
             (changes, r"temperature and top_k must not be negative, top_p must be in \(0, 1\]")
             for changes in ({"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.1})
+        ),
+        *(
+            ({"captured": True, name: value}, f"captured search takes no {name}; leave one of them out")
+            for name, value in (("temperature", 0.5), ("shortlist", True), ("constraint", "tree"))
         ),
     ],
 )

@@ -21,6 +21,7 @@ from tests.recipes import tiny_recipe
 from transduct.config import load_recipe
 from transduct.data.images import read_picture
 from transduct.data.samples import generate
+from transduct.decoding import engine
 from transduct.interfaces import cli
 from transduct.tasks import base
 from transduct.training import checkpoint
@@ -339,6 +340,16 @@ def test_convert_makes_a_model_smaller(program, trained_run, tmp_path):
     assert done.lines == [str(tmp_path / "int8")]
     translated = program("predict", tmp_path / "int8", "a b c", "d")
     assert translated.lines == transduct.load(tmp_path / "int8").predict(["a b c", "d"])
+
+
+def test_steps_are_captured_where_that_is_asked_for(program, trained_run, monkeypatch):
+    asked, found = [], engine.generate
+    monkeypatch.setattr(engine, "generate", lambda *given: (asked.append(given[3].captured), found(*given))[1])
+    expected = program("translate", trained_run, given=b"a b c\nd e\n").lines
+    assert program("translate", trained_run, "--captured", given=b"a b c\nd e\n").lines == expected
+    assert asked == [False, True]
+    done = program("translate", trained_run, "--captured", "--temperature", "0.5", given=b"a\n")
+    assert_refused(done, "captured search takes no temperature; leave one of them out")
 
 
 def test_convert_learns_a_shortlist(program, trained_run, tmp_path):

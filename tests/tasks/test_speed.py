@@ -62,6 +62,13 @@ def test_exactly_as_many_tokens_are_written_as_asked(models, outputs, model, pre
     assert run() == sum(LENGTHS), "again"
 
 
+@pytest.mark.parametrize("beam", [1, 3])
+def test_steps_may_be_captured(models, outputs, beam):
+    given = str(models / "float32"), SOURCES, LENGTHS, beam, "float32", "cpu"
+    assert decoding(*given)() == decoding(*given, captured=True, batch_tokens=64)() == sum(LENGTHS)
+    assert outputs[:4] == outputs[4:]
+
+
 def test_left_alone_it_ends_where_it_ends(models, outputs):
     run = decoding(str(models / "float32"), SOURCES, None, 1, "float32", "cpu")
     assert run() == sum(len(tokens) + 1 for tokens in outputs)

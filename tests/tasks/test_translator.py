@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load as load_tensors
 
+import transduct
 from tests.helpers import randomise, tiny
 from transduct.data.samples import generate
 from transduct.data.text import Replacement
@@ -13,6 +14,8 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.engine import DecodingConfig, flat
 from transduct.decoding.shortlist import Shortlist
 from transduct.errors import TransductError
+from transduct.interop import int8
+from transduct.models import rnn
 from transduct.tasks.translator import SHORTLIST, Attention, Translation, Translator, _joined
 
 TEXTS = [source for source, _ in generate("reverse", 12)]
@@ -183,6 +186,31 @@ def test_tokens_are_aligned_with_where_the_model_looks(translator):
             looked_at = cross[:, : len(ids)].argmax(-1)[: len(found.tokens)]
             assert sources[place : place + len(found.tokens)].tolist() == [ids[i] for i in looked_at]
         place += len(found.tokens)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_captured_decoding_changes_nothing(beam):
+    translator, texts = make(), ["a b c", "", "b", "c a c a b"]
+    found, expected = (translator.translate(texts, n_best=beam, beam=beam, captured=asked) for asked in (True, False))
+    assert [[a.tokens for a in t.alternatives] for t in found] == [[a.tokens for a in t.alternatives] for t in expected]
+    assert [t.score for t in found] == pytest.approx([t.score for t in expected], abs=1e-5)
+
+
+def test_captured_decoding_changes_nothing_of_a_model_in_use(trained_run, tmp_path):
+    int8.convert(trained_run / "model", tmp_path / "int8")
+    quantised, texts = transduct.load(str(tmp_path / "int8"), "cpu"), ["a b c", "c a c a b"]
+    found, expected = (quantised.translate(texts, captured=asked) for asked in (True, False))
+    assert [t.tokens for t in found] == [t.tokens for t in expected]
+
+
+def test_captured_decoding_is_not_asked_of_models_that_cannot():
+    message = "captured decoding takes a Transformer; leave captured out"
+    recurrent = make()
+    recurrent.model = rnn.RNN(rnn.Config(recurrent.source_tokenizer.size, recurrent.target_tokenizer.size)).eval()
+    with pytest.raises(TransductError, match=message):
+        recurrent.translate(["a"], captured=True)
+    with pytest.raises(TransductError, match="captured search takes no temperature; leave one of them out"):
+        make().translate(["a"], captured=True, temperature=0.5)
 
 
 def test_a_shortlist_and_a_constraint_do_not_go_together(tmp_path):

@@ -1,14 +1,14 @@
-"""Multi-head attention over segments, and the caches that make decoding a token at a time cheap.
+"""Multi-head attention over segments, at once and a token at a time.
 
 Let R be the rows of a running search (each of B sources has `beam` of them).
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from transduct.blocks.caches import KVCache, Lineage, Memory
 from transduct.blocks.embeddings import PositionVectors, VectorScheme
 from transduct.blocks.linear import Linear
 from transduct.functional import kernels
@@ -24,116 +24,6 @@ from transduct.functional.segments import Segments, pad
 
 AttentionScheme = Literal["rotary", "alibi", "relative"]
 CLIP = 16  # distances beyond it share a vector; Shaw et al. 2018 found 2 to 256 alike
-
-
-@dataclass
-class KVCache:
-    """The keys (B, G, t, beam, K) and values (B, G, t, beam, V) of every token a self-attention has seen.
-
-    Rooms are taken in doubling steps, so that appending a token copies nothing most of the time. Nor is a row copied
-    when others go on from it: `Lineage` says whose tokens each row sees.
-    """
-
-    beam: int = 1
-    keys: Tensor | None = None
-    values: Tensor | None = None
-    length: int = 0
-
-    def append(self, key: Tensor, value: Tensor) -> None:
-        """Take in one token's (R, G, K) and (R, G, V)."""
-        key, value = (x.view(-1, self.beam, *x.shape[1:]).transpose(1, 2) for x in (key, value))  # (B, G, beam, K)
-        self.make_room(key, key.shape[0], key.shape[1], key.shape[3], value.shape[3])
-        keys, values = self.rooms
-        keys[:, :, self.length], values[:, :, self.length] = key, value
-        self.length += 1
-
-    def make_room(self, like: Tensor, sources: int, groups: int, d_k: int, d_v: int) -> None:
-        """Have a place for one token more, of the type and on the device of another tensor."""
-        shapes = [(sources, groups, max(16, 2 * self.length), self.beam, width) for width in (d_k, d_v)]
-        if self.keys is None or self.values is None:
-            self.keys, self.values = (like.new_empty(shape) for shape in shapes)
-        elif self.keys.shape[2] == self.length:
-            before = self.keys, self.values
-            self.keys, self.values = (like.new_empty(shape) for shape in shapes)
-            for room, held in zip(self.rooms, before, strict=True):
-                room[:, :, : self.length] = held
-
-    @property
-    def full(self) -> bool:
-        """Whether there is no place for another token."""
-        return self.keys is None or self.keys.shape[2] == self.length
-
-    @property
-    def rooms(self) -> tuple[Tensor, Tensor]:
-        """All there is room for, (B, G, room, beam, K) and (B, G, room, beam, V)."""
-        assert self.keys is not None
-        assert self.values is not None
-        return self.keys, self.values
-
-    def held(self) -> tuple[Tensor, Tensor]:
-        """What each source holds, (B, G, t * beam, K) and (B, G, t * beam, V)."""
-        keys, values = (room[:, :, : self.length].flatten(2, 3) for room in self.rooms)
-        return keys, values
-
-    def select(self, sources: Tensor) -> None:
-        """Keep these sources, in this order."""
-        if self.keys is not None and self.values is not None:
-            self.keys, self.values = self.keys.index_select(0, sources), self.values.index_select(0, sources)
-
-
-@dataclass
-class Lineage:
-    """Who descends from whom: of the tokens that the rows of a source have written, those that each row goes on from.
-
-    Attributes:
-        slots: (R, t) in 32 bits, which of the source's rows has written each token that a row sees; None with one row a
-            source, which sees its own.
-    """
-
-    beam: int = 1
-    slots: Tensor | None = None
-    _seen: Tensor | None = None
-
-    def grow(self, rows: int, device: torch.device) -> None:
-        """A token more in each row, written by the row itself."""
-        if self.beam == 1:
-            return
-        own = torch.arange(self.beam, dtype=torch.int32, device=device).repeat(rows // self.beam)[:, None]  # (R, 1)
-        self.slots = own if self.slots is None else torch.cat((self.slots, own), 1)
-        self._seen = None
-
-    def select(self, rows: Tensor) -> None:
-        """Go on from these rows, in this order; a row may come twice."""
-        if self.slots is not None:
-            self.slots = self.slots.index_select(0, rows)
-
-    @property
-    def seen(self) -> Tensor | None:
-        """(R, 1, 1, t * beam), zero for a token that a row sees and minus infinity for one that it does not."""
-        if self._seen is None and self.slots is not None:
-            others = self.slots[:, :, None] != torch.arange(self.beam, device=self.slots.device)  # (R, t, beam)
-            hidden = torch.zeros(others.shape, device=others.device).masked_fill(others, float("-inf"))
-            self._seen = hidden.view(len(others), 1, 1, -1)
-        return self._seen
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What all rows of a source read: keys (B, G, S, K), values (B, G, S, V), kept once whatever the beam.
-
-    It is the source of a cross-attention, or the prompt that a decoder's rows go on from. The bias (B, 1, 1, S) hides
-    the places without a token; `lengths` (B,) counts those with one, where they are the first.
-    """
-
-    keys: Tensor
-    values: Tensor
-    bias: Tensor | None
-    lengths: Tensor | None = None
-
-    def select(self, sources: Tensor) -> "Memory":
-        """Keep these sources, in this order."""
-        bias, lengths = (None if x is None else x.index_select(0, sources) for x in (self.bias, self.lengths))
-        return Memory(self.keys.index_select(0, sources), self.values.index_select(0, sources), bias, lengths)
 
 
 class AttentionPositions(nn.Module):
@@ -333,17 +223,22 @@ class MultiHeadAttention(nn.Module):
             lineage: whose tokens each row sees, the new one among them; needed where a source has several rows.
         """
         if positions is None and self.positions is not None:
-            positions = torch.full((x.shape[0],), cache.length, device=x.device)
+            positions = cache.positions(len(x), x.device)
         query, key, value = self._project(x, positions, None)
         cache.append(key, value)
         lineage = lineage or Lineage()
         bias = self.positions.bias if self.positions else None
+        if prompt is None and bias is None and cache.clock is not None and lineage.seen is not None:
+            seen = lineage.seen.view(-1, 1, cache.beam, lineage.seen.shape[3])  # (B, 1, beam, t * beam)
+            return self._read(query, *cache.held(), seen)
         if prompt is None and bias is None and kernels.usable(query):
             heads = kernels.rows_attention(query, *cache.rooms, cache.length, slots=lineage.slots)  # (R, H, V)
             return self.output(heads.flatten(1))  # (R, D)
         query = query.unsqueeze(2)  # (R, H, 1, K)
         before = 0 if prompt is None else prompt.keys.shape[2]
-        term = None if bias is None else bias(query, before + cache.length)  # (R, H, 1, S + t)
+        term = None if bias is None else bias(query, before + cache.times)  # (R, H, 1, S + t)
+        if term is not None and cache.clock is not None:
+            term = cache.clock.turned(term)
         if term is not None and cache.beam > 1:  # alike for all rows of a source
             own = term[..., before:].repeat_interleave(cache.beam, -1)
             term = torch.cat((term[..., :before], own), -1)  # (R, H, 1, S + t * beam)
@@ -376,14 +271,18 @@ class MultiHeadAttention(nn.Module):
 
     def recall(self, x: Tensor, memory: Memory) -> Tensor:
         """Cross-attention of one new token a row: the rows of a source are its queries, (R, D) -> (R, D)."""
-        sources = memory.keys.shape[0]
         if kernels.usable(x) and (memory.bias is None or memory.lengths is not None):
             query, times = self.query(x).view(len(x), self.num_heads, self.d_k), memory.keys.shape[2]  # (R, H, K)
             keys, values = memory.keys.unsqueeze(3), memory.values.unsqueeze(3)  # (B, G, S, 1, K)
             return self.output(kernels.rows_attention(query, keys, values, times, memory.lengths).flatten(1))  # (R, D)
-        query = self.query(x).view(sources, -1, self.num_heads, self.d_k).transpose(1, 2)  # (B, H, beam, K)
-        heads = padded_attention(query, memory.keys, memory.values, memory.bias)  # (B, H, beam, V)
-        return self.output(heads.transpose(1, 2).reshape(x.shape[0], -1))  # (R, D)
+        return self._read(self.query(x), memory.keys, memory.values, memory.bias)
+
+    def _read(self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+        """The rows of a source as its queries over the same keys: (R, H * K) -> (R, D)."""
+        rows = query.shape[0]
+        query = query.reshape(keys.shape[0], -1, self.num_heads, self.d_k).transpose(1, 2)  # (B, H, beam, K)
+        heads = padded_attention(query, keys, values, bias)  # (B, H, beam, V)
+        return self.output(heads.transpose(1, 2).reshape(rows, -1))  # (R, D)
 
     def _keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         key = self.key(x).unflatten(-1, (self.num_kv_heads, self.d_k))  # (M, G, K)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.attention import KVCache, Lineage, Memory
+from transduct.blocks.caches import Clock, KVCache, Lineage, Memory
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
 from transduct.functional.segments import Segments
 
@@ -25,9 +25,11 @@ class Decoder(nn.ModuleList):
         The model has, around these layers, a `target_embedding`, a `decoder_norm` and `logits`.
         """
         state.lineage.grow(len(tokens), tokens.device)
-        x = model.target_embedding(tokens, torch.full_like(tokens, state.length))
+        x = model.target_embedding(tokens, state.positions)
         for layer, cache, memory in zip(self, state.caches, state.memories, strict=True):
             x = cast(DecoderLayer, layer).step(x, cache, memory, state.lineage)
+        if state.lineage.clock is not None:
+            state.lineage.clock.now.add_(1)
         return model.logits(model.decoder_norm(x))
 
 
@@ -48,8 +50,14 @@ class MemoryState:
 
     @property
     def length(self) -> int:
-        """How many tokens each row holds."""
+        """How many tokens each row holds, where a search with growing rooms counts them."""
         return self.caches[0].length
+
+    @property
+    def positions(self) -> Tensor:
+        """(R,) where the next token of each row stands."""
+        keys = self.memories[0].keys
+        return self.caches[0].positions(len(keys) * self.beam, keys.device)
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows (R',), in this order; a source has `beam` rows or, once it is finished, none."""
@@ -59,6 +67,10 @@ class MemoryState:
             for cache in self.caches:
                 cache.select(sources)
         self.lineage.select(rows)
+
+    def rooms(self, sources: int, longest: int, room: int) -> "MemoryRooms":
+        """Room for other sources like these: so many of them, of so many tokens, and so many tokens a row."""
+        return MemoryRooms(self, sources, longest, room)
 
 
 @dataclass
@@ -103,6 +115,52 @@ class PromptState:
             for cache in self.caches:
                 cache.select(sources)
         self.lineage.select(rows)
+
+
+class MemoryRooms:
+    """A `MemoryState` of shapes and addresses that stay, which a captured graph can be given again and again.
+
+    Every sequence of sources is admitted anew; there may be fewer of them than there is room for, and shorter ones.
+    Let L be the tokens that a row may hold.
+
+    Args:
+        like: a state that has been started; its beam, heads, device and type are taken over.
+    """
+
+    def __init__(self, like: MemoryState, sources: int, longest: int, room: int) -> None:
+        first = like.memories[0].keys
+        self.beam, self.now = like.beam, torch.zeros(1, dtype=torch.int64, device=first.device)
+        self.slots = torch.full((sources, like.beam, room), -1, dtype=torch.int32, device=first.device)
+        self.bias = first.new_zeros(sources, 1, 1, longest)  # of the type that attention adds it in, for all layers
+        self.memories, self.caches = [], []
+        for memory in like.memories:
+            both = [(x.shape[1], x.shape[3]) for x in (memory.keys, memory.values)]
+            self.memories.append([first.new_zeros(sources, heads, longest, width) for heads, width in both])
+            self.caches.append([first.new_zeros(sources, heads, room, like.beam, width) for heads, width in both])
+
+    def admit(self, state: MemoryState, lengths: Tensor) -> None:
+        """Begin anew with the sources of a state that has just been started, of lengths (B,)."""
+        self.now.zero_()
+        self.slots.fill_(-1)
+        for own, given in zip(self.memories, state.memories, strict=True):
+            sources, _, longest, _ = given.keys.shape
+            own[0][:sources, :, :longest], own[1][:sources, :, :longest] = given.keys, given.values
+        places = torch.arange(self.bias.shape[3], device=lengths.device)
+        hidden = places >= lengths.clamp(min=1)[:, None]  # (B, S); who has no source reads something all the same
+        self.bias.zero_()[: len(lengths)].masked_fill_(hidden[:, None, None], float("-inf"))
+
+    def part(self, sources: int, reach: int) -> MemoryState:
+        """The state of the first sources, whose rows look no further than `reach` tokens; nothing is copied."""
+        clock = Clock(self.now, reach)
+        caches = [KVCache(self.beam, keys[:sources], values[:sources], clock=clock) for keys, values in self.caches]
+        memories = [Memory(keys[:sources], values[:sources], self.bias[:sources]) for keys, values in self.memories]
+        slots = self.slots.flatten(0, 1)[: sources * self.beam, :reach]  # (R, reach)
+        return MemoryState(self.beam, caches, memories, Lineage(self.beam, slots, clock, self.bias.dtype))
+
+    def gather(self, sources: Tensor) -> None:
+        """Move these sources to the front, in this order."""
+        for x in (self.slots, self.bias, *(x for pair in (*self.memories, *self.caches) for x in pair)):
+            x[: len(sources)] = x.index_select(0, sources)
 
 
 def layer_inputs(decoder: nn.ModuleList, x: Tensor, segments: Segments) -> Tensor:

@@ -43,6 +43,8 @@ class FusedDecoder(Decoder):
 
     def step(self, model: Any, tokens: Tensor, state: MemoryState) -> Tensor:
         """The newest token of each row (R,) -> logits of the next (R, V)."""
+        if state.lineage.clock is not None:
+            return super().step(model, tokens, state)
         state.lineage.grow(len(tokens), tokens.device)
         memories, caches = state.memories, state.caches
         if caches[0].full:

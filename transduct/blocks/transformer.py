@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduct.blocks.attention import KVCache, Lineage, Memory, MultiHeadAttention
+from transduct.blocks.attention import MultiHeadAttention
+from transduct.blocks.caches import KVCache, Lineage, Memory
+from transduct.blocks.embeddings import Embedding
 from transduct.blocks.linear import Linear
 from transduct.functional.dropout import dropout
 from transduct.functional.segments import Segments
@@ -151,6 +153,16 @@ class DecoderLayer(nn.Module):
 def make_norm(shape: LayerShape) -> nn.Module:
     """Layer normalisation (Ba et al. 2016) or root-mean-square normalisation (Zhang and Sennrich 2019)."""
     return nn.LayerNorm(shape.d_model) if shape.norm_kind == "layer" else nn.RMSNorm(shape.d_model, eps=1e-6)
+
+
+def settle(model: nn.Module) -> None:
+    """Make one product of three in every self-attention of a model in use, and look up the vectors of its positions,
+    before it leaves the CPU; on which `packed.pack_layers` does so, and more. Its numbers are as they were."""
+    for module in model.modules():
+        if isinstance(module, EncoderLayer | DecoderLayer) and type(module.self_attention.query) is Linear:
+            module.self_attention.join()
+        if isinstance(module, Embedding) and module.positions is not None:
+            module.positions.remember(torch.float32)
 
 
 def initialise(module: nn.Module) -> None:

@@ -8,14 +8,16 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from transduct.decoding.captured import captured_search, in_powers
+from transduct.decoding.device import Rules
 from transduct.decoding.sampling import Sampling
-from transduct.decoding.search import Beam, Filter, Forbid, Hypothesis, search
+from transduct.decoding.search import Beam, Filter, FixedLength, Forbid, Hypothesis, search
 from transduct.decoding.shortlist import Narrowed
 from transduct.functional.segments import Segments
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-ON_CPU, ON_GPU = 1024, 4096  # source tokens decoded together
+ON_CPU, ON_GPU, CAPTURED = 1024, 4096, 16384  # source tokens decoded together; the last on a GPU too
 FEW = 8  # sources that are not worth another worker
 
 
@@ -35,6 +37,8 @@ class DecodingConfig:
         seed: of the draws.
         validation_beam: the beam of validations during training.
         constraint: "tree" allows only well-formed trees over the input's words; tasks that know of it apply it.
+        captured: on a GPU, replay steps as graphs of fixed shapes; see `decoding.captured`. For models that decode over
+            a memory, and for search alone: not with a temperature, a shortlist or a constraint.
     """
 
     beam: int = 5
@@ -48,6 +52,7 @@ class DecodingConfig:
     seed: int = 1
     validation_beam: int = 1
     constraint: Literal["none", "tree"] = "none"
+    captured: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("beam", 1), ("batch_tokens", 0), ("workers", 0), ("validation_beam", 1)):
@@ -55,12 +60,17 @@ class DecodingConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
         if self.temperature < 0.0 or self.top_k < 0 or not 0.0 < self.top_p <= 1.0:
             raise ValueError("temperature and top_k must not be negative, top_p must be in (0, 1]")
+        given = {"temperature": self.temperature > 0.0, "shortlist": self.shortlist, "constraint": self.constraint}
+        if self.captured and (other := [name for name, value in given.items() if value not in (False, "none")]):
+            raise ValueError(f"captured search takes no {other[0]}; leave one of them out")
 
     def budget(self, device: torch.device) -> int:
         """Source tokens decoded together: a GPU wants many, what a CPU decodes should stay in its cache."""
         if self.batch_tokens:
             return self.batch_tokens
-        return ON_CPU if device.type == "cpu" else ON_GPU
+        if device.type == "cpu":
+            return ON_CPU
+        return CAPTURED if self.captured else ON_GPU
 
 
 def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
@@ -88,7 +98,8 @@ def generate(
     constrain: Callable[[Sequence[int]], Filter] | None = None,
     narrow: Callable[[Sequence[Sequence[int]]], tuple[Any, Tensor]] | None = None,
 ) -> list[list[Hypothesis]]:
-    """Hypotheses of each source, the best first; a source's are the same alone and in any batch.
+    """Hypotheses of each source, the best first; a source's are the same alone and in any batch (captured on a GPU, as
+    far as `decoding.captured` says).
 
     Args:
         model: has `encode`, `start` and `step`.
@@ -98,10 +109,15 @@ def generate(
         forbidden: tokens no output may hold.
         constrain: for the numbers of some sources a filter over their rows, `config.beam` each.
         narrow: for some sources a model that scores only some tokens, and these, in order, those above among them.
+
+    Raises:
+        ValueError: captured search is asked for what it does not know.
     """
     device = next(model.parameters()).device
+    if config.captured and narrow is not None:
+        raise ValueError("captured search scores all tokens; leave captured or the shortlist out")
     workers = (config.workers or torch.get_num_threads()) if device.type == "cpu" else 1
-    workers = min(workers, max(1, len(sources) // FEW))
+    workers = 1 if config.captured else min(workers, max(1, len(sources) // FEW))
     lengths = [len(source) for source in sources]
     budget = min(config.budget(device), -(-sum(lengths) // workers))
 
@@ -109,6 +125,8 @@ def generate(
     def decode(batch: list[int]) -> list[list[Hypothesis]]:
         bounds, given = [limits[i] for i in batch], [sources[i] for i in batch]
         first = [begin] * len(batch) if isinstance(begin, int) else [begin[i] for i in batch]
+        if config.captured:
+            return _captured(model, given, bounds, config, first, end, forbidden, constrain and constrain(batch))
         memory, segments = encode(model, given, device)
         narrowed = None if narrow is None else Narrowed(*narrow(given))
         number = (lambda token: token) if narrowed is None else narrowed.number
@@ -124,11 +142,30 @@ def generate(
         return found if narrowed is None else [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
 
     results: list[list[Hypothesis]] = [[] for _ in sources]
-    batches = list(in_batches(lengths, budget))
+    batches = list(in_powers(lengths, config.budget(device)) if config.captured else in_batches(lengths, budget))
     for batch, found in zip(batches, side_by_side(decode, batches, workers), strict=True):
         for number, hypotheses in zip(batch, found, strict=True):
             results[number] = hypotheses
     return results
+
+
+def _captured(
+    model: Any,
+    sources: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    config: DecodingConfig,
+    begin: Sequence[int],
+    end: int,
+    forbidden: Sequence[int],
+    constrained: Filter | None,
+) -> list[list[Hypothesis]]:
+    """`generate` for one batch, by `CapturedSearch`; of filters it knows `FixedLength`."""
+    if constrained is not None and not isinstance(constrained, FixedLength):
+        raise ValueError(f"captured search knows no {type(constrained).__name__}; leave captured out")
+    if constrained is not None:
+        limits = constrained.limits[:: config.beam].tolist()
+    rules = Rules(end, tuple(forbidden), constrained is not None)
+    return captured_search(model).search(sources, begin, limits, config.beam, rules, config.length_penalty)
 
 
 def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:

@@ -177,6 +177,7 @@ def translate(
     batch_tokens: Annotated[int | None, typer.Option(help="Source tokens decoded together.")] = None,
     workers: Annotated[int | None, typer.Option(help="Batches decoded side by side; one a core.")] = None,
     shortlist: Annotated[bool, typer.Option("--shortlist", help="Score only what the source makes likely.")] = False,
+    captured: Annotated[bool, typer.Option("--captured", help="On a GPU, replay steps as graphs.")] = False,
     temperature: Annotated[float | None, typer.Option(help="Above 0 samples instead of searching.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest tokens of mass p.")] = None,
@@ -197,8 +198,7 @@ def translate(
         "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed,
     }  # fmt: skip
     options = {name: value for name, value in named.items() if value is not None}
-    if shortlist:
-        options["shortlist"] = True
+    options |= {name: True for name, asked in (("shortlist", shortlist), ("captured", captured)) if asked}
     if n_best > 1 and beam is None:
         options["beam"] = n_best
     if file is not None and not file.is_file():

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduct.blocks.attention import Memory
+from transduct.blocks.caches import Memory
 from transduct.blocks.embeddings import embedding_table, project
 from transduct.blocks.linear import Linear
 from transduct.blocks.recurrent import CELLS, CellKind, Recurrent, RecurrentAttention, Schedule, ScoreKind

@@ -14,6 +14,7 @@ from transduct import __version__
 from transduct.blocks.fused import fuse
 from transduct.blocks.packed import pack_layers
 from transduct.blocks.quantised import pack_quantised
+from transduct.blocks.transformer import settle
 from transduct.config import record
 from transduct.data.images import save_picture
 from transduct.errors import TransductError
@@ -156,6 +157,8 @@ def read_weights(model: nn.Module, directory: Path, device: torch.device, precis
     """Fill a blank model with the weights of a model directory and put it on a device, ready to be used."""
     path = directory / files.WEIGHTS
     files.fill(model, files.read_tensors(path), path)
+    if device.type != "cpu":
+        settle(model)
     model.to(device, torch.bfloat16 if precision == "bfloat16" else torch.float32).eval()
     if device.type == "cpu":
         keep_freed_memory()

@@ -61,16 +61,23 @@ def read_sentences(model: str, path: Path) -> list[list[int]]:
 
 
 def decoding(
-    model: str, sources: Sequence[Sentence], lengths: Sequence[int] | None, beam: int, precision: str, device: str
+    model: str,
+    sources: Sequence[Sentence],
+    lengths: Sequence[int] | None,
+    beam: int,
+    precision: str,
+    device: str,
+    **settings: Any,
 ) -> Callable[[], int]:
     """A function that decodes the sources once and tells how many tokens it wrote.
 
     Args:
         lengths: how many tokens each output has; each ends where the model ends it if not given.
+        settings: other fields of `DecodingConfig`.
     """
     translator = load(model, device, "bfloat16" if precision == "bfloat16" else "float32", "translate")
     ended = [[*source, Tokenizer.END] for source in sources]
-    config = DecodingConfig(beam=beam)
+    config = DecodingConfig(beam=beam, **settings)
     place = next(translator.model.parameters()).device
     limits = [2 * len(source) + 20 for source in ended] if lengths is None else list(lengths)
 

@@ -158,6 +158,8 @@ class Translator:
             raise TransductError("this model has no shortlist; make one: transduct convert MODEL OUT --shortlist TEXT")
         if decoding.shortlist and decoding.constraint != "none":
             raise TransductError("a shortlist may lack what a constraint needs; leave one of them out")
+        if decoding.captured and not isinstance(self.model, transformer.Transformer):
+            raise TransductError("captured decoding takes a Transformer; leave captured out")
         pieces: list[list[int]] = []
         spans, sizes = [], []
         for text, ids in zip(texts, self._encode(texts), strict=True):
@@ -262,7 +264,7 @@ class Translator:
         if not self.model.attention_names:
             raise TransductError("this model has no attention to align with; its context is one vector")
         sources = [[*ids[: self.longest], Tokenizer.END] for ids in self._encode(texts) if ids]
-        greedy = replace(self.decoding, beam=1, shortlist=False, constraint="none")
+        greedy = replace(self.decoding, beam=1, shortlist=False, constraint="none", captured=False)
         targets = [found[0].tokens for found in self._generate([source[:-1] for source in sources], [], greedy)]
         device, pairs = next(self.model.parameters()).device, []
         lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]

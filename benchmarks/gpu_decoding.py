@@ -1,0 +1,191 @@
+"""Decoding on a GPU: our search, the same captured, and Hugging Face's `generate`, turn by turn in one process.
+
+python benchmarks/gpu_decoding.py --out results/gpu_decoding [--rounds 7] [--seconds 420] [--only greedy] [--profile]
+python benchmarks/gpu_decoding.py --out /tmp/miniature --miniature
+
+A base Transformer of drawn weights in bfloat16, 32 tokens in, their ends included, and exactly 32 tokens out. Each
+contender decodes one batch, again and again for half a second, which is a turn; a row tells the medians of its turns.
+Memory is what a contender holds at its peak beside what was there before it. To end within eight minutes no row is
+begun after seven; it is named as not measured. Writes gpu_decoding.json and gpu_decoding.md, after every row.
+`--miniature` runs the same code on a CPU, on a model that is no use to measure.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from transduct.errors import TransductError
+from transduct.interfaces.bench import about
+from transduct.interfaces.peers import transformers_decoding
+from transduct.models.transformer import SIZES
+from transduct.tasks.speed import decoding, untrained
+
+Run = Callable[[], int]
+CONTENDERS = ("search", "captured", "transformers")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured, and how long."""
+
+    size: str
+    vocabulary: int
+    tokens: int
+    batches: tuple[tuple[int, int], ...]  # beam, sentences
+    device: str
+    turn: float  # seconds
+    rounds: int
+
+
+FULL = Plan("base", 32_000, 32, ((1, 1), (1, 64), (1, 512), (1, 2048), (4, 1), (4, 512)), "cuda", 0.5, 7)
+MINIATURE = Plan("tiny", 100, 8, ((1, 1), (1, 5), (3, 2)), "cpu", 0.0, 2)
+
+
+def contenders(plan: Plan, folder: Path, beam: int, sentences: int) -> Iterator[tuple[str, Callable[[], Run]]]:
+    """The name of each, and what prepares its work."""
+    random = Random(1)
+    sources = [[random.randrange(3, plan.vocabulary) for _ in range(plan.tokens - 1)] for _ in range(sentences)]
+    lengths, budget = [plan.tokens] * sentences, plan.tokens * max(16, sentences)
+    work: dict[str, Any] = {"sources": sources, "lengths": lengths, "beam": beam, "precision": "bfloat16"}
+    for name, captured in (("search", False), ("captured", True)):
+        settings = {"device": plan.device, "captured": captured, "batch_tokens": budget}
+        yield name, lambda settings=settings: decoding(str(folder), **work, **settings)  # type: ignore[misc]
+    shape = {"dropout": 0.1, "vocabulary": plan.vocabulary, **SIZES[plan.size]}
+    threads = torch.get_num_threads()
+    yield (
+        "transformers",
+        lambda: transformers_decoding(shape, **work, batch=sentences, threads=threads, device=plan.device),
+    )
+
+
+def measure(plan: Plan, folder: Path, beam: int, sentences: int) -> dict[str, Any]:
+    """The medians of one row."""
+    runs: dict[str, Run] = {}
+    row: dict[str, Any] = {"beam": beam, "sentences": sentences}
+    for name, prepare in contenders(plan, folder, beam, sentences):
+        before = on_gpu("memory_allocated", plan) or 0
+        on_gpu("reset_peak_memory_stats", plan)
+        try:
+            runs[name] = prepare()
+        except TransductError as error:  # not installed
+            print(f"{name}: {error}", file=sys.stderr)
+            continue
+        started = time.perf_counter()
+        runs[name]()
+        row[f"{name}_first_seconds"] = round(time.perf_counter() - started, 3)
+        runs[name]()
+        row[f"{name}_memory_mb"] = round(((on_gpu("max_memory_allocated", plan) or 0) - before) / 2**20)
+    speeds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(plan.rounds):
+        for name, run in runs.items():
+            speeds[name].append(turn(plan, run))
+    for name, each in speeds.items():
+        row[name] = round(statistics.median(each), 1)
+        row[f"{name}_range"] = [round(min(each), 1), round(max(each), 1)]
+    row["milliseconds_a_step"] = round(1000 * sentences / row["captured"], 4)
+    row["ratio"] = round(row["captured"] / row["transformers"], 2) if "transformers" in row else None
+    return row
+
+
+def turn(plan: Plan, run: Run) -> float:
+    """Tokens a second."""
+    started, tokens, seconds = time.perf_counter(), 0, 0.0
+    while seconds <= plan.turn:
+        tokens += run()
+        on_gpu("synchronize", plan)
+        seconds = time.perf_counter() - started
+        if plan.turn == 0.0:
+            break
+    return tokens / seconds
+
+
+def on_gpu(name: str, plan: Plan) -> Any:
+    """A function of torch.cuda, where there is one."""
+    return getattr(torch.cuda, name)() if plan.device == "cuda" else None
+
+
+def profile(plan: Plan, folder: Path, beam: int, sentences: int) -> str:
+    """Where the time of a captured search goes, as a table of kernels."""
+    run = dict(contenders(plan, folder, beam, sentences))["captured"]()
+    run()
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    if plan.device == "cuda":
+        kinds.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=kinds) as found:
+        run()
+        on_gpu("synchronize", plan)
+    order = "self_cuda_time_total" if plan.device == "cuda" else "self_cpu_time_total"
+    return found.key_averages().table(sort_by=order, row_limit=40, max_name_column_width=90)
+
+
+def table(found: dict[str, Any]) -> str:
+    """The results for a person."""
+    lines = [
+        "# Decoding on a GPU",
+        "",
+        f"{found['device']}, torch {found['about'].get('torch')}, transformers {found['about'].get('transformers')}, "
+        f"{found['plan']['size']} model of drawn weights, bfloat16, {found['plan']['tokens']} tokens in and out. "
+        f"Command: `{found['command']}`. Tokens a second, medians of {found['plan']['rounds']} turns; memory in MB.",
+        "",
+        "| | search | captured | transformers | captured / transformers | ms a captured step | memory |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in found["rows"]:
+        speeds = [f"{row[name]:,.0f}" if name in row else "not measured" for name in CONTENDERS]
+        memory = " / ".join(str(row.get(f"{name}_memory_mb", "-")) for name in CONTENDERS)
+        ratio = "not measured" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        kind = "greedy" if row["beam"] == 1 else f"beam {row['beam']}"
+        cells = [f"{kind}, batch {row['sentences']}", *speeds, ratio, f"{row['milliseconds_a_step']:.3f}", memory]
+        lines.append(f"| {' | '.join(cells)} |")
+    for beam, sentences in found["not_measured"]:
+        lines.append(f"\nNot measured, for want of time: beam {beam}, batch {sentences}.")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seconds", type=float, default=420.0, help="no row is begun after these")
+    parser.add_argument("--only", choices=("greedy", "beam"))
+    parser.add_argument("--profile", action="store_true", help="kernels of a captured search, instead of speeds")
+    parser.add_argument("--miniature", action="store_true")
+    arguments = parser.parse_args()
+    plan = MINIATURE if arguments.miniature else FULL
+    plan = Plan(**{**asdict(plan), "rounds": arguments.rounds or plan.rounds})
+    chosen = [pair for pair in plan.batches if arguments.only in (None, "greedy" if pair[0] == 1 else "beam")]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    device = torch.cuda.get_device_name() if plan.device == "cuda" else platform.machine()
+    found: dict[str, Any] = {
+        "device": device, "about": about(), "command": " ".join(sys.argv), "plan": asdict(plan), "rows": [],
+    }  # fmt: skip
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        untrained(Path(folder) / "model", plan.size, plan.vocabulary)
+        for number, pair in enumerate(chosen):
+            if arguments.profile:
+                text = profile(plan, Path(folder) / "model", *pair)
+                (arguments.out / f"profile_beam{pair[0]}_batch{pair[1]}.txt").write_text(text, encoding="utf-8")
+                continue
+            if time.perf_counter() - started > arguments.seconds:
+                break
+            found["rows"].append(measure(plan, Path(folder) / "model", *pair))
+            found["not_measured"] = chosen[number + 1 :]
+            print(json.dumps(found["rows"][-1]), flush=True)
+            (arguments.out / "gpu_decoding.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+            (arguments.out / "gpu_decoding.md").write_text(table(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

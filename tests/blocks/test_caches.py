@@ -1,0 +1,85 @@
+"""Rooms that are fixed, where a clock on the device counts the tokens, hold what rooms that grow hold."""
+
+import pytest
+import torch
+
+from tests.helpers import randomise
+from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
+from transduct.blocks.caches import Clock, KVCache, Lineage, Memory
+
+D, HEADS, ROOM = 16, 4, 16
+
+
+def clock(reach=ROOM):
+    return Clock(torch.zeros(1, dtype=torch.int64), reach)
+
+
+def fixed(sources, beam, groups, d_k, d_v, time):
+    """A cache and a lineage of fixed rooms, which hold nonsense where nothing has been written."""
+    rooms = [torch.full((sources, groups, ROOM, beam, width), 1e3) for width in (d_k, d_v)]
+    slots = torch.full((sources * beam, time.reach), -1, dtype=torch.int32)
+    return KVCache(beam, *rooms, clock=time), Lineage(beam, slots, time)
+
+
+@pytest.mark.parametrize("scheme", ["alibi", "relative"])
+@pytest.mark.parametrize("prompt", [0, 3])
+def test_a_bias_is_turned_to_where_the_query_stands(scheme, prompt):
+    bias = randomise(AttentionPositions(scheme, 64, HEADS, 6, 6)).bias
+    query, time = torch.randn(2, HEADS, 1, 6), clock(8)
+    for length in range(1, 9):  # the query's own token is the last
+        time.now.fill_(length - 1)
+        found = time.turned(bias(query, prompt + 8))[..., : prompt + length]
+        torch.testing.assert_close(found, bias(query, prompt + length))
+
+
+@pytest.mark.parametrize("beam", [1, 2])
+def test_fixed_rooms_hold_what_growing_rooms_hold(beam):
+    time = clock()
+    growing, (cache, _) = KVCache(beam), fixed(4 // beam, beam, 1, 3, 5, time)
+    for number in range(ROOM):
+        key, value = torch.randn(4, 1, 3), torch.randn(4, 1, 5)
+        assert torch.equal(cache.positions(4, key.device), growing.positions(4, key.device))
+        growing.append(key, value)
+        cache.append(key, value)
+        time.now.add_(1)
+        for found, expected in zip(cache.held(), growing.held(), strict=True):
+            assert torch.equal(found[:, :, : (number + 1) * beam], expected)
+    assert (growing.times, cache.times) == (ROOM, ROOM)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("prompted", [False, True])
+@pytest.mark.parametrize("scheme", [None, "alibi", "relative", "rotary"])
+@torch.no_grad()
+def test_attention_over_fixed_rooms_is_attention_over_growing_ones(scheme, beam, prompted):
+    sources, time = 2, clock()
+    rows = sources * beam
+    inside = AttentionPositions(scheme, 64, HEADS, 6, 6) if scheme else None
+    attention = randomise(MultiHeadAttention(D, HEADS, 6, 6, 2, positions=inside))
+    prompt = Memory(torch.randn(sources, 2, 3, 6), torch.randn(sources, 2, 3, 6), None) if prompted else None
+    states = [(KVCache(beam), Lineage(beam)), fixed(sources, beam, 2, 6, 6, time)]
+    for _ in range(ROOM):
+        x, found = torch.randn(rows, D), []
+        chosen = (torch.randint(beam, (sources, beam)) + torch.arange(sources)[:, None] * beam).flatten()
+        for cache, lineage in states:
+            places = cache.positions(rows, x.device) + (3 if prompted else 0)
+            lineage.grow(rows, x.device)
+            found.append(attention.step(x, cache, prompt, places, lineage))
+            lineage.select(chosen)
+        time.now.add_(1)
+        torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=1e-4)
+
+
+def test_what_is_hidden_is_said_in_the_type_that_is_asked_for():
+    lineage = Lineage(2, torch.tensor([[0, 1, -1], [1, 1, -1]], dtype=torch.int32), clock(3), torch.bfloat16)
+    assert lineage.seen.dtype == torch.bfloat16
+    assert (lineage.seen.view(2, 3, 2) == 0).tolist() == [
+        [[True, False], [False, True], [False, False]],
+        [[False, True], [False, True], [False, False]],
+    ]
+
+
+def test_fixed_rooms_are_asked_in_vain_to_grow():
+    cache, _ = fixed(1, 1, 1, 3, 3, clock())
+    with pytest.raises(AssertionError, match="rooms that are fixed do not grow"):
+        cache.make_room(torch.zeros(1), 1, 1, 3, 3)

@@ -1,0 +1,163 @@
+"""What attention keeps while outputs are written: the caches that make decoding a token at a time cheap.
+
+Let R be the rows of a running search (each of B sources has `beam` of them).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How many tokens each row holds where the device alone knows it: rooms are fixed, as a captured graph wants them.
+
+    Attributes:
+        now: (1,) tokens of each row, which is the place of the next one too.
+        reach: how many places of the rooms are looked at, more than `now`; those not written yet are hidden.
+    """
+
+    now: Tensor
+    reach: int
+
+    def turned(self, bias: Tensor) -> Tensor:
+        """A bias (..., S + reach) for a query that stands at the last key, for the one that stands at `now`."""
+        last = bias.shape[-1] - 1
+        places = torch.arange(last + 1, device=bias.device) + (self.reach - 1 - self.now)
+        return bias.index_select(-1, places.clamp(max=last))
+
+
+@dataclass
+class KVCache:
+    """The keys (B, G, t, beam, K) and values (B, G, t, beam, V) of every token a self-attention has seen.
+
+    Rooms are taken in doubling steps, so that appending a token copies nothing most of the time, or are fixed where a
+    clock counts the tokens. Nor is a row copied when others go on from it: `Lineage` says whose tokens each row sees.
+    """
+
+    beam: int = 1
+    keys: Tensor | None = None
+    values: Tensor | None = None
+    length: int = 0
+    clock: Clock | None = None
+
+    def append(self, key: Tensor, value: Tensor) -> None:
+        """Take in one token's (R, G, K) and (R, G, V)."""
+        key, value = (x.view(-1, self.beam, *x.shape[1:]).transpose(1, 2) for x in (key, value))  # (B, G, beam, K)
+        if self.clock is not None:
+            for room, newest in zip(self.rooms, (key, value), strict=True):
+                room.index_copy_(2, self.clock.now, newest.unsqueeze(2))
+            return
+        self.make_room(key, key.shape[0], key.shape[1], key.shape[3], value.shape[3])
+        keys, values = self.rooms
+        keys[:, :, self.length], values[:, :, self.length] = key, value
+        self.length += 1
+
+    def make_room(self, like: Tensor, sources: int, groups: int, d_k: int, d_v: int) -> None:
+        """Have a place for one token more, of the type and on the device of another tensor."""
+        assert self.clock is None, "rooms that are fixed do not grow"
+        shapes = [(sources, groups, max(16, 2 * self.length), self.beam, width) for width in (d_k, d_v)]
+        if self.keys is None or self.values is None:
+            self.keys, self.values = (like.new_empty(shape) for shape in shapes)
+        elif self.keys.shape[2] == self.length:
+            before = self.keys, self.values
+            self.keys, self.values = (like.new_empty(shape) for shape in shapes)
+            for room, held in zip(self.rooms, before, strict=True):
+                room[:, :, : self.length] = held
+
+    @property
+    def rooms(self) -> tuple[Tensor, Tensor]:
+        """All there is room for, (B, G, room, beam, K) and (B, G, room, beam, V)."""
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys, self.values
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no place for another token."""
+        return self.keys is None or self.keys.shape[2] == self.length
+
+    @property
+    def times(self) -> int:
+        """t, how many tokens of each row are looked at, some of them hidden where rooms are fixed."""
+        return self.length if self.clock is None else self.clock.reach
+
+    def positions(self, rows: int, device: torch.device) -> Tensor:
+        """(R,) where the next token of each row stands."""
+        if self.clock is not None:
+            return self.clock.now.expand(rows)
+        return torch.full((rows,), self.length, device=device)
+
+    def held(self) -> tuple[Tensor, Tensor]:
+        """What each source holds, (B, G, t * beam, K) and (B, G, t * beam, V)."""
+        keys, values = (room[:, :, : self.times].flatten(2, 3) for room in self.rooms)
+        return keys, values
+
+    def select(self, sources: Tensor) -> None:
+        """Keep these sources, in this order."""
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = self.keys.index_select(0, sources), self.values.index_select(0, sources)
+
+
+@dataclass
+class Lineage:
+    """Who descends from whom: of the tokens that the rows of a source have written, those that each row goes on from.
+
+    Attributes:
+        slots: (R, t) in 32 bits, which of the source's rows has written each token that a row sees; None with one row a
+            source, which sees its own. With a clock (R, reach), and -1 where nothing has been written.
+        dtype: of `seen`.
+    """
+
+    beam: int = 1
+    slots: Tensor | None = None
+    clock: Clock | None = None
+    dtype: torch.dtype = torch.float32
+    _seen: Tensor | None = None
+
+    def grow(self, rows: int, device: torch.device) -> None:
+        """A token more in each row, written by the row itself."""
+        self._seen = None
+        if self.beam == 1 and self.clock is None:
+            return
+        own = torch.arange(self.beam, dtype=torch.int32, device=device).repeat(rows // self.beam)[:, None]  # (R, 1)
+        if self.clock is not None and self.slots is not None:
+            self.slots.index_copy_(1, self.clock.now, own)
+        else:
+            self.slots = own if self.slots is None else torch.cat((self.slots, own), 1)
+
+    def select(self, rows: Tensor) -> None:
+        """Go on from these rows, in this order; a row may come twice."""
+        if self.slots is not None:
+            chosen = self.slots.index_select(0, rows)
+            self.slots = chosen if self.clock is None else self.slots.copy_(chosen)
+
+    @property
+    def seen(self) -> Tensor | None:
+        """(R, 1, 1, t * beam), zero for a token that a row sees and minus infinity for one that it does not."""
+        if self._seen is None and self.slots is not None:
+            others = self.slots[:, :, None] != torch.arange(self.beam, device=self.slots.device)  # (R, t, beam)
+            hidden = torch.zeros(others.shape, dtype=self.dtype, device=others.device)
+            hidden = hidden.masked_fill_(others, float("-inf"))
+            self._seen = hidden.view(len(others), 1, 1, -1)
+        return self._seen
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What all rows of a source read: keys (B, G, S, K), values (B, G, S, V), kept once whatever the beam.
+
+    It is the source of a cross-attention, or the prompt that a decoder's rows go on from. The bias (B, 1, 1, S) hides
+    the places without a token; `lengths` (B,) counts those with one, where they are the first.
+    """
+
+    keys: Tensor
+    values: Tensor
+    bias: Tensor | None
+    lengths: Tensor | None = None
+
+    def select(self, sources: Tensor) -> "Memory":
+        """Keep these sources, in this order."""
+        bias, lengths = (None if x is None else x.index_select(0, sources) for x in (self.bias, self.lengths))
+        return Memory(self.keys.index_select(0, sources), self.values.index_select(0, sources), bias, lengths)

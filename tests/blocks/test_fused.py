@@ -23,8 +23,9 @@ SHAPES = pytest.mark.parametrize(
         {"norm_kind": "rms", "positions": "learned"},
         {"num_kv_heads": 2, "d_k": 5, "d_v": 7, "positions": "none"},
         {"num_kv_heads": 1, "d_ff": 37, "tie": "none"},
+        {"num_kv_heads": 2, "positions": "rotary"},
     ],
-    ids=["layer", "rms", "grouped, odd widths", "one group, an odd width inside"],
+    ids=["layer", "rms", "grouped, odd widths", "one group, an odd width inside", "rotary"],
 )
 SOURCES = [[3, 4, 5, END], [7, END], [8, 3, 9, 9, 4, END], [6, 5, 4, 3, 3, 3, 3, 3, 10, END], [END]]
 
@@ -190,14 +191,14 @@ def test_a_shortlist_is_scored_by_its_own_table(integers):
 
 @compiled
 @torch.inference_mode()
-def test_a_position_beyond_the_last_is_an_error():
-    _, used = both(False, max_length=4)
-    tokens, segments = tokens_of([3])
-    state = used.start(used.encode(tokens, segments), segments, 1)
-    for _ in range(4):
-        used.step(torch.tensor([3]), state)
-    with pytest.raises(IndexError, match="position 4 is beyond the last, 3"):
-        used.step(torch.tensor([3]), state)
+def test_where_positions_end_the_layers_go_on(monkeypatch):
+    monkeypatch.setattr(fused, "TURNS", 5)
+    plain, used = both(False, positions="rotary")
+    assert used.decoder.packed.longest == 5
+    torch.testing.assert_close(*(steps_of(each, 3, tokens_for(3)) for each in (plain, used)), atol=1e-5, rtol=1e-5)
+    _, used = both(False, max_length=5)
+    with pytest.raises(IndexError):
+        steps_of(used, 1, tokens_for(1))
 
 
 def found_by(model, beam):
@@ -230,7 +231,7 @@ def test_without_the_library_a_search_finds_the_same(monkeypatch, integers, chan
 @pytest.mark.parametrize(
     "changes, encoder, decoder",
     [
-        ({"positions": "rotary"}, False, False),
+        ({"positions": "alibi"}, False, False),
         ({"activation": "swiglu"}, False, False),
         ({"activation": "gelu"}, False, False),
         ({"position_mode": "concatenate"}, True, False),

@@ -6,6 +6,7 @@ Let N be tokens, R the rows of a running search, D the model width, V the vocabu
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from transduct.blocks.decoders import Decoder, MemoryState
@@ -13,8 +14,10 @@ from transduct.blocks.packed import PackedTable
 from transduct.blocks.quantised import QuantisedTable
 from transduct.blocks.transformer import ACTIVATIONS, DecoderLayer, Encoder
 from transduct.functional import kernels
+from transduct.functional.positions import sinusoidal_concatenated
 from transduct.functional.segments import Segments
 
+TURNS = 1024  # rotary positions that are held
 LONGEST = 64  # tokens of a sequence; attention over more of them is faster as matrix products
 
 
@@ -29,7 +32,7 @@ class FusedEncoder(Encoder):
         self, x: Tensor, segments: Segments, causal: bool = False, weights: list[Tensor] | None = None
     ) -> Tensor:
         """(N, D) -> (N, D)."""
-        if causal or weights is not None or segments.longest > LONGEST:
+        if causal or weights is not None or segments.longest > min(LONGEST, self.packed.longest):
             return super().forward(x, segments, causal, weights)
         return self.packed.encode(x, segments.offsets, segments.longest)
 
@@ -43,7 +46,7 @@ class FusedDecoder(Decoder):
 
     def step(self, model: Any, tokens: Tensor, state: MemoryState) -> Tensor:
         """The newest token of each row (R,) -> logits of the next (R, V)."""
-        if state.lineage.clock is not None:
+        if state.lineage.clock is not None or state.length >= self.packed.longest:
             return super().step(model, tokens, state)
         state.lineage.grow(len(tokens), tokens.device)
         memories, caches = state.memories, state.caches
@@ -98,7 +101,10 @@ def packed_layers(layers: nn.ModuleList) -> kernels.PackedLayers | None:
     first: Any = layers[0]
     own, width = first.self_attention, first.feed_forward.outer.packed.size
     sizes = width, own.num_heads, own.num_kv_heads, own.d_k, own.d_v, first.around_attention.pre
-    return kernels.PackedLayers(sizes, held)
+    turns = None
+    if own.positions is not None:
+        turns = sinusoidal_concatenated(torch.arange(TURNS), own.d_k)
+    return kernels.PackedLayers(sizes, held, turns)
 
 
 def _packed_layer(layer: Any) -> tuple[list[kernels.Norm | None], list[kernels.Packed | None]] | None:
@@ -108,7 +114,8 @@ def _packed_layer(layer: Any) -> tuple[list[kernels.Norm | None], list[kernels.P
         getattr(linear, "packed", None) for linear in (own.joint, own.output, *between, forward.inner, forward.outer)
     ]
     known = sum(isinstance(each, kernels.Packed) for each in packed) == (6 if reads else 4)
-    if own.positions is not None or forward.gate or forward.activation is not ACTIVATIONS["relu"] or not known:
+    places = own.positions is None or own.positions.scheme == "rotary"
+    if not places or forward.gate or forward.activation is not ACTIVATIONS["relu"] or not known:
         return None
     middle = _norm(layer.around_cross.norm) if reads else None
     return [_norm(layer.around_attention.norm), middle, _norm(layer.around_feed_forward.norm)], packed

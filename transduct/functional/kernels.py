@@ -6,6 +6,7 @@ decode side by side. Let R be rows, D the width that is read, F the width that i
 """
 
 import ctypes
+import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,7 @@ class _Norm(ctypes.Structure):
 class _Layer(ctypes.Structure):
     _fields_ = [
         *[(name, NUMBER) for name in ("d", "heads", "groups", "dk", "dv", "pre")],
+        ("turns", POINTER),
         ("norms", _Norm * 3),
         *[(name, _Linear) for name in ("joint", "output", "query", "recall", "inner", "outer")],
     ]
@@ -151,19 +153,22 @@ class PackedLayers:
         layers: of each its norms, that of the cross-attention or None between the others, and its linear layers: query,
             key and value in one; output; query and output of the cross-attention, or None; the two of the feed-forward
             part.
+        turns: (positions, K), the sines and then the cosines of rotary positions; None without them.
     """
 
     def __init__(
         self,
         sizes: tuple[int, int, int, int, int, bool],
         layers: Sequence[tuple[Sequence[Norm | None], Sequence[Packed | None]]],
+        turns: Tensor | None = None,
     ) -> None:
-        self.held = layers  # what the pointers point at
+        self.held = layers, turns  # what the pointers point at
         natives = []
         for norms, linears in layers:
             parts = [_Linear() if linear is None else linear.native for linear in linears]
-            natives.append(_Layer(*sizes, (_Norm * 3)(*map(_norm, norms)), *parts))
+            natives.append(_Layer(*sizes, _pointer(turns), (_Norm * 3)(*map(_norm, norms)), *parts))
         self.native, self.width = (_Layer * len(natives))(*natives), sizes[0]
+        self.longest = math.inf if turns is None else len(turns)  # tokens of a sequence
 
     def encode(self, x: Tensor, offsets: Tensor, longest: int) -> Tensor:
         """Flat sequences through the layers of an encoder: (N, D), and where each begins (B + 1,) -> (N, D)."""
@@ -194,7 +199,7 @@ class PackedDecoder:
         last: Norm | None,
     ) -> None:
         self.held = layers, table, steps, positions, last  # what the pointers point at
-        self.layers, self.positions = layers, positions
+        self.layers, self.longest = layers, layers.longest if positions is None else min(layers.longest, len(positions))
         pointers = _pointer(table), _pointer(steps), _pointer(positions)
         self.native = _Decoder(layers.native, len(layers.native), *pointers, factor, _norm(last))
         self.pointers = POINTER * (4 * len(layers.native))
@@ -213,15 +218,10 @@ class PackedDecoder:
 
         Args:
             output: the matrix that gives the logits.
-            caches: of each layer keys (B, G, room, beam, K) and values, filled up to `length`.
+            caches: of each layer keys (B, G, room, beam, K) and values, filled up to `length`, less than `longest`.
             slots: (R, length + 1), as `rows_attention` takes them.
             memories: of each layer keys (B, G, S, K) and values, of which each source has `lengths`, or all of them.
-
-        Raises:
-            IndexError: there is no such position.
         """
-        if self.positions is not None and length >= len(self.positions):
-            raise IndexError(f"position {length} is beyond the last, {len(self.positions) - 1}")
         rows, tokens = tokens.shape[0], tokens.contiguous()
         (_, _, room, beam, _), longest = caches[0][0].shape, memories[0][0].shape[2]
         place = _Place(room, beam, length, longest, _pointer(slots), _pointer(lengths))

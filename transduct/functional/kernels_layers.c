@@ -97,6 +97,7 @@ INLINE void normalise(const Norm *norm, const float *x, int64_t r, int64_t d, fl
 /* A layer in use, as blocks/transformer.py has it; without `query` and `recall`, and its second norm, one of an encoder. */
 typedef struct {
     int64_t d, heads, groups, dk, dv, pre;
+    const float *turns; /* of each position the sines and then the cosines by which queries and keys are turned; or NULL */
     Norm norms[3];
     Linear joint, output, query, recall, inner, outer;
 } Layer;
@@ -115,6 +116,19 @@ INLINE void around(const Layer *layer, int number, float *x, const float *y, int
 }
 
 INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Rotary positions: the queries and keys of a row, side by side, at a position. */
+INLINE void turn(const Layer *layer, float *x, int64_t position) {
+    int64_t half = layer->dk / 2;
+    if (!layer->turns) return;
+    const float *sine = layer->turns + position * layer->dk, *cosine = sine + half;
+    for (int64_t head = 0; head < layer->heads + layer->groups; head++, x += layer->dk)
+        for (int64_t k = 0; k < half; k++) {
+            float first = x[k], second = x[k + half];
+            x[k] = first * cosine[k] - second * sine[k];
+            x[k + half] = first * sine[k] + second * cosine[k];
+        }
+}
 
 /* Where a layer works on (R, D): rows that are normalised, wide ones, what attention saw, the weights of one query, and
  * rows of integers. */
@@ -151,7 +165,9 @@ EXPORT FAST void encoder(const Layer *layers, int64_t count, const int64_t *offs
     for (const Layer *layer = layers; layer < layers + count; layer++) {
         int64_t dk = layer->dk, dv = layer->dv, heads = layer->heads, stride = layer->joint.f;
         linear(&layer->joint, given(layer, 0, x, r, room.normed), r, room.wide, room.bytes, threads);
-        for (int64_t source = 0; source < sources; source++)
+        for (int64_t source = 0; source < sources; source++) {
+            for (int64_t row = offsets[source]; row < offsets[source + 1]; row++)
+                turn(layer, room.wide + row * stride, row - offsets[source]);
             for (int64_t row = offsets[source]; row < offsets[source + 1]; row++)
                 for (int64_t head = 0; head < heads; head++) {
                     int64_t group = head / (heads / layer->groups);
@@ -161,6 +177,7 @@ EXPORT FAST void encoder(const Layer *layers, int64_t count, const int64_t *offs
                            offsets[source + 1] - offsets[source], dk, dv, room.weights,
                            room.seen + (row * heads + head) * dv);
                 }
+        }
         linear(&layer->output, room.seen, r, room.wide, room.bytes, threads);
         around(layer, 0, x, room.wide, r);
         feed_forward(layer, x, r, &room);
@@ -210,13 +227,15 @@ static FAST void decoder_layer(const Layer *layer, const Past *past, const Place
     int64_t stride = layer->joint.f;
 
     linear(&layer->joint, given(layer, 0, x, r, room->normed), r, room->wide, room->bytes, room->threads);
-    for (int64_t row = 0; row < r; row++)
+    for (int64_t row = 0; row < r; row++) {
+        turn(layer, room->wide + row * stride, place->length);
         for (int64_t g = 0; g < groups; g++) {
             int64_t cell = ((row / beam * groups + g) * place->room + place->length) * beam + row % beam;
             const float *key = room->wide + row * stride + heads * dk;
             memcpy(past->keys + cell * dk, key + g * dk, (size_t)dk * sizeof(float));
             memcpy(past->values + cell * dv, key + groups * dk + g * dv, (size_t)dv * sizeof(float));
         }
+    }
     attend_rows(room->wide, stride, past->keys, past->values, r, beam, heads, groups, dk, dv, place->room, beam,
                 place->length + 1, NULL, place->slots, room->weights, room->seen);
     linear(&layer->output, room->seen, r, room->wide, room->bytes, room->threads);

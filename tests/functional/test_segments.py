@@ -58,3 +58,18 @@ def test_segments_move_between_devices():
     moved = Segments.of([3, 1]).to(torch.device("meta"))
     assert (moved.lengths.device.type, moved.offsets.device.type) == ("meta", "meta")
     assert (moved.longest, moved.total, moved.equal) == (3, 4, False)
+
+
+def test_runs_say_what_each_token_sees(lengths):
+    segments = Segments.of(lengths)
+    places = [(sum(lengths[:i]), sum(lengths[: i + 1])) for i, length in enumerate(lengths) for _ in range(length)]
+    assert segments.runs.T.tolist() == [list(place) for place in places]
+    assert segments.past.T.tolist() == [[first, n + 1] for n, (first, _) in enumerate(places)]
+    assert segments.future.T.tolist() == [[n, last] for n, (_, last) in enumerate(places)]
+    assert {x.dtype for x in (segments.runs, segments.past, segments.future)} == {torch.int32}
+
+
+def test_runs_of_the_sequence_of_the_same_number():
+    keys, queries = Segments.of([2, 0, 3]), Segments.of([1, 2, 0])
+    assert keys.runs_of(queries).T.tolist() == [[0, 2], [2, 2], [2, 2]]
+    assert queries.runs_of(keys).T.tolist() == [[0, 1], [0, 1], [3, 3], [3, 3], [3, 3]]

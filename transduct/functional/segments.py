@@ -64,6 +64,32 @@ class Segments:
         return torch.arange(self.total, device=self.lengths.device) - self.offsets[self.sequence]
 
     @cached_property
+    def runs(self) -> Tensor:
+        """(2, N) of 32 bits: the first token of each token's own sequence, and the one after the last."""
+        return self.runs_of(self)
+
+    @cached_property
+    def past(self) -> Tensor:
+        """(2, N): the tokens of its own sequence up to each token, as `runs` tells them."""
+        own = torch.arange(self.total, dtype=torch.int32, device=self.lengths.device)
+        return torch.stack((self.runs[0], own + 1))
+
+    @cached_property
+    def future(self) -> Tensor:
+        """(2, N): the tokens of its own sequence from each token on; the inverse of `past`."""
+        own = torch.arange(self.total, dtype=torch.int32, device=self.lengths.device)
+        return torch.stack((own, self.runs[1]))
+
+    def runs_of(self, others: "Segments") -> Tensor:
+        """(2, M): where the sequence of the same number begins and ends here, for each of the others' M tokens."""
+        return self._bounds.index_select(1, others.sequence)
+
+    @cached_property
+    def _bounds(self) -> Tensor:
+        """(2, B) of 32 bits: the first token of each sequence, and the one after the last."""
+        return torch.stack((self.offsets[:-1], self.offsets[1:])).int()
+
+    @cached_property
     def slots(self) -> Tensor:
         """(N,) where each token stands in the padded array flattened to (B * L)."""
         return self.sequence * self.longest + self.positions

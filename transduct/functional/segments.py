@@ -4,11 +4,34 @@ Let N be the tokens of a batch, B its sequences, L the longest of them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
+
+FILLER = 32  # tokens of a sequence that fills up: about as many as a sentence has, so that it costs no more than one
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is the same of every batch where a compiler or a captured graph wants it so.
+
+    Attributes:
+        tokens: N.
+        sequences: B.
+        longest: L, the most tokens that a sequence may have.
+    """
+
+    tokens: int
+    sequences: int
+    longest: int
+
+    @classmethod
+    def around(cls, tokens: int, sequences: int, longest: int) -> "Shape":
+        """Room for so many sequences of so many tokens in all, for what fills up, and to the next multiple of 128."""
+        tokens = -(-max(tokens, longest) // 128) * 128
+        return cls(tokens, sequences + -(-tokens // min(FILLER, longest)), longest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +61,23 @@ class Segments:
         longest = max(lengths, default=0)
         equal = min(lengths, default=0) == longest
         return cls(counts.to(device), offsets.to(device), longest, int(offsets[-1]), equal)
+
+    @classmethod
+    def filled(cls, lengths: Sequence[int], shape: Shape) -> "Segments":
+        """Segments that end in filler: short sequences up to `shape.tokens`, empty ones up to `shape.sequences`.
+
+        Raises:
+            ValueError: the sequences are too long or too many for the shape.
+        """
+        free, short = shape.tokens - sum(lengths), min(FILLER, shape.longest)
+        pieces = [min(short, free - start) for start in range(0, free, short)]
+        empty = shape.sequences - len(lengths) - len(pieces)
+        if free < 0 or empty < 0 or max(lengths, default=0) > shape.longest:
+            raise ValueError(
+                f"{len(lengths)} sequences of {sum(lengths)} tokens, {max(lengths, default=0)} the longest, "
+                f"do not fit into {shape}"
+            )
+        return replace(cls.of([*lengths, *pieces, *[0] * empty]), longest=shape.longest, equal=False)
 
     def to(self, device: torch.device) -> "Segments":
         """The same on another device."""

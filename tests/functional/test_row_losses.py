@@ -16,7 +16,6 @@ if not (INTERPRETED or torch.cuda.is_available()):
 from transduct.functional import row_losses as ours  # noqa: E402 (it imports Triton)
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
-# Triton's interpreter turns float32 into bfloat16 by cutting bits off.
 TYPES = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 

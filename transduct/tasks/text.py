@@ -4,7 +4,7 @@ Let N and M be the source and target tokens of a batch.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.functional.segments import Segments
+from transduct.functional.segments import Segments, Shape
 from transduct.tasks.base import Notify
 
 TOKENIZER = "tokenizer.json"
@@ -35,40 +35,66 @@ def run_tokenizer(path: Path, held: Path | None, train: Callable[[], Tokenizer],
 
 @dataclass(frozen=True)
 class Batch:
-    """Source tokens (N,) with their end; target tokens (M,) after the begin token, and the same before the end."""
+    """Source tokens (N,) with their end; target tokens (M,) after the begin token, and the same before the end.
+
+    Attributes:
+        counted: (M,) 1.0 for a target token and 0.0 for filler; None where there is no filler.
+        filler: target tokens that count nowhere. (A number that differs between batches of one shape.)
+    """
 
     source: Tensor
     source_segments: Segments
     inputs: Tensor
     outputs: Tensor
     target_segments: Segments
+    counted: Tensor | None = None
+    filler: int = field(default=0, compare=False)
 
     @property
     def tokens(self) -> int:
         """Target tokens, their ends included."""
-        return self.target_segments.total
+        return self.target_segments.total - self.filler
 
     @property
     def counts(self) -> dict[str, float]:
         """The loss is an average over target tokens."""
-        return {"tokens": float(self.target_segments.total)}
+        return {"tokens": float(self.tokens)}
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on a device."""
         if device == self.source.device:
             return self
-        source, inputs, outputs = (x.to(device, non_blocking=True) for x in (self.source, self.inputs, self.outputs))
-        return Batch(source, self.source_segments.to(device), inputs, outputs, self.target_segments.to(device))
+        tensors = (self.source, self.inputs, self.outputs, self.counted)
+        source, inputs, outputs, counted = (None if x is None else x.to(device, non_blocking=True) for x in tensors)
+        segments = self.source_segments.to(device), self.target_segments.to(device)
+        return Batch(source, segments[0], inputs, outputs, segments[1], counted, self.filler)  # type: ignore[arg-type]
 
 
-def make_batch(sources: Sequence[Any], targets: Sequence[Any]) -> Batch:
-    """Lists of ids, without special tokens, as a batch."""
+def make_batch(sources: Sequence[Any], targets: Sequence[Any], shape: Shape | None = None) -> Batch:
+    """Lists of ids, without special tokens, as a batch; with a shape, filled up to it on either side.
+
+    Raises:
+        ValueError: they do not fit into the shape.
+    """
     begin, end = [Tokenizer.BEGIN], [Tokenizer.END]
-    source = torch.from_numpy(np.concatenate([part for ids in sources for part in (ids, end)]).astype(np.int64))
-    inputs = torch.from_numpy(np.concatenate([part for ids in targets for part in (begin, ids)]).astype(np.int64))
-    outputs = torch.from_numpy(np.concatenate([part for ids in targets for part in (ids, end)]).astype(np.int64))
-    source_segments = Segments.of([len(ids) + 1 for ids in sources])
-    return Batch(source, source_segments, inputs, outputs, Segments.of([len(ids) + 1 for ids in targets]))
+    rows = (
+        [part for ids in sources for part in (ids, end)],
+        [part for ids in targets for part in (begin, ids)],
+        [part for ids in targets for part in (ids, end)],
+    )
+    lengths = [[len(ids) + 1 for ids in side] for side in (sources, targets)]
+    if shape is None:
+        source, inputs, outputs = (torch.from_numpy(np.concatenate(parts).astype(np.int64)) for parts in rows)
+        return Batch(source, Segments.of(lengths[0]), inputs, outputs, Segments.of(lengths[1]))
+    segments = [Segments.filled(each, shape) for each in lengths]
+    filled = np.full((3, shape.tokens), Tokenizer.END)
+    for row, parts in zip(filled, rows, strict=True):
+        flat = np.concatenate(parts)
+        row[: len(flat)] = flat
+    source, inputs, outputs = torch.from_numpy(filled).unbind()
+    real = sum(lengths[1])
+    counted = (torch.arange(shape.tokens) < real).float()
+    return Batch(source, segments[0], inputs, outputs, segments[1], counted, shape.tokens - real)
 
 
 def encoder_input(

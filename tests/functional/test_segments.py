@@ -97,3 +97,8 @@ def test_a_shape_has_room_for_what_fills_up():
     for lengths in ([], [1] * 5, [20] * 5, [40, 40, 20]):
         assert len(Segments.filled(lengths, shape)) == shape.sequences
     assert Shape.around(10, 1, 200) == Shape(256, 9, 200)
+
+
+def test_what_is_remembered_is_computed_once():
+    segments = Segments.of([2, 1])
+    assert segments.positions is segments.positions

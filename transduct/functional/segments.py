@@ -3,14 +3,31 @@
 Let N be the tokens of a batch, B its sequences, L the longest of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 FILLER = 32  # tokens of a sequence that fills up: about as many as a sentence has, so that it costs no more than one
+
+
+class remembered:
+    """A property computed once; `functools.cached_property` holds a lock, into which no compiler can look.
+
+    A compiler computes it wherever it is read, and finds by itself that once is enough.
+    """
+
+    def __init__(self, function: Callable[[Any], Tensor]) -> None:
+        self.function, self.name = function, function.__name__
+        self.__doc__ = function.__doc__
+
+    def __get__(self, owner: Any, kind: type) -> Tensor:
+        value = self.function(owner)
+        if not torch.compiler.is_compiling():
+            owner.__dict__[self.name] = value  # found before this descriptor from now on
+        return value
 
 
 @dataclass(frozen=True)
@@ -92,29 +109,29 @@ class Segments:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @cached_property
+    @remembered
     def sequence(self) -> Tensor:
         """(N,) which sequence each token belongs to."""
         numbers = torch.arange(len(self), device=self.lengths.device)
         return torch.repeat_interleave(numbers, self.lengths, output_size=self.total)
 
-    @cached_property
+    @remembered
     def positions(self) -> Tensor:
         """(N,) the index of each token in its own sequence, from 0."""
         return torch.arange(self.total, device=self.lengths.device) - self.offsets[self.sequence]
 
-    @cached_property
+    @remembered
     def runs(self) -> Tensor:
         """(2, N) of 32 bits: the first token of each token's own sequence, and the one after the last."""
         return self.runs_of(self)
 
-    @cached_property
+    @remembered
     def past(self) -> Tensor:
         """(2, N): the tokens of its own sequence up to each token, as `runs` tells them."""
         own = torch.arange(self.total, dtype=torch.int32, device=self.lengths.device)
         return torch.stack((self.runs[0], own + 1))
 
-    @cached_property
+    @remembered
     def future(self) -> Tensor:
         """(2, N): the tokens of its own sequence from each token on; the inverse of `past`."""
         own = torch.arange(self.total, dtype=torch.int32, device=self.lengths.device)
@@ -124,17 +141,17 @@ class Segments:
         """(2, M): where the sequence of the same number begins and ends here, for each of the others' M tokens."""
         return self._bounds.index_select(1, others.sequence)
 
-    @cached_property
+    @remembered
     def _bounds(self) -> Tensor:
         """(2, B) of 32 bits: the first token of each sequence, and the one after the last."""
         return torch.stack((self.offsets[:-1], self.offsets[1:])).int()
 
-    @cached_property
+    @remembered
     def slots(self) -> Tensor:
         """(N,) where each token stands in the padded array flattened to (B * L)."""
         return self.sequence * self.longest + self.positions
 
-    @cached_property
+    @remembered
     def mask(self) -> Tensor:
         """(B, L) true where the padded array holds a token."""
         return torch.arange(self.longest, device=self.lengths.device) < self.lengths[:, None]

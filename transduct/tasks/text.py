@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from transduct.data.tokenizer import Tokenizer
@@ -18,6 +19,7 @@ from transduct.functional.segments import Segments, Shape
 from transduct.tasks.base import Notify
 
 TOKENIZER = "tokenizer.json"
+Flat = tuple[NDArray[np.int64], NDArray[np.int64]]  # the ids of texts end to end, and their lengths
 
 
 def run_tokenizer(path: Path, held: Path | None, train: Callable[[], Tokenizer], notify: Notify) -> Tokenizer:
@@ -76,25 +78,35 @@ def make_batch(sources: Sequence[Any], targets: Sequence[Any], shape: Shape | No
     Raises:
         ValueError: they do not fit into the shape.
     """
-    begin, end = [Tokenizer.BEGIN], [Tokenizer.END]
-    rows = (
-        [part for ids in sources for part in (ids, end)],
-        [part for ids in targets for part in (begin, ids)],
-        [part for ids in targets for part in (ids, end)],
+    return make_flat_batch(end_to_end(sources), end_to_end(targets), shape)
+
+
+def end_to_end(rows: Sequence[Any]) -> Flat:
+    """Lists of ids one after the other, and their lengths."""
+    empty = np.empty(0, np.int64)
+    return np.concatenate([empty, *rows]).astype(np.int64), np.array([len(row) for row in rows], np.int64)
+
+
+def make_flat_batch(source: Flat, target: Flat, shape: Shape | None = None) -> Batch:
+    """`make_batch` of ids that lie end to end already."""
+    (ids, lengths), (target_ids, target_lengths) = source, target
+    ends = np.cumsum(target_lengths)
+    flat = (
+        np.insert(ids, np.cumsum(lengths), Tokenizer.END),
+        np.insert(target_ids, ends - target_lengths, Tokenizer.BEGIN),
+        np.insert(target_ids, ends, Tokenizer.END),
     )
-    lengths = [[len(ids) + 1 for ids in side] for side in (sources, targets)]
+    counts = (lengths + 1).tolist(), (target_lengths + 1).tolist()
     if shape is None:
-        source, inputs, outputs = (torch.from_numpy(np.concatenate(parts).astype(np.int64)) for parts in rows)
-        return Batch(source, Segments.of(lengths[0]), inputs, outputs, Segments.of(lengths[1]))
-    segments = [Segments.filled(each, shape) for each in lengths]
+        tokens = [torch.from_numpy(part) for part in flat]
+        return Batch(tokens[0], Segments.of(counts[0]), tokens[1], tokens[2], Segments.of(counts[1]))
+    segments = [Segments.filled(each, shape) for each in counts]
     filled = np.full((3, shape.tokens), Tokenizer.END)
-    for row, parts in zip(filled, rows, strict=True):
-        flat = np.concatenate(parts)
-        row[: len(flat)] = flat
-    source, inputs, outputs = torch.from_numpy(filled).unbind()
-    real = sum(lengths[1])
+    for row, part in zip(filled, flat, strict=True):
+        row[: len(part)] = part
+    tokens, real = [torch.from_numpy(row) for row in filled], len(flat[2])
     counted = (torch.arange(shape.tokens) < real).float()
-    return Batch(source, segments[0], inputs, outputs, segments[1], counted, shape.tokens - real)
+    return Batch(tokens[0], segments[0], tokens[1], tokens[2], segments[1], counted, shape.tokens - real)
 
 
 def encoder_input(

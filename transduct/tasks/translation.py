@@ -37,7 +37,15 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Shape
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import ModelSection, card, files_said, write_model
-from transduct.tasks.text import TOKENIZER, Batch, make_batch, run_tokenizer
+from transduct.tasks.text import (
+    TOKENIZER,
+    Batch,
+    Flat,
+    end_to_end,
+    make_batch,
+    make_flat_batch,
+    run_tokenizer,
+)
 from transduct.tasks.translator import FAMILIES, TOKENIZERS, Translator
 from transduct.training.trainer import Terms, TrainingConfig
 
@@ -71,14 +79,13 @@ class MakeBatch:
 
     def __call__(self, numbers: Indices) -> Batch:
         source, target = (self._side(side, numbers) for side in (0, 1))
-        return make_batch(source, target, self.shape)
+        return make_flat_batch(source, target, self.shape)
 
-    def _side(self, side: int, numbers: Indices) -> list[Any]:
+    def _side(self, side: int, numbers: Indices) -> Flat:
         tokens, lengths = self.corpus.columns(numbers)[side]
-        rows = np.split(tokens, np.cumsum(lengths)[:-1])
         if not self.dropout:
-            return rows
-        drawn = []
+            return tokens, lengths
+        rows, drawn = np.split(tokens, np.cumsum(lengths)[:-1]), []
         room = math.inf if self.shape is None else self.shape.tokens - len(tokens) - len(rows)
         for number, row in zip(numbers.tolist(), rows, strict=True):
             generator = Random(f"{self.seed}/{self.epoch}/{number}/{side}")
@@ -86,7 +93,7 @@ class MakeBatch:
             fits = len(pieces) < self.max_length and len(pieces) - len(row) <= room
             drawn.append(pieces if fits else row)
             room -= len(drawn[-1]) - len(row)
-        return drawn
+        return end_to_end(drawn)
 
 
 class TranslationTask:

@@ -120,6 +120,33 @@ def test_one_sequence_does_not_see_another():
     assert not torch.isclose(before[3:], after[3:]).any()
 
 
+class OnCuda:
+    """As much of a tensor as the choice of a kernel looks at."""
+
+    def __init__(self, d_k, dtype=torch.bfloat16, device="cuda"):
+        self.shape, self.dtype, self.device = (5, HEADS, d_k), dtype, torch.device(device)
+
+
+@pytest.mark.parametrize(
+    ("d_k", "d_v", "longest", "dtype", "device", "fits"),
+    [
+        (64, 64, 40, torch.bfloat16, "cuda", True),
+        (16, 256, 1024, torch.float32, "cuda", True),
+        (64, 64, 40, torch.bfloat16, "cpu", False),
+        (64, 64, 40, torch.float64, "cuda", False),
+        (48, 64, 40, torch.bfloat16, "cuda", False),
+        (64, 8, 40, torch.bfloat16, "cuda", False),
+        (64, 512, 40, torch.bfloat16, "cuda", False),
+        (64, 64, 1025, torch.bfloat16, "cuda", False),
+    ],
+)
+def test_the_kernel_for_short_sequences_is_taken_where_it_fits(monkeypatch, d_k, d_v, longest, dtype, device, fits):
+    keys = Segments.of([3, longest])
+    for installed in (True, False):
+        monkeypatch.setattr(ours, "TRITON", installed)
+        assert ours._fits(OnCuda(d_k, dtype, device), OnCuda(d_v, dtype, device), keys) == (fits and installed)
+
+
 def test_the_equations_agree_with_torch():
     query, key, value = torch.randn(2, 5, 8), torch.randn(2, 7, 8), torch.randn(2, 7, 3)
     bias = torch.randn(5, 7)

@@ -52,6 +52,21 @@ def test_what_needs_no_gradient_changes_no_number(example, frozen):
     assert torch.equal(loss, expected)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("chunk", [1, losses.CHUNK])
+def test_filler_counts_nowhere(example, monkeypatch, chunk, smoothing):
+    monkeypatch.setattr(losses, "CHUNK", chunk)
+    monkeypatch.setattr(losses, "FEWEST", 3)
+    hidden, weight, targets = (x.requires_grad_(x.is_floating_point()) for x in example)
+    counted = torch.tensor([1.0] * 6 + [0.0] * 4)
+    found = losses.projected_cross_entropy(hidden, weight, targets, smoothing, counted)
+    expected = losses.projected_cross_entropy(hidden[:6], weight, targets[:6], smoothing)
+    torch.testing.assert_close(found, expected)
+    mine, reference = (torch.autograd.grad(loss, (hidden, weight)) for loss, _ in (found, expected))
+    torch.testing.assert_close(mine, reference)
+    assert not mine[0][6:].any()
+
+
 def test_an_empty_batch_loses_nothing():
     hidden = torch.empty(0, 6, requires_grad=True)
     loss, nll = losses.projected_cross_entropy(hidden, torch.randn(7, 6), torch.empty(0, dtype=torch.int64))

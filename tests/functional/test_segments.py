@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from transduct.functional.segments import Segments, flatten, pad
+from transduct.functional.segments import FILLER, Segments, Shape, flatten, pad
 
 LAYOUTS = [[3, 1, 4], [2, 2, 2], [0, 5, 0, 1], [1], [7], [0, 0], [], [4, 0]]
 
@@ -58,3 +58,47 @@ def test_segments_move_between_devices():
     moved = Segments.of([3, 1]).to(torch.device("meta"))
     assert (moved.lengths.device.type, moved.offsets.device.type) == ("meta", "meta")
     assert (moved.longest, moved.total, moved.equal) == (3, 4, False)
+
+
+def test_runs_say_what_each_token_sees(lengths):
+    segments = Segments.of(lengths)
+    places = [(sum(lengths[:i]), sum(lengths[: i + 1])) for i, length in enumerate(lengths) for _ in range(length)]
+    assert segments.runs.T.tolist() == [list(place) for place in places]
+    assert segments.past.T.tolist() == [[first, n + 1] for n, (first, _) in enumerate(places)]
+    assert segments.future.T.tolist() == [[n, last] for n, (_, last) in enumerate(places)]
+    assert {x.dtype for x in (segments.runs, segments.past, segments.future)} == {torch.int32}
+
+
+def test_runs_of_the_sequence_of_the_same_number():
+    keys, queries = Segments.of([2, 0, 3]), Segments.of([1, 2, 0])
+    assert keys.runs_of(queries).T.tolist() == [[0, 2], [2, 2], [2, 2]]
+    assert queries.runs_of(keys).T.tolist() == [[0, 1], [0, 1], [3, 3], [3, 3], [3, 3]]
+
+
+@pytest.mark.parametrize("lengths", [[3, 1, 4], [128], [], [1] * 60, [90]], ids=str)
+def test_filler_brings_every_batch_to_one_shape(lengths):
+    shape = Shape(128, 70, 128)
+    segments = Segments.filled(lengths, shape)
+    assert (segments.total, len(segments), segments.longest, segments.equal) == (128, 70, 128, False)
+    assert segments.lengths[: len(lengths)].tolist() == lengths
+    assert segments.lengths[len(lengths) :].max() <= FILLER
+    assert segments.offsets.tolist() == [0, *segments.lengths.cumsum(0).tolist()]
+
+
+@pytest.mark.parametrize("lengths", [[129], [65, 64], [1] * 69, [1] * 71], ids=len)
+def test_what_does_not_fit_is_refused(lengths):
+    with pytest.raises(ValueError, match=rf"{len(lengths)} sequences of {sum(lengths)} tokens, .* do not fit into"):
+        Segments.filled(lengths, Shape(128, 70, 128))
+
+
+def test_a_shape_has_room_for_what_fills_up():
+    shape = Shape.around(100, 5, 40)
+    assert (shape.tokens, shape.longest) == (128, 40)
+    for lengths in ([], [1] * 5, [20] * 5, [40, 40, 20]):
+        assert len(Segments.filled(lengths, shape)) == shape.sequences
+    assert Shape.around(10, 1, 200) == Shape(256, 9, 200)
+
+
+def test_what_is_remembered_is_computed_once():
+    segments = Segments.of([2, 1])
+    assert segments.positions is segments.positions

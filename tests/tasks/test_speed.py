@@ -98,3 +98,9 @@ def test_every_token_is_learnt_from(precision):
     run = training("tiny", 40, batches, precision, "cpu")
     assert run() == run() == 3 + 4 + 3, "the end of each target is a token"
     torch.set_rng_state(before)
+
+
+def test_batches_filled_up_count_no_filler():
+    batches = [([[3, 4], [5, 6, 7]], [[8, 9], [10, 11, 12]]), ([[4]], [[5, 6]])]
+    run = training("tiny", 40, batches, "float32", "cpu", captured=True)
+    assert run() == run() == 3 + 4 + 3

@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
+from tests.helpers import randomise, tiny
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
+from transduct.functional.losses import projected_cross_entropy
+from transduct.functional.segments import Shape
 from transduct.tasks import text
 
 
@@ -72,3 +76,38 @@ def test_of_a_long_pair_the_longer_text_loses_tokens_one_by_one(max_length):
         assert row.tolist() == [1, *range(10, 10 + left), 2, *range(10, 10 + right), 2]
         assert int(kinds.sum()) == right + 1
     assert cut == shortened
+
+
+SOURCES, TARGETS = [[3, 4, 5], [6], [7, 8]], [[9], [3, 4, 5, 6], [10, 3]]
+
+
+def test_a_filled_batch_tells_filler_from_tokens():
+    batch = text.make_batch(SOURCES, TARGETS, Shape(128, 12, 16))
+    plain = text.make_batch(SOURCES, TARGETS)
+    assert (batch.tokens, batch.counts) == (plain.tokens, plain.counts) == (10, {"tokens": 10.0})
+    for name in ("source", "inputs", "outputs"):
+        real = getattr(plain, name)
+        assert getattr(batch, name).shape == (128,)
+        assert torch.equal(getattr(batch, name)[: len(real)], real)
+    assert batch.counted.tolist() == [1.0] * 10 + [0.0] * 118
+    assert [len(segments) for segments in (batch.source_segments, batch.target_segments)] == [12, 12]
+    moved = batch.to(torch.device("meta"))
+    assert (moved.tokens, moved.counted.device.type) == (10, "meta")
+
+
+def test_a_batch_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="3 sequences of 9 tokens, 4 the longest, do not fit into"):
+        text.make_batch(SOURCES, TARGETS, Shape(8, 12, 8))
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi", "normalised_index", "learned"])
+def test_filler_changes_neither_loss_nor_gradient(positions):
+    model = randomise(tiny(positions=positions, num_kv_heads=2)).double()
+    found = []
+    for shape in (None, Shape(128, 12, 16)):
+        batch = text.make_batch(SOURCES, TARGETS, shape)
+        memory = model.encode(batch.source, batch.source_segments)
+        hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
+        losses = projected_cross_entropy(hidden, model.output_table, batch.outputs, 0.1, batch.counted)
+        found.append([*losses, *torch.autograd.grad(losses[0], [p for p in model.parameters() if p.requires_grad])])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)

@@ -1,8 +1,10 @@
 """The translation task: its batches, its loss, its scores, and what it saves."""
 
+import json
 import math
 import shutil
 from collections import Counter
+from dataclasses import replace
 from io import BytesIO
 from itertools import chain
 
@@ -320,3 +322,64 @@ def test_a_test_set_may_have_several_references_and_replacements(tmp_path):
     assert found == (["a-b", "c"], [["x1", "y"], ["z"]])
     with pytest.raises(TransductError, match="names no test set; give --source and --reference"):
         translation.test_set({}, Recipe("translation", data={"train": data["train"]}))
+
+
+# one shape
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_every_batch_of_every_epoch_has_one_shape_where_it_is_asked_for(tmp_path, dropout):
+    task, _ = make_task(tmp_path, training={"capture": True}, tokenizer={"dropout": dropout})
+    plain, _ = make_task(tmp_path / "plain", tokenizer={"dropout": dropout})
+    for epoch in range(3):
+        pairs = list(zip(task.batches("train", epoch, 0, 0, 1), plain.batches("train", epoch, 0, 0, 1), strict=True))
+        for filled, batch in pairs:
+            assert (len(filled.source), len(filled.outputs)) == (task.shape.tokens, task.shape.tokens)
+            assert (filled.tokens, filled.counts) == (batch.tokens, batch.counts)
+            assert torch.equal(filled.outputs[: batch.tokens], batch.outputs)
+            assert len(filled.source_segments) == len(filled.target_segments) == task.shape.sequences
+
+
+def test_what_dropout_makes_too_long_for_the_shape_is_left_as_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr(translation, "GROWTH", 0.0)
+    task, _ = make_task(tmp_path, training={"capture": True, "batch_tokens": 256}, tokenizer={"dropout": 0.9})
+    batches = list(task.batches("train", 0, 0, 0, 1))
+    assert {len(batch.source) for batch in batches} == {task.shape.tokens} == {256}
+    assert max(batch.tokens for batch in batches) > 230
+
+
+def losses_of_a_run(directory, **training):
+    """The loss of each step. (Adam makes steps even of a key's bias, whose gradient is nothing but rounding.)"""
+    task, model = make_task(directory, model={"dropout": 0.0}, training={"validate_every": 0, **training})
+    fit(model, task.training, task.directory, task.batches, task.loss)
+    lines = (directory / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+def test_a_captured_run_learns_what_a_plain_one_does(tmp_path):
+    """Without dropout, for the filler's own numbers are drawn too."""
+    plain, captured = (losses_of_a_run(tmp_path / str(on), capture=on) for on in (False, True))
+    assert len(plain) == 14
+    assert captured == pytest.approx(plain, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_a_compiled_run_learns_what_a_plain_one_does_and_compiles_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch._dynamo.config, "error_on_recompile", True)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    plain, compiled = (losses_of_a_run(tmp_path / str(on), compile=on, steps=5) for on in (False, True))
+    assert compiled == pytest.approx(plain, rel=1e-5)
+    counters = torch._dynamo.utils.counters
+    assert (counters["stats"]["unique_graphs"], dict(counters["graph_break"])) == (1, {})
+
+
+@pytest.mark.parametrize("option", ["compile", "capture"])
+def test_a_family_whose_shapes_differ_is_refused(tmp_path, option):
+    message = "training.compile and training.capture are for the family 'transformer', found 'rnn'; set both to false"
+    recipe = tiny_recipe(training={option: True})
+    recipe = replace(recipe, model={"family": "rnn", "size": "tiny"})
+    with pytest.raises(TransductError, match=message):
+        TranslationTask(recipe, tmp_path, str)

@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from transduct.training.optim import MovingAverage, clip_gradients, make_optimiser, paper_rate, rate
+from transduct.training.optim import (
+    MovingAverage,
+    clip_gradients,
+    guarded_step,
+    make_optimiser,
+    paper_rate,
+    rate,
+    set_rate,
+)
 
 SCHEDULES = ["inverse_sqrt", "linear", "cosine", "constant"]
 PEAK, WARMUP, STEPS = 2e-3, 10, 50
@@ -83,6 +91,49 @@ def test_a_norm_that_is_not_finite_is_told_and_clips_nothing(bad):
     model.weight.grad, model.bias.grad = torch.tensor([[bad]]), torch.tensor([2.0])
     assert not math.isfinite(clip_gradients(model, 1.0))
     assert model.bias.grad.item() == 2.0
+
+
+@pytest.mark.parametrize("most", [0.0, 1.0, 10.0])
+def test_a_guarded_step_is_clipping_and_a_step(most):
+    ends = []
+    for captured in (False, True):
+        model = nn.Linear(1, 1)
+        nn.init.ones_(model.weight), nn.init.ones_(model.bias)
+        optimiser = make_optimiser(model, (0.9, 0.98), 1e-9, 0.1, captured)
+        for gradient in (3.0, 0.1):
+            set_rate(optimiser, 0.05 * gradient)
+            model.weight.grad, model.bias.grad = torch.tensor([[gradient]]), torch.tensor([-4.0])
+            if captured:
+                found = guarded_step(model, optimiser, most, torch.tensor(2.5))
+                assert found.tolist() == pytest.approx([2.5, math.hypot(gradient, 4.0)])
+            else:
+                clip_gradients(model, most)
+                optimiser.step()
+        ends.append([*(p.detach() for p in model.parameters()), *optimiser.state[model.weight].values()])
+    torch.testing.assert_close(ends[0], ends[1])
+
+
+@pytest.mark.parametrize(("loss", "gradient"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)])
+def test_a_guarded_step_that_is_not_finite_moves_nothing(loss, gradient):
+    model = nn.Linear(1, 1)
+    optimiser = make_optimiser(model, (0.9, 0.98), 1e-9, 0.1, True)
+    set_rate(optimiser, 0.1)
+    for given, value in ((1.0, 1.0), (gradient, loss)):
+        before = [p.detach().clone() for p in model.parameters()]
+        state = [x.clone() for p in model.parameters() for x in optimiser.state[p].values()]
+        model.weight.grad, model.bias.grad = torch.tensor([[given]]), torch.tensor([1.0])
+        guarded_step(model, optimiser, 1.0, torch.tensor(value))
+    assert all(torch.equal(p, held) for p, held in zip(model.parameters(), before))
+    after = [x for p in model.parameters() for x in optimiser.state[p].values()]
+    assert all(torch.equal(x, held) for x, held in zip(after, state, strict=True))
+
+
+def test_a_rate_in_a_tensor_stays_in_its_place():
+    optimiser = make_optimiser(nn.Linear(2, 2), (0.9, 0.98), 1e-9, 0.0, True)
+    places = [group["lr"].data_ptr() for group in optimiser.param_groups]
+    set_rate(optimiser, 0.25)
+    assert [float(group["lr"]) for group in optimiser.param_groups] == [0.25, 0.25]
+    assert [group["lr"].data_ptr() for group in optimiser.param_groups] == places
 
 
 def test_the_moving_average_follows_the_weights():

@@ -5,6 +5,7 @@ of a value. Vaswani et al. 2017, section 3.2.
 """
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -20,6 +21,11 @@ Bias = Callable[[Tensor, int], Tensor]
 # On a CPU, two matrix products and a softmax beat the fused kernel until the scores of one head outgrow the cache
 # (benchmarks/results/cpu_202611.md).
 LARGEST_EXPLICIT = 128 * 128
+
+# On a GPU, the kernel made for short sequences is for keys up to this many; beyond them padding is what is small.
+LONGEST_SHORT = 1024
+KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+TRITON = find_spec("triton") is not None  # it comes with PyTorch for CUDA
 
 
 def attention_weights(query: Tensor, key: Tensor, scale: float | None = None, bias: Tensor | None = None) -> Tensor:
@@ -131,12 +137,32 @@ def segment_attention(
     """
     if keys.longest == 0:
         return query.new_zeros(query.shape[0], query.shape[1], value.shape[2]) + 0.0 * query.sum()
+    if bias is None and dropout == 0.0 and _fits(query, value, keys):
+        return _short_attention(query, key, value, queries, keys, causal)
     padded = pad(query, queries).transpose(1, 2)  # (B, H, T, K)
     plain = causal and bias is None  # then there is no mask to be made, except for the formula
     term = None if plain else _scores_bias(padded, keys, causal, bias)
     dense_keys, dense_values = pad(key, keys).transpose(1, 2), pad(value, keys).transpose(1, 2)
     output = padded_attention(padded, dense_keys, dense_values, term, dropout, plain)  # (B, H, T, V)
     return flatten(output.transpose(1, 2), queries)  # (N, H, V)
+
+
+def _fits(query: Tensor, value: Tensor, keys: Segments) -> bool:
+    """Whether the kernel for short sequences takes this device, these types, widths and lengths."""
+    if not TRITON or query.device.type != "cuda" or query.dtype not in KERNEL_TYPES or keys.longest > LONGEST_SHORT:
+        return False
+    return all(16 <= width <= 256 and width & (width - 1) == 0 for width in (query.shape[2], value.shape[2]))
+
+
+def _short_attention(
+    query: Tensor, key: Tensor, value: Tensor, queries: Segments, keys: Segments, causal: bool
+) -> Tensor:
+    """`segment_attention` by the kernel, which is told what each query sees and what sees each key."""
+    from transduct.functional.short_attention import short_attention
+
+    seen = queries.past if causal else keys.runs_of(queries)  # (2, N)
+    seen_by = keys.future if causal else queries.runs_of(keys)  # (2, M)
+    return short_attention(query, key, value, seen, seen_by)
 
 
 def segment_weights(

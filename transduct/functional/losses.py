@@ -5,6 +5,7 @@ Let N be tokens, D the model width, V the vocabulary; B pictures, Q object queri
 
 import math
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from transduct.functional.products import product
 from transduct.functional.segments import Segments, pad
 
 CHUNK = 2**21  # logits that exist at a time: 8 MiB of float32, which a small machine's cache still holds,
+GPU_CHUNK = 2**27  # of bfloat16 256 MiB, in products large enough for a GPU;
 FEWEST = 256  # but no fewer rows, for with each piece the whole table is read
 SET_WEIGHTS = {"labels": 1.0, "l1": 5.0, "giou": 2.0}  # of DETR's costs and losses
+TRITON = find_spec("triton") is not None  # it comes with PyTorch for CUDA
 NO_OBJECT = 0.1  # the weight of a query without an object among the labels
 
 
@@ -61,7 +64,7 @@ def divergence_from_uniform(logits: Tensor) -> Tensor:
 
 
 def projected_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.0
+    hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.0, counted: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The output projection and `label_smoothed_cross_entropy` in one, with never more than a piece of the logits.
 
@@ -70,13 +73,16 @@ def projected_cross_entropy(
         weight: (V, D), the output embedding.
         targets: (N,) token ids.
         smoothing: e, the weight of the uniform distribution.
+        counted: (N,) 1.0 for a token whose loss counts and 0.0 for filler; all count if not given.
 
     Returns:
         The sum of the smoothed losses, to be differentiated, and the sum of the plain negative log-likelihoods (a
         number to report: it carries no gradient).
     """
     dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else None
-    loss, nll = _ProjectedCrossEntropy.apply(hidden, weight, targets, smoothing, dtype or hidden.dtype)  # type: ignore[no-untyped-call]
+    loss, nll = _ProjectedCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, targets, smoothing, counted, dtype or hidden.dtype
+    )
     return loss, nll
 
 
@@ -85,33 +91,30 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float, dtype: torch.dtype
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        smoothing: float,
+        counted: Tensor | None,
+        dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
-        size = weight.shape[0]
         cast = weight.to(dtype)  # (V, D)
         wanted = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         loss = hidden.new_zeros((), dtype=torch.float32)
         nll = hidden.new_zeros((), dtype=torch.float32)
         hidden_grad = torch.empty_like(hidden) if wanted else hidden.new_empty(0)
         weight_grad = torch.zeros_like(weight) if wanted else hidden.new_empty(0)
-        step = max(FEWEST, CHUNK // size)
+        step = max(FEWEST, (CHUNK if hidden.device.type == "cpu" else GPU_CHUNK) // weight.shape[0])
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, hidden.shape[0], step):
                 rows = slice(start, start + step)
-                piece, labels = hidden[rows].to(dtype), targets[rows, None]
-                logits = product(piece, cast).float()  # (n, V)
-                logits -= logits.amax(-1, keepdim=True)
-                chosen = logits.gather(1, labels).sum()
-                total = logits.sum() if smoothing else chosen
-                exponentials = logits.exp_()
-                mass = exponentials.sum(-1, keepdim=True)  # (n, 1)
-                log_mass = mass.log().sum()
-                nll += log_mass - chosen
-                loss += log_mass - (1.0 - smoothing) * chosen - (smoothing / size) * total
-                if wanted:  # d loss / d logits = softmax - (1 - e) one-hot - e / V
-                    grad = exponentials.div_(mass).sub_(smoothing / size)
-                    grad.scatter_(1, labels, grad.gather(1, labels) + (smoothing - 1.0))
-                    grad = grad.to(dtype)
+                piece, shares = hidden[rows].to(dtype), None if counted is None else counted[rows]
+                logits = product(piece, cast)  # (n, V)
+                part, part_nll, grad = _losses_of_rows(logits, targets[rows], smoothing, shares, wanted)
+                nll += part_nll
+                loss += part
+                if grad is not None:
                     hidden_grad[rows] = product(grad, cast.T)
                     weight_grad += product(grad.T, piece.T)
         ctx.save_for_backward(hidden_grad, weight_grad)
@@ -119,9 +122,45 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         return loss, nll
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_grad, weight_grad = ctx.saved_tensors
-        return hidden_grad * grads[0], weight_grad * grads[0], None, None, None
+        return hidden_grad * grads[0], weight_grad * grads[0], None, None, None, None
+
+
+def _losses_of_rows(
+    logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The sums of the smoothed and of the plain losses, and the gradient of the logits (n, V), which are used up."""
+    if _fits(logits):
+        from transduct.functional.row_losses import row_losses
+
+        losses, nlls = row_losses(logits, targets, smoothing, counted, wanted)
+        return losses.sum(), nlls.sum(), logits if wanted else None
+    dtype, size, labels = logits.dtype, logits.shape[1], targets[:, None]
+    shares = None if counted is None else counted[:, None]  # (n, 1)
+    logits = logits.float()
+    logits -= logits.amax(-1, keepdim=True)
+    chosen = _sum(logits.gather(1, labels), shares)
+    total = _sum(logits, shares) if smoothing else chosen
+    exponentials = logits.exp_()
+    mass = exponentials.sum(-1, keepdim=True)  # (n, 1)
+    log_mass = _sum(mass.log(), shares)
+    loss = log_mass - (1.0 - smoothing) * chosen - (smoothing / size) * total
+    if not wanted:
+        return loss, log_mass - chosen, None
+    grad = exponentials.div_(mass).sub_(smoothing / size)  # softmax - (1 - e) one-hot - e / V
+    grad.scatter_(1, labels, grad.gather(1, labels) + (smoothing - 1.0))
+    return loss, log_mass - chosen, (grad if shares is None else grad.mul_(shares)).to(dtype)
+
+
+def _sum(x: Tensor, shares: Tensor | None) -> Tensor:
+    """The sum of all numbers, each row with its share."""
+    return x.sum() if shares is None else (x.sum(-1, keepdim=True) * shares).sum()
+
+
+def _fits(logits: Tensor) -> bool:
+    """Whether the kernel that passes over each row twice, and writes the gradient in its place, takes this device."""
+    return TRITON and logits.device.type == "cuda" and logits.dtype != torch.float64
 
 
 def matching_costs(logits: Tensor, boxes: Tensor, labels: Tensor, targets: Tensor, sizes: Sequence[int]) -> Tensor:

@@ -23,7 +23,8 @@ SMALL, FEW = 2**18, 8  # numbers of a matrix of which so few rows are faster as 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """a b^T: (N, D), (F, D) -> (N, F), whose strides may be any."""
-    if a.dtype == torch.float32 and a.device.type == "cpu" and min(len(a), a.shape[1]) >= FEWEST and _onednn():
+    plain = a.dtype != torch.float32 or a.device.type != "cpu" or torch.compiler.is_compiling()
+    if not plain and min(len(a), a.shape[1]) >= FEWEST and _onednn():
         return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
     return F.linear(a, b)
 
@@ -31,7 +32,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b: (..., D), (F, D), (F,) -> (..., F)."""
     plain = x.device.type != "cpu" or x.dtype != torch.float32 or torch.is_autocast_enabled("cpu")
-    if plain or x.numel() < FEWEST * x.shape[-1] or not _onednn():
+    if plain or torch.compiler.is_compiling() or x.numel() < FEWEST * x.shape[-1] or not _onednn():
         return F.linear(x, weight, bias)
     return _Linear.apply(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], -1)  # type: ignore[no-untyped-call]
 

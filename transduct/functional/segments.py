@@ -3,12 +3,52 @@
 Let N be the tokens of a batch, B its sequences, L the longest of them.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+
+FILLER = 32  # tokens of a sequence that fills up: about as many as a sentence has, so that it costs no more than one
+
+
+class remembered:
+    """A property computed once; `functools.cached_property` holds a lock, into which no compiler can look.
+
+    A compiler computes it wherever it is read, and finds by itself that once is enough.
+    """
+
+    def __init__(self, function: Callable[[Any], Tensor]) -> None:
+        self.function, self.name = function, function.__name__
+        self.__doc__ = function.__doc__
+
+    def __get__(self, owner: Any, kind: type) -> Tensor:
+        value = self.function(owner)
+        if not torch.compiler.is_compiling():
+            owner.__dict__[self.name] = value  # found before this descriptor from now on
+        return value
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is the same of every batch where a compiler or a captured graph wants it so.
+
+    Attributes:
+        tokens: N.
+        sequences: B.
+        longest: L, the most tokens that a sequence may have.
+    """
+
+    tokens: int
+    sequences: int
+    longest: int
+
+    @classmethod
+    def around(cls, tokens: int, sequences: int, longest: int) -> "Shape":
+        """Room for so many sequences of so many tokens in all, for what fills up, and to the next multiple of 128."""
+        tokens = -(-max(tokens, longest) // 128) * 128
+        return cls(tokens, sequences + -(-tokens // min(FILLER, longest)), longest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +79,23 @@ class Segments:
         equal = min(lengths, default=0) == longest
         return cls(counts.to(device), offsets.to(device), longest, int(offsets[-1]), equal)
 
+    @classmethod
+    def filled(cls, lengths: Sequence[int], shape: Shape) -> "Segments":
+        """Segments that end in filler: short sequences up to `shape.tokens`, empty ones up to `shape.sequences`.
+
+        Raises:
+            ValueError: the sequences are too long or too many for the shape.
+        """
+        free, short = shape.tokens - sum(lengths), min(FILLER, shape.longest)
+        pieces = [min(short, free - start) for start in range(0, free, short)]
+        empty = shape.sequences - len(lengths) - len(pieces)
+        if free < 0 or empty < 0 or max(lengths, default=0) > shape.longest:
+            raise ValueError(
+                f"{len(lengths)} sequences of {sum(lengths)} tokens, {max(lengths, default=0)} the longest, "
+                f"do not fit into {shape}"
+            )
+        return replace(cls.of([*lengths, *pieces, *[0] * empty]), longest=shape.longest, equal=False)
+
     def to(self, device: torch.device) -> "Segments":
         """The same on another device."""
         return Segments(
@@ -52,23 +109,49 @@ class Segments:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @cached_property
+    @remembered
     def sequence(self) -> Tensor:
         """(N,) which sequence each token belongs to."""
         numbers = torch.arange(len(self), device=self.lengths.device)
         return torch.repeat_interleave(numbers, self.lengths, output_size=self.total)
 
-    @cached_property
+    @remembered
     def positions(self) -> Tensor:
         """(N,) the index of each token in its own sequence, from 0."""
         return torch.arange(self.total, device=self.lengths.device) - self.offsets[self.sequence]
 
-    @cached_property
+    @remembered
+    def runs(self) -> Tensor:
+        """(2, N) of 32 bits: the first token of each token's own sequence, and the one after the last."""
+        return self.runs_of(self)
+
+    @remembered
+    def past(self) -> Tensor:
+        """(2, N): the tokens of its own sequence up to each token, as `runs` tells them."""
+        own = torch.arange(self.total, dtype=torch.int32, device=self.lengths.device)
+        return torch.stack((self.runs[0], own + 1))
+
+    @remembered
+    def future(self) -> Tensor:
+        """(2, N): the tokens of its own sequence from each token on; the inverse of `past`."""
+        own = torch.arange(self.total, dtype=torch.int32, device=self.lengths.device)
+        return torch.stack((own, self.runs[1]))
+
+    def runs_of(self, others: "Segments") -> Tensor:
+        """(2, M): where the sequence of the same number begins and ends here, for each of the others' M tokens."""
+        return self._bounds.index_select(1, others.sequence)
+
+    @remembered
+    def _bounds(self) -> Tensor:
+        """(2, B) of 32 bits: the first token of each sequence, and the one after the last."""
+        return torch.stack((self.offsets[:-1], self.offsets[1:])).int()
+
+    @remembered
     def slots(self) -> Tensor:
         """(N,) where each token stands in the padded array flattened to (B * L)."""
         return self.sequence * self.longest + self.positions
 
-    @cached_property
+    @remembered
     def mask(self) -> Tensor:
         """(B, L) true where the padded array holds a token."""
         return torch.arange(self.longest, device=self.lengths.device) < self.lengths[:, None]

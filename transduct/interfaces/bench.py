@@ -61,14 +61,7 @@ class Sizes:
 def measure(row: Row, rounds: int) -> dict[str, Any]:
     """The medians of one row, in tokens a second, and the memory of each side at its peak."""
     sides = [row.ours, *row.peers]
-    speeds: list[list[float]] = [[] for _ in sides]
-    memories = [0.0 for _ in sides]
-    with _running(sides) as turns:
-        for _ in range(rounds):
-            for number, turn in enumerate(turns):
-                speed, memories[number] = turn()
-                speeds[number].append(speed)
-    medians = [statistics.median(each) for each in speeds]
+    medians, memories = measured(sides, rounds)
     found: dict[str, Any] = {"name": row.name, "ours": medians[0], "peer": None, "ratio": None}
     found["memory_mb"] = round(memories[0])
     if row.peers:
@@ -78,8 +71,24 @@ def measure(row: Row, rounds: int) -> dict[str, Any]:
     return found
 
 
+def measured(sides: Sequence[Side], rounds: int, together: bool = False) -> tuple[list[float], list[float]]:
+    """The median speed of each side, in tokens a second, and its memory in MB; they take turns.
+
+    Args:
+        together: whether all are loaded and warmed up at once, where compilers have cores enough.
+    """
+    speeds: list[list[float]] = [[] for _ in sides]
+    memories = [0.0 for _ in sides]
+    with _running(sides, together) as turns:
+        for _ in range(rounds):
+            for number, turn in enumerate(turns):
+                speed, memories[number] = turn()
+                speeds[number].append(speed)
+    return [statistics.median(each) for each in speeds], memories
+
+
 @contextmanager
-def _running(sides: Sequence[Side]) -> Iterator[list[Callable[[], tuple[float, float]]]]:
+def _running(sides: Sequence[Side], together: bool) -> Iterator[list[Callable[[], tuple[float, float]]]]:
     """For each side a function that lets it do its work once: tokens a second, and MB of memory at its peak."""
     context = multiprocessing.get_context("spawn")
     held: list[tuple[Any, Connection]] = []
@@ -90,7 +99,11 @@ def _running(sides: Sequence[Side]) -> Iterator[list[Callable[[], tuple[float, f
             process.start()
             theirs.close()
             held.append((process, ours))
-            _answer(ours, side)  # one is loaded and warmed up after the other
+            if not together:
+                _answer(ours, side)  # one is loaded and warmed up after the other
+        if together:
+            for (_, pipe), side in zip(held, sides, strict=True):
+                _answer(pipe, side)
         yield [partial(_turn, pipe, side) for (_, pipe), side in zip(held, sides, strict=True)]
     finally:
         for process, pipe in held:
@@ -140,7 +153,11 @@ def _contend(pipe: Connection, side: Side) -> None:
 
 
 def _peak_memory() -> float:
-    """MB that this process has held at most. (What `getrusage` tells begins with that of the process before it.)"""
+    """MB that this process has held at most, on its GPU if it uses one. (What `getrusage` tells begins with that of the
+    process before it.)"""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated() / 2**20
     try:
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     except OSError:

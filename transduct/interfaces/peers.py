@@ -80,12 +80,15 @@ def transformers_training(
     precision: str,
     threads: int,
     device: str,
+    compiled: bool = False,
 ) -> Run:
-    """Hugging Face's Marian: forward, backward, clipping, fused AdamW."""
+    """Hugging Face's Marian, compiled for any shape if asked for: forward, backward, clipping, fused AdamW."""
     import torch
 
     torch.set_num_threads(threads)
     model = _marian(shape, device).train()
+    if compiled:
+        model = torch.compile(model, dynamic=True)
 
     def loss(source: Any, target: Any) -> Any:
         return model(input_ids=source, attention_mask=source != 0, labels=target).loss

@@ -17,6 +17,7 @@ from transduct.decoding.engine import DecodingConfig
 from transduct.decoding.search import Filter, FixedLength
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
+from transduct.functional.segments import Shape
 from transduct.models.transformer import SIZES, Config, Transformer
 from transduct.tasks.base import load
 from transduct.tasks.model import write_model
@@ -100,23 +101,33 @@ def training(
     batches: Sequence[tuple[Sequence[Sentence], Sequence[Sentence]]],
     precision: Any,
     device: str,
+    compiled: bool = False,
+    captured: bool = False,
 ) -> Callable[[], int]:
-    """A function that takes one step of training on each batch and tells how many target tokens it has seen."""
+    """A function that takes one step of training on each batch and tells how many target tokens it has seen.
+
+    Args:
+        compiled, captured: as `TrainingConfig` has it; batches are then filled up to one shape.
+    """
     place = pick_device(device)
     prepare_machine()
     model: Any = Transformer(Config(vocabulary, vocabulary, **SIZES[size])).to(place).train()
-    config = TrainingConfig(precision=precision, batch_tokens=max(sum(map(len, source)) for source, _ in batches) * 2)
+    most = max(sum(map(len, source)) for source, _ in batches) * 2
+    config = TrainingConfig(precision=precision, batch_tokens=most, compile=compiled, capture=captured)
 
     def loss(model: Any, batch: Any) -> Terms:
         memory = model.encode(batch.source, batch.source_segments)
         hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
-        total, _ = projected_cross_entropy(hidden, model.output_table, batch.outputs, config.label_smoothing)
+        total, _ = projected_cross_entropy(
+            hidden, model.output_table, batch.outputs, config.label_smoothing, batch.counted
+        )
         return {"tokens": (total, batch.counts["tokens"], 1.0)}
 
     nowhere = Path(tempfile.mkdtemp(prefix="transduct-bench-"))
     atexit.register(shutil.rmtree, nowhere, ignore_errors=True)
     trainer = Trainer(model, config, nowhere, lambda *_: iter(()), loss, None, ignore, Ranks.join(place))
-    made = [make_batch(*batch) for batch in batches]
+    shape = _around(batches) if compiled or captured else None
+    made = [make_batch(*batch, shape) for batch in batches]
 
     def run() -> int:
         for batch in made:
@@ -126,3 +137,9 @@ def training(
         return sum(batch.tokens for batch in made)
 
     return run
+
+
+def _around(batches: Sequence[tuple[Sequence[Sentence], Sequence[Sentence]]]) -> Shape:
+    """The one shape that holds every batch, each sentence with its end."""
+    lengths = [[len(sentence) + 1 for sentence in side] for batch in batches for side in batch]
+    return Shape.around(max(map(sum, lengths)), max(map(len, lengths)), max(map(max, lengths)))

@@ -4,20 +4,22 @@ Let N and M be the source and target tokens of a batch.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.functional.segments import Segments
+from transduct.functional.segments import Segments, Shape
 from transduct.tasks.base import Notify
 
 TOKENIZER = "tokenizer.json"
+Flat = tuple[NDArray[np.int64], NDArray[np.int64]]  # the ids of texts end to end, and their lengths
 
 
 def run_tokenizer(path: Path, held: Path | None, train: Callable[[], Tokenizer], notify: Notify) -> Tokenizer:
@@ -35,40 +37,76 @@ def run_tokenizer(path: Path, held: Path | None, train: Callable[[], Tokenizer],
 
 @dataclass(frozen=True)
 class Batch:
-    """Source tokens (N,) with their end; target tokens (M,) after the begin token, and the same before the end."""
+    """Source tokens (N,) with their end; target tokens (M,) after the begin token, and the same before the end.
+
+    Attributes:
+        counted: (M,) 1.0 for a target token and 0.0 for filler; None where there is no filler.
+        filler: target tokens that count nowhere. (A number that differs between batches of one shape.)
+    """
 
     source: Tensor
     source_segments: Segments
     inputs: Tensor
     outputs: Tensor
     target_segments: Segments
+    counted: Tensor | None = None
+    filler: int = field(default=0, compare=False)
 
     @property
     def tokens(self) -> int:
         """Target tokens, their ends included."""
-        return self.target_segments.total
+        return self.target_segments.total - self.filler
 
     @property
     def counts(self) -> dict[str, float]:
         """The loss is an average over target tokens."""
-        return {"tokens": float(self.target_segments.total)}
+        return {"tokens": float(self.tokens)}
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on a device."""
         if device == self.source.device:
             return self
-        source, inputs, outputs = (x.to(device, non_blocking=True) for x in (self.source, self.inputs, self.outputs))
-        return Batch(source, self.source_segments.to(device), inputs, outputs, self.target_segments.to(device))
+        tensors = (self.source, self.inputs, self.outputs, self.counted)
+        source, inputs, outputs, counted = (None if x is None else x.to(device, non_blocking=True) for x in tensors)
+        segments = self.source_segments.to(device), self.target_segments.to(device)
+        return Batch(source, segments[0], inputs, outputs, segments[1], counted, self.filler)  # type: ignore[arg-type]
 
 
-def make_batch(sources: Sequence[Any], targets: Sequence[Any]) -> Batch:
-    """Lists of ids, without special tokens, as a batch."""
-    begin, end = [Tokenizer.BEGIN], [Tokenizer.END]
-    source = torch.from_numpy(np.concatenate([part for ids in sources for part in (ids, end)]).astype(np.int64))
-    inputs = torch.from_numpy(np.concatenate([part for ids in targets for part in (begin, ids)]).astype(np.int64))
-    outputs = torch.from_numpy(np.concatenate([part for ids in targets for part in (ids, end)]).astype(np.int64))
-    source_segments = Segments.of([len(ids) + 1 for ids in sources])
-    return Batch(source, source_segments, inputs, outputs, Segments.of([len(ids) + 1 for ids in targets]))
+def make_batch(sources: Sequence[Any], targets: Sequence[Any], shape: Shape | None = None) -> Batch:
+    """Lists of ids, without special tokens, as a batch; with a shape, filled up to it on either side.
+
+    Raises:
+        ValueError: they do not fit into the shape.
+    """
+    return make_flat_batch(end_to_end(sources), end_to_end(targets), shape)
+
+
+def end_to_end(rows: Sequence[Any]) -> Flat:
+    """Lists of ids one after the other, and their lengths."""
+    empty = np.empty(0, np.int64)
+    return np.concatenate([empty, *rows]).astype(np.int64), np.array([len(row) for row in rows], np.int64)
+
+
+def make_flat_batch(source: Flat, target: Flat, shape: Shape | None = None) -> Batch:
+    """`make_batch` of ids that lie end to end already."""
+    (ids, lengths), (target_ids, target_lengths) = source, target
+    ends = np.cumsum(target_lengths)
+    flat = (
+        np.insert(ids, np.cumsum(lengths), Tokenizer.END),
+        np.insert(target_ids, ends - target_lengths, Tokenizer.BEGIN),
+        np.insert(target_ids, ends, Tokenizer.END),
+    )
+    counts = (lengths + 1).tolist(), (target_lengths + 1).tolist()
+    if shape is None:
+        tokens = [torch.from_numpy(part) for part in flat]
+        return Batch(tokens[0], Segments.of(counts[0]), tokens[1], tokens[2], Segments.of(counts[1]))
+    segments = [Segments.filled(each, shape) for each in counts]
+    filled = np.full((3, shape.tokens), Tokenizer.END)
+    for row, part in zip(filled, flat, strict=True):
+        row[: len(part)] = part
+    tokens, real = [torch.from_numpy(row) for row in filled], len(flat[2])
+    counted = (torch.arange(shape.tokens) < real).float()
+    return Batch(tokens[0], segments[0], tokens[1], tokens[2], segments[1], counted, shape.tokens - real)
 
 
 def encoder_input(

@@ -6,7 +6,7 @@ Let N and M be the source and target tokens of a batch, B its pairs.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from random import Random
 from typing import Any, BinaryIO
@@ -34,9 +34,18 @@ from transduct.decoding.engine import DecodingConfig
 from transduct.errors import TransductError
 from transduct.evaluation.text import corpus_scores
 from transduct.functional.losses import projected_cross_entropy
+from transduct.functional.segments import Shape
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import ModelSection, card, files_said, write_model
-from transduct.tasks.text import TOKENIZER, Batch, make_batch, run_tokenizer
+from transduct.tasks.text import (
+    TOKENIZER,
+    Batch,
+    Flat,
+    end_to_end,
+    make_batch,
+    make_flat_batch,
+    run_tokenizer,
+)
 from transduct.tasks.translator import FAMILIES, TOKENIZERS, Translator
 from transduct.training.trainer import Terms, TrainingConfig
 
@@ -52,6 +61,7 @@ DERIVED = {  # of the model, and what says it
     "target_size": "tokenizer.size",
     "max_length": "data.max_length",
 }
+GROWTH = 3.0  # times the rate of BPE dropout: how much longer texts become by it, with something to spare
 VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
 
 
@@ -65,22 +75,25 @@ class MakeBatch:
     dropout: float
     seed: int
     epoch: int
+    shape: Shape | None = None
 
     def __call__(self, numbers: Indices) -> Batch:
         source, target = (self._side(side, numbers) for side in (0, 1))
-        return make_batch(source, target)
+        return make_flat_batch(source, target, self.shape)
 
-    def _side(self, side: int, numbers: Indices) -> list[Any]:
+    def _side(self, side: int, numbers: Indices) -> Flat:
         tokens, lengths = self.corpus.columns(numbers)[side]
-        rows = np.split(tokens, np.cumsum(lengths)[:-1])
         if not self.dropout:
-            return rows
-        drawn = []
+            return tokens, lengths
+        rows, drawn = np.split(tokens, np.cumsum(lengths)[:-1]), []
+        room = math.inf if self.shape is None else self.shape.tokens - len(tokens) - len(rows)
         for number, row in zip(numbers.tolist(), rows, strict=True):
             generator = Random(f"{self.seed}/{self.epoch}/{number}/{side}")
             pieces = self.tokenizers[side].resegment(row.tolist(), self.dropout, generator)
-            drawn.append(pieces if len(pieces) < self.max_length else row)
-        return drawn
+            fits = len(pieces) < self.max_length and len(pieces) - len(row) <= room
+            drawn.append(pieces if fits else row)
+            room -= len(drawn[-1]) - len(row)
+        return end_to_end(drawn)
 
 
 class TranslationTask:
@@ -94,6 +107,11 @@ class TranslationTask:
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         tied = {} if self.tokenizer.shared else {"tie": "decoder"}
         self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
+        if self.one_shape and self.model.name != "transformer":
+            raise TransductError(
+                f"training.compile and training.capture are for the family 'transformer', found '{self.model.name}'; "
+                "set both to false"
+            )
         config = self._config(1000, 1000)  # impossible sizes fail here, before anything is written
         self.recipe = replace(
             recipe,
@@ -134,8 +152,21 @@ class TranslationTask:
         config, corpus = self.training, self.corpus
         order = plan(corpus.lengths + 1, config.seed, epoch, config.batch_tokens, corpus.weights)
         dropout = self.tokenizer.dropout
-        make = MakeBatch(corpus, self.tokenizers, self.data.max_length, dropout, config.seed, epoch)
+        shape = self.shape if self.one_shape else None
+        make = MakeBatch(corpus, self.tokenizers, self.data.max_length, dropout, config.seed, epoch, shape)
         return load_batches(order, make, start, rank, world, self.data.workers)
+
+    @property
+    def one_shape(self) -> bool:
+        """Whether every batch of training must have the same shape."""
+        return self.training.compile or self.training.capture
+
+    @cached_property
+    def shape(self) -> Shape:
+        """What every batch of the corpus fits into."""
+        budget = self.training.batch_tokens
+        most = budget // int(self.corpus.lengths.min(0).max() + 1) + 1
+        return Shape.around(int(budget * (1.0 + GROWTH * self.tokenizer.dropout)), most, self.data.max_length)
 
     def loss(self, model: Any, batch: Batch) -> Terms:
         """Label-smoothed cross-entropy, summed over target tokens."""
@@ -145,7 +176,8 @@ class TranslationTask:
     def _losses(self, model: Any, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
         memory = model.encode(batch.source, batch.source_segments)
         hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
-        return projected_cross_entropy(hidden, numbers_of(model.output_table), batch.outputs, smoothing)
+        table = numbers_of(model.output_table)
+        return projected_cross_entropy(hidden, table, batch.outputs, smoothing, batch.counted)
 
     def evaluate(self, model: Any, data: tuple[list[str], list[list[str]]] | None = None) -> Report:
         """Loss, BLEU and chrF on `data` (texts and their references) or the validation set, and a few samples."""

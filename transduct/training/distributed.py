@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import distributed, nn
+from torch import Tensor, distributed, nn
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,12 @@ class Ranks:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             distributed.all_reduce(parameter.grad)
+
+    def sum(self, number: Tensor) -> Tensor:
+        """A number summed over the ranks, on its device."""
+        if self.world > 1:
+            distributed.all_reduce(number)
+        return number
 
     def wait(self) -> None:
         """Wait for all ranks."""

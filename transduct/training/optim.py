@@ -4,7 +4,7 @@ import math
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 Schedule = Literal["inverse_sqrt", "linear", "cosine", "constant"]
 
@@ -34,17 +34,31 @@ def rate(schedule: Schedule, peak: float, warmup: int, steps: int, step: int) ->
 
 
 def make_optimiser(
-    model: nn.Module, betas: tuple[float, float], epsilon: float, weight_decay: float
+    model: nn.Module, betas: tuple[float, float], epsilon: float, weight_decay: float, captured: bool = False
 ) -> torch.optim.AdamW:
     """Adam (Kingma and Ba 2015); decoupled weight decay (Loshchilov and Hutter 2019) on matrices only.
 
-    What is frozen (`requires_grad=False`) is left out.
+    What is frozen (`requires_grad=False`) is left out. One that is `captured` has its learning rate in a tensor.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     matrices = [p for p in trained if p.ndim > 1]
     vectors = [p for p in trained if p.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW([g for g in groups if g["params"]], betas=betas, eps=epsilon, fused=True)
+    device = next(model.parameters()).device
+    first_rate = torch.zeros((), device=device) if captured else 1e-3  # every step sets its own
+    return torch.optim.AdamW(
+        [g for g in groups if g["params"]], first_rate, betas, epsilon,
+        fused=True, capturable=captured and device.type == "cuda",
+    )  # fmt: skip
+
+
+def set_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
+    """The learning rate of the next step; where it is a tensor, that tensor stays."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
 
 
 @torch.no_grad()
@@ -55,6 +69,22 @@ def clip_gradients(model: nn.Module, most: float) -> float:
     if 0.0 < most < norm and math.isfinite(norm):
         torch._foreach_mul_(gradients, most / norm)
     return norm
+
+
+@torch.no_grad()
+def guarded_step(model: nn.Module, optimiser: torch.optim.Optimizer, most: float, loss: Tensor) -> Tensor:
+    """Clip and take a step without waiting for the device; where the loss or the norm is not finite nothing moves.
+
+    Returns:
+        (2,) the loss and the joint norm of the gradients before they were clipped.
+    """
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if most > 0.0:
+        torch._foreach_mul_(gradients, (most / norm).clamp(max=1.0))
+    optimiser.found_inf = (~(loss.isfinite() & norm.isfinite())).float()  # type: ignore[attr-defined]
+    optimiser.step()
+    return torch.stack((loss, norm))
 
 
 class MovingAverage:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -22,7 +23,9 @@ from transduct.training.checkpoint import Checkpoints
 from transduct.training.distributed import Ranks
 from transduct.training.log import Clock, Event, RunLog, ignore
 from transduct.training.machine import pick_device, prepare_machine, seed_generators, stopped_by_signals
-from transduct.training.optim import MovingAverage, Schedule, clip_gradients, make_optimiser, rate
+from transduct.training.optim import MovingAverage, Schedule, clip_gradients, guarded_step, make_optimiser, set_rate
+from transduct.training.optim import rate as scheduled
+from transduct.training.replay import Replay
 
 LOWER_IS_BETTER = (
     *("loss", "perplexity", "nats_per_token", "nats_per_character", "nats_per_code"),
@@ -76,6 +79,9 @@ class TrainingConfig:
         best: the score of the validation that chooses the final checkpoint; the last one if not given.
         patience: validations without a better score before training stops; 0 never stops early.
         divergence_tries: how often training goes back to a good checkpoint, at half the rate, before it fails.
+        compile: whether the loss is compiled, for batches that all have one shape.
+        capture: whether a step is captured as CUDA graphs and replayed, which pays where a model is small; on a CPU the
+            same step runs over the same tensors, uncaptured. Neither has been seen on a GPU yet, so both are off.
     """
 
     steps: int = 10_000
@@ -101,16 +107,11 @@ class TrainingConfig:
     best: str | None = None
     patience: int = 0
     divergence_tries: int = 3
+    compile: bool = False
+    capture: bool = False
 
     def __post_init__(self) -> None:
-        for name in (
-            "steps",
-            "batch_tokens",
-            "accumulate",
-            "log_every",
-            "checkpoint_every",
-            "keep_checkpoints",
-        ):
+        for name in ("steps", "batch_tokens", "accumulate", "log_every", "checkpoint_every", "keep_checkpoints"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
         if not 0.0 <= self.label_smoothing < 1.0:
@@ -159,10 +160,12 @@ class Trainer:
         ranks: Ranks,
     ) -> None:
         self.model, self.config, self.ranks = model, config, ranks
-        self.batches, self.loss, self.validate = batches, loss, validate
+        self.batches, self.validate = batches, validate
+        self.loss = torch.compile(loss, dynamic=False) if config.compile else loss
         self.device = next(model.parameters()).device
         betas = (config.betas[0], config.betas[1])
-        self.optimiser = make_optimiser(model, betas, config.epsilon, config.weight_decay)
+        self.optimiser = make_optimiser(model, betas, config.epsilon, config.weight_decay, config.capture)
+        self._set_up_step()
         self.ema = MovingAverage(model, config.ema) if config.ema else None
         self.checkpoints = Checkpoints(directory / "checkpoints")
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
@@ -175,28 +178,54 @@ class Trainer:
         The counts of all micro-batches and ranks are known before the first backward, so that averages are taken once.
         """
         config, step = self.config, self.state.step + 1
-        learning_rate = self.learning_rate(step)
-        for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate
-        self.optimiser.zero_grad()
+        set_rate(self.optimiser, self.learning_rate(step))
+        self.optimiser.zero_grad(set_to_none=not config.capture)
         totals = self.ranks.total(_sum(batch.counts for batch in micro_batches))
-        value = 0.0
+        losses = []
         for number, batch in enumerate(micro_batches):
             seed_generators(config.seed, step, number, self.ranks.rank)
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
-                terms = self.loss(self.model, batch.to(self.device))
-            total = sum((weight * s / totals[name] for name, (s, _, weight) in terms.items()), torch.zeros(()))
-            total.backward()  # type: ignore[no-untyped-call]
-            value += float(total.detach())
+            losses.append(self._backward(batch, totals))
         self.ranks.sum_gradients(self.model)
-        value = self.ranks.total({"loss": value})["loss"]
-        norm = clip_gradients(self.model, config.clip)
+        value, norm = self._update_captured(losses) if config.capture else self._update(losses)
         if not (math.isfinite(value) and math.isfinite(norm)):
             raise Diverged(f"step {step}: loss {value:.4g}, gradient norm {norm:.4g}")
-        self.optimiser.step()
         if self.ema:
             self.ema.update(self.model)
         return value
+
+    def _accumulate(self, batch: Any, totals: Mapping[str, Any]) -> Tensor:
+        """Add the gradients of a micro-batch; its part of the loss."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
+            terms = self.loss(self.model, batch.to(self.device))
+        total = sum((weight * s / totals[name] for name, (s, _, weight) in terms.items()), torch.zeros(()))
+        total.backward()
+        return total.detach()
+
+    def _update(self, losses: list[Tensor]) -> tuple[float, float]:
+        """Clip and take the step, unless the loss or the norm of the gradients, which are returned, is not finite."""
+        value = self.ranks.total({"loss": sum(map(float, losses))})["loss"]
+        norm = clip_gradients(self.model, self.config.clip)
+        if math.isfinite(value) and math.isfinite(norm):
+            self.optimiser.step()
+        return value, norm
+
+    def _update_captured(self, losses: list[Tensor]) -> tuple[float, float]:
+        """The same as one call for the device, which is waited for once."""
+        value, norm = self._guarded_step(self.ranks.sum(torch.stack(losses).sum())).tolist()
+        return value, norm
+
+    def _set_up_step(self) -> None:
+        """Anew whenever the optimiser's tensors are others: what was captured knows only the old ones."""
+        config = self.config
+        self._backward: Callable[[Any, Mapping[str, Any]], Tensor] = self._accumulate
+        if config.compile or config.capture:
+            self._backward = Replay(self._accumulate, self.device, config.capture)
+        if config.capture:
+            for parameter in self.model.parameters():
+                if parameter.requires_grad and parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+        step = partial(guarded_step, self.model, self.optimiser, config.clip)
+        self._guarded_step = Replay(step, self.device, config.capture)
 
     def run(self) -> None:
         """Train from the present state to the end."""
@@ -264,7 +293,7 @@ class Trainer:
     def learning_rate(self, step: int) -> float:
         """The rate of a step, halved for each time training had to go back."""
         c = self.config
-        return self.state.rate_scale * rate(c.schedule, c.learning_rate, c.warmup, c.steps, step)
+        return self.state.rate_scale * scheduled(c.schedule, c.learning_rate, c.warmup, c.steps, step)
 
     def wait(self) -> None:
         """Until the newest checkpoint is whole, for every rank."""
@@ -286,6 +315,7 @@ class Trainer:
         files.load_weights(self.model, files.read_tensors(path / files.WEIGHTS), path)
         tensors = files.read_tensors(path / "optimizer.safetensors")
         files.load_optimiser(self.model, self.optimiser, tensors)
+        self._set_up_step()
         if self.ema:
             held = files.read_tensors(path / "ema.safetensors")
             self.ema.weights = {name: held[name].to(self.device) for name in self.ema.weights}

@@ -1,0 +1,163 @@
+"""Training on a GPU: our step plain, compiled and captured, beside Hugging Face's Marian and torch.nn.Transformer.
+
+python benchmarks/gpu_training.py --out DIR [--rounds 3] [--minutes 8] [--only NAME] [--miniature]
+
+bfloat16, dropout, clipping and fused AdamW on every side; each side is a process, they take turns, medians. Peers are
+given batches sorted by length. MFU: the arithmetic of the model, without padding and filler, over 790 TFLOP/s, which
+is what matrix products of bfloat16 reach on an H200. `--miniature` runs the same code on a CPU, without compilers.
+Writes training.json and training.md; a model that would begin after three quarters of the minutes is left out.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from transduct.data.batching import plan
+from transduct.interfaces.bench import CAPTIONS, NEWS, OURS, PEERS, Side, about, drawn, measured
+from transduct.models.transformer import SIZES
+
+PEAK = 790e12
+Batches = list[tuple[list[list[int]], list[list[int]]]]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A model and what it is trained on."""
+
+    name: str
+    size: str
+    vocabulary: int
+    kind: tuple[float, float, int, int]
+    tokens: int
+    steps: int
+
+
+WORKS = [
+    Work("multi30k, 2.4 M", "tiny", 8_000, CAPTIONS, 8_192, 8),
+    Work("multi30k, 2.4 M, large batches", "tiny", 8_000, CAPTIONS, 25_600, 8),
+    Work("base", "base", 32_000, NEWS, 25_600, 8),
+    Work("big", "big", 32_000, NEWS, 25_600, 8),
+]
+MINIATURE = [Work("miniature", "tiny", 200, (1.5, 0.3, 2, 8), 96, 2)]
+
+
+def batches_of(work: Work) -> Batches:
+    """Full batches of sentences of drawn words, sorted by length within each."""
+    mean = float(np.exp(work.kind[0] + work.kind[1] ** 2 / 2))
+    sources, lengths = drawn(work.kind, round(1.3 * (work.steps + 2) * work.tokens / mean), work.vocabulary, 1)
+    random = Random(2)
+    targets = [[random.randrange(3, work.vocabulary) for _ in range(length - 1)] for length in lengths]
+    both = np.array([(len(s) + 1, len(t) + 1) for s, t in zip(sources, targets, strict=True)])
+    planned = [numbers for numbers in plan(both, 1, 0, work.tokens) if both[numbers].sum(0).max() > 0.9 * work.tokens]
+    return [([sources[i] for i in numbers], [targets[i] for i in numbers]) for numbers in planned[: work.steps]]
+
+
+def arithmetic(work: Work, batches: Batches) -> float:
+    """Floating-point operations of a step for each target token: forward, and twice that backward."""
+    shape: dict[str, Any] = SIZES[work.size]
+    d, inner, encoders, decoders = (shape[name] for name in ("d_model", "d_ff", "encoder_layers", "decoder_layers"))
+    total, tokens = 0.0, 0
+    for sources, targets in batches:
+        for source, target in zip(sources, targets, strict=True):
+            s, t = len(source) + 1, len(target) + 1
+            linear = encoders * s * (4 * d * d + 2 * d * inner) + t * work.vocabulary * d
+            linear += decoders * (t * (6 * d * d + 2 * d * inner) + s * 2 * d * d)
+            scores = 2 * d * (encoders * s * s + decoders * (t * t / 2 + t * s))
+            total, tokens = total + 6 * (linear + scores), tokens + t
+    return total / tokens
+
+
+def sides_of(work: Work, batches: Batches, device: str, compilers: bool) -> list[Side]:
+    """Ours and the peers', in the order in which they take their turns."""
+    given = {"batches": batches, "precision": "bfloat16", "device": device}
+    ours = {**given, "size": work.size, "vocabulary": work.vocabulary}
+    theirs = {**given, "threads": 1, "shape": {"dropout": 0.1, "vocabulary": work.vocabulary, **SIZES[work.size]}}
+    function, marian = f"{OURS}.training", f"{PEERS}.transformers_training"
+    sides = [
+        Side("ours, plain", function, ours),
+        Side("ours, captured", function, {**ours, "captured": True}),
+        Side("ours, compiled", function, {**ours, "compiled": True}),
+        Side("ours, compiled and captured", function, {**ours, "compiled": True, "captured": True}),
+        Side("Hugging Face Marian", marian, theirs),
+        Side("Hugging Face Marian, compiled", marian, {**theirs, "compiled": True}),
+        Side("torch.nn.Transformer", f"{PEERS}.torch_training", theirs),
+    ]
+    if work.size == "big":  # all sides hold their memory at once: the slower half stays at home
+        sides = [side for side in sides if side.label not in ("ours, captured", "torch.nn.Transformer")]
+    return [side for side in sides if compilers or "compiled" not in side.label]
+
+
+def rows_of(work: Work, device: str, rounds: int, compilers: bool) -> list[dict[str, Any]]:
+    """What was measured of one model, side by side."""
+    batches = batches_of(work)
+    sides = sides_of(work, batches, device, compilers)
+    speeds, memories = measured(sides, rounds, together=compilers)
+    tokens = sum(len(target) + 1 for _, targets in batches for target in targets) / len(batches)
+    peer = max(speed for speed, side in zip(speeds, sides, strict=True) if not side.label.startswith("ours"))
+    each = arithmetic(work, batches)
+    return [
+        {
+            "model": work.name,
+            "side": side.label,
+            "tokens_per_second": round(speed),
+            "ratio": round(speed / peer, 2),
+            "mfu": round(speed * each / PEAK, 4),
+            "milliseconds": round(1000 * tokens / speed, 2),
+            "memory_gib": round(memory / 1024, 2),
+        }
+        for side, speed, memory in zip(sides, speeds, memories, strict=True)
+    ]
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as a page."""
+    head = "| model | side | target tok/s | times best peer | MFU | ms a step | peak GiB |\n" + "| --- " * 7 + "|\n"
+    return head + "".join(
+        f"| {r['model']} | {r['side']} | {r['tokens_per_second']:,} | {r['ratio']:.2f} | {100 * r['mfu']:.1f} % "
+        f"| {r['milliseconds']:.1f} | {r['memory_gib']:.2f} |\n"
+        for r in rows
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--miniature", action="store_true")
+    given = parser.parse_args()
+    works = MINIATURE if given.miniature else [work for work in WORKS if given.only in work.name]
+    device, rounds = ("cpu", 1) if given.miniature else ("cuda", given.rounds)
+    given.out.mkdir(parents=True, exist_ok=True)
+    started, rows, left_out = time.perf_counter(), [], []
+    for work in works:
+        if time.perf_counter() - started > 45.0 * given.minutes:
+            left_out.append(work.name)
+            continue
+        new = rows_of(work, device, rounds, not given.miniature)
+        rows += new
+        found = {"about": about() | {"device": device_name(device)}, "rows": rows, "left_out": left_out}
+        (given.out / "training.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        (given.out / "training.md").write_text(table(rows), encoding="utf-8")
+        print(table(new), f"{time.perf_counter() - started:.0f} s", flush=True)
+    if left_out:
+        print("left out for want of time:", ", ".join(left_out))
+
+
+def device_name(device: str) -> str:
+    """What it is called."""
+    import torch
+
+    return torch.cuda.get_device_name() if device == "cuda" else device
+
+
+if __name__ == "__main__":
+    main()

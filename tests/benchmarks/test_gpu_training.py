@@ -1,0 +1,59 @@
+"""The GPU's training benchmark: its work, its arithmetic, and its miniature on a CPU."""
+
+import json
+import sys
+
+import gpu_training as script
+import pytest
+from gpu_training import MINIATURE, WORKS, Work, arithmetic, batches_of, sides_of, table
+
+from transduct.interfaces.bench import NEWS
+from transduct.models.transformer import Config, Transformer
+
+
+def test_batches_are_full_and_of_neighbouring_lengths():
+    work = Work("news", "base", 500, NEWS, 2_000, 5)
+    batches = batches_of(work)
+    assert len(batches) == 5
+    for sources, targets in batches:
+        assert 1_800 < sum(len(target) + 1 for target in targets) <= 2_000
+        assert sum(len(source) + 1 for source in sources) <= 2_000
+        assert max(map(len, targets)) <= 1.6 * min(map(len, targets)) + 2
+
+
+def test_the_arithmetic_is_six_operations_a_weight_and_what_attention_adds():
+    [work] = MINIATURE
+    model = Transformer(Config(work.vocabulary, work.vocabulary, **script.SIZES[work.size]))
+    matrices = sum(p.numel() for p in model.parameters() if p.ndim > 1)
+    short = [([[5] * 9] * 3, [[5] * 9] * 3)]  # as many source tokens as target tokens
+    assert 6 * matrices < arithmetic(work, short) < 1.1 * 6 * matrices
+
+
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
+def test_every_side_is_given_the_same(work):
+    sides = sides_of(work, [], "cuda", True)
+    assert [side.label for side in sides if "compiled" in side.label] == [
+        "ours, compiled", "ours, compiled and captured", "Hugging Face Marian, compiled",
+    ]  # fmt: skip
+    assert all(side.arguments["precision"] == "bfloat16" for side in sides)
+    assert len(sides) == (5 if work.size == "big" else 7)
+
+
+def test_a_table_says_how_many_times_the_best_peer():
+    row = {"model": "base", "side": "ours", "tokens_per_second": 700_000, "ratio": 2.154, "mfu": 0.331}
+    found = table([row | {"milliseconds": 36.61, "memory_gib": 5.5}]).splitlines()
+    assert found[2] == "| base | ours | 700,000 | 2.15 | 33.1 % | 36.6 | 5.50 |"
+
+
+@pytest.mark.slow
+def test_the_miniature_measures_every_side_and_writes_it_down(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(sys, "argv", ["gpu_training.py", "--out", str(tmp_path), "--miniature"])
+    script.main()
+    found = json.loads((tmp_path / "training.json").read_text())
+    assert [row["side"] for row in found["rows"]] == [
+        "ours, plain", "ours, captured", "Hugging Face Marian", "torch.nn.Transformer",
+    ]  # fmt: skip
+    assert min(row["tokens_per_second"] for row in found["rows"]) > 0
+    assert (tmp_path / "training.md").read_text() in capsys.readouterr().out
+    assert found["about"]["device"] == "cpu"

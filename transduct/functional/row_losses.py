@@ -1,0 +1,77 @@
+"""Label-smoothed cross-entropy of rows of logits in Triton: two passes over each row, the gradient left in its place.
+
+In single steps the same takes a dozen passes over the largest array of a training step. Let N be rows, V the
+vocabulary.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK, WARPS = 4096, 8  # logits at a time
+
+
+@torch.library.custom_op("transduct::row_losses", mutates_args=("logits",))
+def row_losses(
+    logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool
+) -> tuple[Tensor, Tensor]:
+    """Each row's loss, and its negative log-likelihood.
+
+    Args:
+        logits: (N, V), contiguous; overwritten with their gradient if that is `wanted`.
+        targets: (N,).
+        smoothing: e, the weight of the uniform distribution.
+        counted: (N,) what each row counts; 1.0 if not given.
+
+    Returns:
+        (N,) and (N,), float32.
+    """
+    count, size = logits.shape
+    losses, nlls = (logits.new_empty(count, dtype=torch.float32) for _ in range(2))
+    if count:
+        _kernel[(count,)](
+            logits, targets, logits if counted is None else counted, losses, nlls, size, smoothing,
+            COUNTED=counted is not None, WANTED=wanted, BLOCK=BLOCK, num_warps=WARPS,
+        )  # fmt: skip
+    return losses, nlls
+
+
+@row_losses.register_fake
+def _(logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool) -> tuple[Tensor, Tensor]:
+    count = logits.shape[0]
+    return logits.new_empty(count, dtype=torch.float32), logits.new_empty(count, dtype=torch.float32)
+
+
+@triton.jit
+def _kernel(
+    logits, targets, counted, losses, nlls, size, smoothing,
+    COUNTED: tl.constexpr, WANTED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One row: its largest logit, its mass and its sum, then softmax - (1 - e) one-hot - e / V."""
+    row = tl.program_id(0)
+    logits += row.to(tl.int64) * size
+    target = tl.load(targets + row)
+    share = tl.load(counted + row).to(tl.float32) if COUNTED else 1.0
+    chosen = tl.load(logits + target).to(tl.float32)
+    highest = tl.full([BLOCK], float("-inf"), tl.float32)
+    mass = tl.zeros([BLOCK], tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, size, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        x = tl.load(logits + columns, mask=columns < size, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(highest, x)
+        level = tl.where(higher == float("-inf"), 0.0, higher)  # a column past the end of a short row
+        mass = mass * tl.exp(highest - level) + tl.exp(x - level)
+        total += tl.where(columns < size, x, 0.0)
+        highest = higher
+    top = tl.max(highest, 0)
+    log_mass = tl.log(tl.sum(mass * tl.exp(highest - top), 0)) + top
+    tl.store(nlls + row, share * (log_mass - chosen))
+    tl.store(losses + row, share * (log_mass - (1.0 - smoothing) * chosen - smoothing * tl.sum(total, 0) / size))
+    if WANTED:
+        for start in range(0, size, BLOCK):
+            columns = start + tl.arange(0, BLOCK)
+            x = tl.load(logits + columns, mask=columns < size, other=0.0).to(tl.float32)
+            grad = tl.exp(x - log_mass) - smoothing / size - tl.where(columns == target, 1.0 - smoothing, 0.0)
+            tl.store(logits + columns, (share * grad).to(logits.dtype.element_ty), mask=columns < size)

@@ -211,6 +211,21 @@ def assert_same_outputs(found, expected):
         assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-5)
 
 
+@compiled
+@KINDS
+@torch.inference_mode()
+def test_the_kernels_do_not_ask_for_defaults(integers):
+    _, used = both(integers)
+    expected, tokens = steps_of(used, 3, tokens_for(3)), tokens_of([3, 1, 12, 4])
+    try:
+        torch.set_default_dtype(torch.float64)
+        found = steps_of(used, 3, tokens_for(3))
+        assert used.encode(*tokens).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("beam", [1, 4])
 @KINDS
 @pytest.mark.parametrize("changes", [{}, {"norm": "post", "num_kv_heads": 2, "d_v": 5}, {"norm_kind": "rms"}], ids=str)

@@ -97,6 +97,11 @@ def _share_threads(found: Any) -> None:
         found.share_threads(*(ctypes.cast(function, POINTER) for function in functions))
 
 
+def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Room on the CPU, whatever type and device others have made PyTorch's defaults."""
+    return torch.empty(shape, dtype=dtype, device="cpu")
+
+
 def _pointer(x: Tensor | None) -> int | None:
     return None if x is None else x.data_ptr()
 
@@ -108,10 +113,10 @@ class Packed:
     def __init__(self, weight: Tensor, steps: Tensor | None, bias: Tensor | None) -> None:
         (self.size, self.width), weight = weight.shape, weight.contiguous()
         if steps is None:
-            packed = torch.empty(-(-self.size // BLOCK) * BLOCK * self.width)
+            packed = _empty(-(-self.size // BLOCK) * BLOCK * self.width)
             library().pack_floats(weight.data_ptr(), self.size, self.width, packed.data_ptr())
         else:
-            packed, steps = torch.empty(library().packed_size(self.size, self.width), dtype=torch.int8), steps.detach()
+            packed, steps = _empty(library().packed_size(self.size, self.width), dtype=torch.int8), steps.detach()
             library().pack(weight.data_ptr(), self.size, self.width, packed.data_ptr())
         self.held = packed, steps, None if bias is None else bias.detach()  # what the pointers point at
         self.native = _Linear(*map(_pointer, self.held), self.width, self.size)
@@ -121,9 +126,9 @@ class Packed:
         if x.shape[-1] != self.width:
             raise ValueError(f"the rows are {x.shape[-1]} wide, the matrix reads {self.width}")
         x = x.float().contiguous()
-        rows, out = x.numel() // self.width, torch.empty(*x.shape[:-1], self.size)
+        rows, out = x.numel() // self.width, _empty(*x.shape[:-1], self.size)
         bytes_ = 0 if self.held[1] is None else rows * ((self.width + 3) // 4 * 4 + 4)
-        room, threads = torch.empty(bytes_, dtype=torch.uint8), torch.get_num_threads()
+        room, threads = _empty(bytes_, dtype=torch.uint8), torch.get_num_threads()
         library().linear(self.native, x.data_ptr(), rows, out.data_ptr(), room.data_ptr(), threads)
         return out
 
@@ -134,8 +139,8 @@ def remember(
     """Keys (B, G, S, K) and values (B, G, S, V) of flat sequences (N, D) that begin at `offsets` (B + 1,), zero where a
     sequence is over."""
     sources, x = len(offsets) - 1, x.contiguous()
-    keys, values = (torch.empty(sources, groups, longest, packed.size // groups) for packed in (key, value))
-    work = torch.empty(len(x) * (max(key.size, value.size) + key.width // 4 + 2))
+    keys, values = (_empty(sources, groups, longest, packed.size // groups) for packed in (key, value))
+    work = _empty(len(x) * (max(key.size, value.size) + key.width // 4 + 2))
     where, threads = (offsets.data_ptr(), sources, longest, groups), torch.get_num_threads()
     given = x.data_ptr(), work.data_ptr(), threads, keys.data_ptr(), values.data_ptr()
     library().remember(key.native, value.native, *where, *given)
@@ -174,7 +179,7 @@ class PackedLayers:
         """Flat sequences through the layers of an encoder: (N, D), and where each begins (B + 1,) -> (N, D)."""
         x = x.clone(memory_format=torch.contiguous_format)
         rows, sources = x.shape[0], len(offsets) - 1
-        work, threads = torch.empty(library().layer_room(self.native, rows, longest)), torch.get_num_threads()
+        work, threads = _empty(library().layer_room(self.native, rows, longest)), torch.get_num_threads()
         where = offsets.data_ptr(), sources, longest
         library().encoder(self.native, len(self.native), *where, x.data_ptr(), rows, work.data_ptr(), threads)
         return x
@@ -228,7 +233,7 @@ class PackedDecoder:
         held = zip(caches, memories, strict=True)
         pasts = self.pointers(*[part.data_ptr() for cache, memory in held for part in (*cache, *memory)])
         numbers = library().layer_room(self.layers.native, rows, max(room, longest)) + rows * self.layers.width
-        work, logits, threads = torch.empty(numbers), torch.empty(rows, output.size), torch.get_num_threads()
+        work, logits, threads = _empty(numbers), _empty(rows, output.size), torch.get_num_threads()
         where = tokens.data_ptr(), rows, work.data_ptr(), threads, logits.data_ptr()
         library().decode(self.native, output.native, pasts, place, *where)
         return logits
@@ -241,7 +246,7 @@ def _norm(norm: Norm | None) -> _Norm:
 def log_normaliser(logits: Tensor) -> Tensor:
     """log sum exp of each row: (R, V) -> (R,)."""
     logits = logits.contiguous()
-    out = torch.empty(logits.shape[0])
+    out = _empty(logits.shape[0])
     library().log_normaliser(logits.data_ptr(), *logits.shape, out.data_ptr())
     return out
 
@@ -252,8 +257,8 @@ def choose(
     """`decoding.search.continuations` for at most `MOST` rows a source; of equal ones the first row's and the first
     token's come first."""
     (sources, beam), logits = scores.shape, logits.contiguous()
-    best, live = torch.empty(2, sources, beam, dtype=torch.float64).unbind()
-    numbers = torch.empty(4, sources, beam, dtype=torch.int64)
+    best, live = _empty(2, sources, beam, dtype=torch.float64).unbind()
+    numbers = _empty(4, sources, beam, dtype=torch.int64)
     origin, tokens, rows, newest = numbers.unbind()
     arguments = normaliser.data_ptr(), scores.contiguous().data_ptr(), end
     pointers = [x.data_ptr() for x in (best, live, origin, tokens, rows, newest)]
@@ -279,7 +284,7 @@ def rows_attention(
         slots: (R, times) in 32 bits, which of the width each row sees at each time; the first if not given.
     """
     (rows, heads, d_k), (sources, groups, room, width, d_v) = query.shape, values.shape
-    out, weights = torch.empty(rows, heads, d_v), torch.empty(max(times, 1))
+    out, weights = _empty(rows, heads, d_v), _empty(max(times, 1))
     library().rows_attention(
         query.data_ptr(), query.stride(0), keys.data_ptr(), values.data_ptr(),
         rows, rows // sources, heads, groups, d_k, d_v, room, width, times,

@@ -23,9 +23,10 @@ SHAPES = pytest.mark.parametrize(
         {"norm_kind": "rms", "positions": "learned"},
         {"num_kv_heads": 2, "d_k": 5, "d_v": 7, "positions": "none"},
         {"num_kv_heads": 1, "d_ff": 37, "tie": "none"},
-        {"num_kv_heads": 2, "positions": "rotary"},
+        {"num_kv_heads": 2, "positions": "rotary", "activation": "gelu"},
+        {"activation": "silu"},
     ],
-    ids=["layer", "rms", "grouped, odd widths", "one group, an odd width inside", "rotary"],
+    ids=["layer", "rms", "grouped, odd widths", "one group, an odd width inside", "rotary", "silu"],
 )
 SOURCES = [[3, 4, 5, END], [7, END], [8, 3, 9, 9, 4, END], [6, 5, 4, 3, 3, 3, 3, 3, 10, END], [END]]
 
@@ -248,7 +249,6 @@ def test_without_the_library_a_search_finds_the_same(monkeypatch, integers, chan
     [
         ({"positions": "alibi"}, False, False),
         ({"activation": "swiglu"}, False, False),
-        ({"activation": "gelu"}, False, False),
         ({"position_mode": "concatenate"}, True, False),
         ({"positions": "normalised_index"}, True, False),
         ({"positions": "none"}, True, True),
@@ -260,6 +260,25 @@ def test_parts_that_the_kernels_do_not_know_are_read_part_by_part(integers, chan
     assert isinstance(used.encoder, FusedEncoder) == encoder
     assert isinstance(used.decoder, FusedDecoder) == decoder
     assert_same_outputs(found_by(used, 3), found_by(plain, 3))
+
+
+@compiled
+@pytest.mark.parametrize("activation", kernels.ACTIVATIONS)
+@torch.inference_mode()
+def test_activations_are_those_of_torch(activation):
+    """Through a layer whose matrices only hand numbers on."""
+    plain, _ = both(False, d_ff=16, activation=activation, norm="post", encoder_layers=1, positions="none")
+    x = torch.linspace(-30.0, 30.0, 16 * 40).view(40, 16)
+    for layer in plain.encoder:
+        layer.self_attention.output.weight.zero_()
+        for linear in (layer.feed_forward.inner, layer.feed_forward.outer):
+            linear.weight.copy_(torch.eye(16))
+    used = copy.deepcopy(plain)
+    pack_layers(used)
+    fuse(used)
+    segments = tokens_of([40])[1]
+    assert isinstance(used.encoder, FusedEncoder)
+    torch.testing.assert_close(used.encoder(x, segments), plain.encoder(x, segments), atol=5e-6, rtol=1e-5)
 
 
 def test_bfloat16_stays_as_it_is():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transduct.blocks.decoders import Decoder, MemoryState
 from transduct.blocks.packed import PackedTable
 from transduct.blocks.quantised import QuantisedTable
-from transduct.blocks.transformer import ACTIVATIONS, DecoderLayer, Encoder
+from transduct.blocks.transformer import DecoderLayer, Encoder
 from transduct.functional import kernels
 from transduct.functional.positions import sinusoidal_concatenated
 from transduct.functional.segments import Segments
@@ -99,8 +99,10 @@ def packed_layers(layers: nn.ModuleList) -> kernels.PackedLayers | None:
             return None
         held.append(packed)
     first: Any = layers[0]
-    own, width = first.self_attention, first.feed_forward.outer.packed.size
-    sizes = width, own.num_heads, own.num_kv_heads, own.d_k, own.d_v, first.around_attention.pre
+    own, forward = first.self_attention, first.feed_forward
+    activation = kernels.ACTIVATIONS.index(forward.name)
+    heads = own.num_heads, own.num_kv_heads, own.d_k, own.d_v
+    sizes = (forward.outer.packed.size, *heads, first.around_attention.pre, activation)
     turns = None
     if own.positions is not None:
         turns = sinusoidal_concatenated(torch.arange(TURNS), own.d_k)
@@ -115,7 +117,7 @@ def _packed_layer(layer: Any) -> tuple[list[kernels.Norm | None], list[kernels.P
     ]
     known = sum(isinstance(each, kernels.Packed) for each in packed) == (6 if reads else 4)
     places = own.positions is None or own.positions.scheme == "rotary"
-    if not places or forward.gate or forward.activation is not ACTIVATIONS["relu"] or not known:
+    if not places or forward.name not in kernels.ACTIVATIONS or not known:
         return None
     middle = _norm(layer.around_cross.norm) if reads else None
     return [_norm(layer.around_attention.norm), middle, _norm(layer.around_feed_forward.norm)], packed

@@ -45,7 +45,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, d_model: int, d_ff: int, rate: float, activation: Activation) -> None:
         super().__init__()
-        self.rate, self.activation = rate, ACTIVATIONS[activation]
+        self.rate, self.name, self.activation = rate, activation, ACTIVATIONS[activation]
         self.inner = Linear(d_model, d_ff)
         self.gate = Linear(d_model, d_ff) if activation == "swiglu" else None
         self.outer = Linear(d_ff, d_model)

@@ -30,7 +30,7 @@ enum { LANES = 16 };
 /* The first of so many lanes. */
 INLINE __mmask16 lanes(int64_t count) { return count >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << count) - 1); }
 
-/* exp(x) for x <= 0, to two units in the last place: 2^n times a polynomial. */
+/* exp(x), to two units in the last place: 2^n times a polynomial; that of -87 for what is less. */
 INLINE __m512 exponential(__m512 x) {
     x = _mm512_max_ps(x, _mm512_set1_ps(-87.0f));
     __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);

@@ -28,7 +28,7 @@ class _Norm(ctypes.Structure):
 
 class _Layer(ctypes.Structure):
     _fields_ = [
-        *[(name, NUMBER) for name in ("d", "heads", "groups", "dk", "dv", "pre")],
+        *[(name, NUMBER) for name in ("d", "heads", "groups", "dk", "dv", "pre", "activation")],
         ("turns", POINTER),
         ("norms", _Norm * 3),
         *[(name, _Linear) for name in ("joint", "output", "query", "recall", "inner", "outer")],
@@ -67,6 +67,7 @@ ARGUMENTS: dict[str, list[Any]] = {
 }
 RESULTS = {"packed_size": NUMBER, "choose": NUMBER, "layer_room": NUMBER}
 BLOCK = 64  # columns of a packed matrix that lie side by side
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")  # that the kernels know
 MOST = 32  # rows of a source that `choose` looks at
 
 
@@ -151,10 +152,11 @@ Norm = tuple[Tensor, Tensor | None, float]  # the scale, the shift or None (root
 
 
 class PackedLayers:
-    """Layers as the kernels read them, each with a ReLU in its feed-forward part.
+    """Layers as the kernels read them.
 
     Args:
-        sizes: D, H, G, K, V of the values, and whether norms stand before the sublayers.
+        sizes: D, H, G, K, V of the values, whether norms stand before the sublayers, and the number of the activation
+            in `ACTIVATIONS`.
         layers: of each its norms, that of the cross-attention or None between the others, and its linear layers: query,
             key and value in one; output; query and output of the cross-attention, or None; the two of the feed-forward
             part.
@@ -163,7 +165,7 @@ class PackedLayers:
 
     def __init__(
         self,
-        sizes: tuple[int, int, int, int, int, bool],
+        sizes: tuple[int, int, int, int, int, bool, int],
         layers: Sequence[tuple[Sequence[Norm | None], Sequence[Packed | None]]],
         turns: Tensor | None = None,
     ) -> None:

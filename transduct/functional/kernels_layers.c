@@ -96,7 +96,7 @@ INLINE void normalise(const Norm *norm, const float *x, int64_t r, int64_t d, fl
 
 /* A layer in use, as blocks/transformer.py has it; without `query` and `recall`, and its second norm, one of an encoder. */
 typedef struct {
-    int64_t d, heads, groups, dk, dv, pre;
+    int64_t d, heads, groups, dk, dv, pre, activation;
     const float *turns; /* of each position the sines and then the cosines by which queries and keys are turned; or NULL */
     Norm norms[3];
     Linear joint, output, query, recall, inner, outer;
@@ -150,10 +150,45 @@ static FAST Room divided(const Layer *layer, int64_t r, int64_t keys, float *roo
     return (Room){room, wide, seen, weights, (uint8_t *)(weights + keys), threads};
 }
 
+/* In the order of ACTIVATIONS in functional/kernels.py. */
+enum { RELU, GELU, GELU_TANH, SILU };
+
+/* x / (1 + exp(-y)). */
+INLINE __m512 gated(__m512 x, __m512 y) {
+    __m512 one = _mm512_set1_ps(1.0f);
+    return _mm512_div_ps(x, _mm512_add_ps(one, exponential(_mm512_sub_ps(_mm512_setzero_ps(), y))));
+}
+
+/* x times the share of a normal distribution that lies below x, its error function by formula 7.1.26 of Abramowitz and
+ * Stegun 1964, which is off by 1.5e-7 at most. */
+INLINE __m512 gelu(__m512 x) {
+    __m512 one = _mm512_set1_ps(1.0f), z = _mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(0.707106781f));
+    __m512 t = _mm512_div_ps(one, _mm512_fmadd_ps(z, _mm512_set1_ps(0.3275911f), one));
+    __m512 y = _mm512_fmadd_ps(t, _mm512_set1_ps(1.061405429f), _mm512_set1_ps(-1.453152027f));
+    y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(1.421413741f));
+    y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(-0.284496736f));
+    y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(0.254829592f));
+    __m512 beyond = _mm512_mul_ps(_mm512_mul_ps(y, t), exponential(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_mul_ps(z, z))));
+    beyond = _mm512_mul_ps(beyond, _mm512_set1_ps(0.5f)); /* what lies further out than |x|, on one side */
+    __mmask16 negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
+    return _mm512_mul_ps(x, _mm512_mask_blend_ps(negative, _mm512_sub_ps(one, beyond), beyond));
+}
+
+INLINE __m512 activated(int64_t activation, __m512 x) {
+    if (activation == GELU) return gelu(x);
+    if (activation == SILU) return gated(x, x);
+    if (activation == RELU) return _mm512_max_ps(x, _mm512_setzero_ps());
+    __m512 cubic = _mm512_mul_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(0.044715f)); /* of Hendrycks and Gimpel 2016 */
+    return gated(x, _mm512_mul_ps(_mm512_fmadd_ps(cubic, x, x), _mm512_set1_ps(1.5957691216f)));
+}
+
 static FAST void feed_forward(const Layer *layer, float *x, int64_t r, const Room *room) {
     float *wide = room->wide;
     linear(&layer->inner, given(layer, 2, x, r, room->normed), r, wide, room->bytes, room->threads);
-    for (int64_t k = 0; k < r * layer->inner.f; k++) wide[k] = wide[k] > 0.0f ? wide[k] : 0.0f;
+    for (int64_t k = 0, all = r * layer->inner.f; k < all; k += LANES) {
+        __mmask16 held = lanes(all - k);
+        _mm512_mask_storeu_ps(wide + k, held, activated(layer->activation, _mm512_maskz_loadu_ps(held, wide + k)));
+    }
     linear(&layer->outer, wide, r, room->normed, room->bytes, room->threads);
     around(layer, 2, x, room->normed, r);
 }

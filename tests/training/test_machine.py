@@ -111,7 +111,7 @@ def test_few_shapes_are_remembered_unless_somebody_wants_more(monkeypatch):
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
     monkeypatch.setenv("LRU_CACHE_CAPACITY", "500")
     forget_shapes()
-    assert [os.environ[name] for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")] == ["32", "500"]
+    assert [os.environ[name] for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")] == ["64", "500"]
 
 
 GROWS = """

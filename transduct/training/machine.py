@@ -13,7 +13,7 @@ import torch
 from transduct.errors import TransductError
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of the GNU C library
-SHAPES = "32"  # more than a step has of one kind
+SHAPES = "64"  # more than a step has
 
 
 def seed_generators(*numbers: int) -> None:

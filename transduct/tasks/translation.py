@@ -78,11 +78,10 @@ class MakeBatch:
     shape: Shape | None = None
 
     def __call__(self, numbers: Indices) -> Batch:
-        source, target = (self._side(side, numbers) for side in (0, 1))
+        source, target = (self._side(side, numbers, *flat) for side, flat in enumerate(self.corpus.columns(numbers)))
         return make_flat_batch(source, target, self.shape)
 
-    def _side(self, side: int, numbers: Indices) -> Flat:
-        tokens, lengths = self.corpus.columns(numbers)[side]
+    def _side(self, side: int, numbers: Indices, tokens: np.ndarray, lengths: np.ndarray) -> Flat:
         if not self.dropout:
             return tokens, lengths
         rows, drawn = np.split(tokens, np.cumsum(lengths)[:-1]), []

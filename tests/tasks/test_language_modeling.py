@@ -412,6 +412,7 @@ def test_a_recipe_is_resolved_with_every_default(texts, tmp_path):
         ({"data": {"context": 1}}, "context is 1, must be at least 2"),
         ({"data": {"workers": -1}}, "workers is -1, must be at least 0"),
         ({"decoding": {"length": 0}}, "recipe: decoding: length is 0, must be at least 1"),
+        ({"decoding": {"temperature": 0.0, "captured": True}}, "recipe: decoding: captured search takes models that"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )

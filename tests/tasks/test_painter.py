@@ -165,6 +165,7 @@ def test_without_pillow_the_remedy_is_named(monkeypatch):
         ({"samples": 0}, "samples is 0, must be at least 1"),
         ({"guidance": -1.0}, "guidance is -1.0, must not be negative"),
         ({"beam": 2}, "beam is 2, must be 1: set samples"),
+        ({"temperature": 0.0, "captured": True}, "captured search takes models that decode over a memory"),
         ({"colour": "red"}, "unknown key 'decoding.colour'"),
     ],
 )

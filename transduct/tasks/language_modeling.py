@@ -81,6 +81,8 @@ class WritingConfig(DecodingConfig):
         super().__post_init__()
         if self.length < 1:
             raise ValueError(f"length is {self.length}, must be at least 1")
+        if self.captured:
+            raise ValueError("captured search takes models that decode over a memory; leave captured out")
 
 
 @dataclass(frozen=True)

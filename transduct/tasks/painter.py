@@ -119,6 +119,8 @@ class PaintingConfig(DecodingConfig):
             raise ValueError(f"guidance is {self.guidance}, must not be negative")
         if self.beam != 1:
             raise ValueError(f"beam is {self.beam}, must be 1: set samples to draw several pictures of a text")
+        if self.captured:
+            raise ValueError("captured search takes models that decode over a memory; leave captured out")
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def keep_freed_memory() -> None:
 
 def forget_shapes() -> None:
     """Let PyTorch's matrix library keep few of the kernels that it makes, one for each shape: flat batches have
-    thousands, and a run would take ten times the memory. It asks once, so this comes before the first product."""
+    thousands, and a run would take several times the memory. It asks once, so this comes before the first product."""
     for library in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(library, SHAPES)
 

@@ -67,6 +67,39 @@ def test_filler_counts_nowhere(example, monkeypatch, chunk, smoothing):
     assert not mine[0][6:].any()
 
 
+@pytest.mark.parametrize("counted", [None, torch.tensor([1.0] * 4 + [0.0])])
+@pytest.mark.parametrize("chunk", [1, losses.CHUNK])
+def test_tokens_read_twice_are_to_agree(example, monkeypatch, chunk, counted):
+    """Half of equation 4 of R-Drop, by `F.kl_div`."""
+    monkeypatch.setattr(losses, "CHUNK", chunk)
+    monkeypatch.setattr(losses, "FEWEST", 4)
+    hidden, weight, targets = (x.requires_grad_(x.is_floating_point()) for x in example)
+    loss, nll = losses.projected_cross_entropy(hidden, weight, targets[:5], 0.1, counted, agreement=3.0)
+    shares = torch.ones(5) if counted is None else counted
+    one, other = F.linear(hidden, weight).log_softmax(-1).chunk(2)
+
+    def apart(p, q):
+        return (F.kl_div(q, p, reduction="none", log_target=True).sum(-1) * shares).sum()
+
+    def mean(smoothing):
+        pair = (F.cross_entropy(x, targets[:5], reduction="none", label_smoothing=smoothing) for x in (one, other))
+        return (sum(pair) * shares).sum() / 2
+
+    expected = mean(0.1) + 3.0 / 2 * (apart(one, other) + apart(other, one)) / 2
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(nll, mean(0.0))
+    found = torch.autograd.grad(2.0 * loss, (hidden, weight))
+    torch.testing.assert_close(found, torch.autograd.grad(2.0 * expected, (hidden, weight)))
+
+
+def test_two_equal_readings_lie_nowhere_apart(example):
+    hidden, weight, targets = example
+    twice = torch.cat((hidden, hidden))
+    found = losses.projected_cross_entropy(twice, weight, targets, 0.1, agreement=5.0)
+    torch.testing.assert_close(found, losses.projected_cross_entropy(hidden, weight, targets, 0.1))
+    assert not losses.symmetric_divergence(hidden, hidden).any()
+
+
 def test_an_empty_batch_loses_nothing():
     hidden = torch.empty(0, 6, requires_grad=True)
     loss, nll = losses.projected_cross_entropy(hidden, torch.randn(7, 6), torch.empty(0, dtype=torch.int64))

@@ -13,10 +13,11 @@ from transduct.config import Recipe, record
 from transduct.data.samples import generate
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
+from transduct.functional.losses import symmetric_divergence
 from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks import base, text_classification
-from transduct.tasks.classifier import Batch
+from transduct.tasks.classifier import Batch, scores_of
 from transduct.tasks.model import write_model
 from transduct.tasks.text_classification import DataConfig, find_run, span_loss, test_set
 from transduct.training.machine import seed_generators
@@ -183,6 +184,28 @@ def test_the_loss_of_labels_is_label_smoothed_cross_entropy(made, kind):
     expected = F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=0.1)
     torch.testing.assert_close(total, expected)
     assert (count, weight) == (len(batch.places), 1.0)
+
+
+@pytest.mark.parametrize("kind", ["sequence", "tokens"])
+def test_with_r_drop_two_readings_are_to_agree(tmp_path, kind):
+    task, model = prepared(tmp_path, kind, model={"dropout": 0.4}, training={"r_drop": 3.0})
+    batch = next(task.batches("train", 0, 0, 0, 1))
+    torch.manual_seed(3)
+    (total, count, _) = task.loss(model.train(), batch)["labels"]
+    torch.manual_seed(3)
+    readings = [scores_of(model, batch) for _ in range(2)]
+    losses = [F.cross_entropy(scores, batch.labels, reduction="sum", label_smoothing=0.1) for scores in readings]
+    expected = sum(losses) / 2 + 3.0 / 2 * symmetric_divergence(*readings).sum()
+    torch.testing.assert_close(total, expected)
+    assert count == len(batch.places)
+    assert losses[0] != losses[1]
+
+
+def test_r_drop_is_refused_for_spans_and_below_zero(tmp_path):
+    with pytest.raises(TransductError, match=r"training\.r_drop is for labels, not for spans; set it to 0"):
+        make_task(tmp_path, "span", training={"r_drop": 1.0})
+    with pytest.raises(TransductError, match=r"training: r_drop is -1\.0, must not be negative"):
+        make_task(tmp_path, training={"r_drop": -1.0})
 
 
 def test_the_loss_of_spans_is_cross_entropy_over_the_tokens_of_each_text(made):

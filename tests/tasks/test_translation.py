@@ -17,6 +17,7 @@ from transduct.config import Recipe
 from transduct.data.samples import generate
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
+from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.tasks import base, translation
 from transduct.tasks.translation import TranslationTask, make_batch
 from transduct.tasks.translator import FAMILIES
@@ -126,6 +127,28 @@ def test_the_loss_is_label_smoothed_cross_entropy_over_target_tokens(made):
     expected = torch.nn.functional.cross_entropy(logits, batch.outputs, reduction="sum", label_smoothing=0.1)
     torch.testing.assert_close(total, expected)
     assert (count, weight) == (len(batch.outputs), 1.0)
+
+
+def test_with_r_drop_two_readings_are_to_agree(tmp_path):
+    task, model = make_task(tmp_path / "run", model={"dropout": 0.4}, training={"r_drop": 5.0})
+    batch = next(task.batches("train", 0, 0, 0, 1))
+
+    def read():
+        memory = model.encode(batch.source, batch.source_segments)
+        return model.logits(model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments))
+
+    torch.manual_seed(3)
+    (total, count, _) = task.loss(model.train(), batch)["tokens"]
+    torch.manual_seed(3)
+    readings = [read(), read()]
+    losses = [label_smoothed_cross_entropy(logits, batch.outputs, 0.1).sum() for logits in readings]
+    expected = sum(losses) / 2 + 5.0 / 2 * symmetric_divergence(*readings).sum()
+    torch.testing.assert_close(total, expected)
+    assert count == len(batch.outputs)
+    assert losses[0] != losses[1]
+    model.eval()  # without dropout a second reading says nothing new
+    plain, _ = task._losses(model, batch, 0.1)
+    torch.testing.assert_close(task.loss(model, batch)["tokens"][0], plain)
 
 
 def test_validation_scores_agree_with_forced_decoding(made, tmp_path):

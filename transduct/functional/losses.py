@@ -63,17 +63,30 @@ def divergence_from_uniform(logits: Tensor) -> Tensor:
     return (log_probabilities.exp() * log_probabilities).sum(-1) + math.log(logits.shape[-1])  # (N,)
 
 
+def symmetric_divergence(logits: Tensor, others: Tensor) -> Tensor:
+    """(KL(p || q) + KL(q || p)) / 2 of softmax(logits) and softmax(others): (N, V), (N, V) -> (N,)."""
+    one, other = logits.log_softmax(-1), others.log_softmax(-1)  # (N, V)
+    return 0.5 * ((one.exp() - other.exp()) * (one - other)).sum(-1)  # (N,)
+
+
 def projected_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.0, counted: Tensor | None = None
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    smoothing: float = 0.0,
+    counted: Tensor | None = None,
+    agreement: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The output projection and `label_smoothed_cross_entropy` in one, with never more than a piece of the logits.
 
     Args:
-        hidden: (N, D).
+        hidden: (N, D); (2N, D) where the same tokens were read twice, with a dropout of its own each time.
         weight: (V, D), the output embedding.
         targets: (N,) token ids.
         smoothing: e, the weight of the uniform distribution.
         counted: (N,) 1.0 for a token whose loss counts and 0.0 for filler; all count if not given.
+        agreement: alpha of R-Drop, for tokens read twice: adds alpha / 2 of their `symmetric_divergence` to the mean
+            loss of the two (half of equation 4 of Liang et al. 2021).
 
     Returns:
         The sum of the smoothed losses, to be differentiated, and the sum of the plain negative log-likelihoods (a
@@ -81,9 +94,9 @@ def projected_cross_entropy(
     """
     dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else None
     loss, nll = _ProjectedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, targets, smoothing, counted, dtype or hidden.dtype
+        hidden, weight, targets, smoothing, counted, agreement, dtype or hidden.dtype
     )
-    return loss, nll
+    return (loss / 2, nll / 2) if agreement else (loss, nll)
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
@@ -97,6 +110,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         smoothing: float,
         counted: Tensor | None,
+        agreement: float,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         cast = weight.to(dtype)  # (V, D)
@@ -105,17 +119,22 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         nll = hidden.new_zeros((), dtype=torch.float32)
         hidden_grad = torch.empty_like(hidden) if wanted else hidden.new_empty(0)
         weight_grad = torch.zeros_like(weight) if wanted else hidden.new_empty(0)
-        step = max(FEWEST, (CHUNK if hidden.device.type == "cpu" else GPU_CHUNK) // weight.shape[0])
+        readings, size = (2 if agreement else 1, -1), hidden.shape[1]
+        step = max(FEWEST, (CHUNK if hidden.device.type == "cpu" else GPU_CHUNK) // weight.shape[0]) // readings[0]
         with torch.autocast(hidden.device.type, enabled=False):
-            for start in range(0, hidden.shape[0], step):
+            for start in range(0, len(targets), step):
                 rows = slice(start, start + step)
-                piece, shares = hidden[rows].to(dtype), None if counted is None else counted[rows]
+                piece = hidden.view(*readings, size)[:, rows].flatten(0, 1).to(dtype)  # (n, D), each reading's rows
+                labels = targets[rows].repeat(readings[0])
+                shares = None if counted is None else counted[rows].repeat(readings[0])
                 logits = product(piece, cast)  # (n, V)
-                part, part_nll, grad = _losses_of_rows(logits, targets[rows], smoothing, shares, wanted)
+                apart = _agreement_of_rows(logits, agreement, shares) if agreement else None
+                part, part_nll, grad = _losses_of_rows(logits, labels, smoothing, shares, wanted)
                 nll += part_nll
-                loss += part
+                loss += part if apart is None else part + apart[0]
                 if grad is not None:
-                    hidden_grad[rows] = product(grad, cast.T)
+                    grad = grad if apart is None else grad + apart[1]
+                    hidden_grad.view(*readings, size)[:, rows] = product(grad, cast.T).view(*readings, size)
                     weight_grad += product(grad.T, piece.T)
         ctx.save_for_backward(hidden_grad, weight_grad)
         ctx.mark_non_differentiable(nll)
@@ -124,7 +143,18 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_grad, weight_grad = ctx.saved_tensors
-        return hidden_grad * grads[0], weight_grad * grads[0], None, None, None, None
+        return hidden_grad * grads[0], weight_grad * grads[0], None, None, None, None, None
+
+
+def _agreement_of_rows(logits: Tensor, weight: float, counted: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`weight` times the sum of `symmetric_divergence` between the halves of the rows (n, V), and its gradient."""
+    one, other = logits.float().log_softmax(-1).chunk(2)  # (n / 2, V)
+    p, q, ratio = one.exp(), other.exp(), one - other
+    there, back = (p * ratio).sum(-1, keepdim=True), (q * -ratio).sum(-1, keepdim=True)  # KL(p || q), KL(q || p)
+    grad = torch.cat((p * (ratio - there) + p - q, q * (-ratio - back) + q - p)).mul_(0.5 * weight)  # (n, V)
+    shares = None if counted is None else counted[:, None]  # (n, 1)
+    total = 0.5 * weight * _sum(there + back, None if shares is None else shares.chunk(2)[0])
+    return total, (grad if shares is None else grad.mul_(shares)).to(logits.dtype)
 
 
 def _losses_of_rows(

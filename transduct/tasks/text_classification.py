@@ -23,7 +23,7 @@ from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, writ
 from transduct.data.text import CHUNK, TextSource, read_rows
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, sample
 from transduct.errors import TransductError
-from transduct.functional.losses import label_smoothed_cross_entropy
+from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.functional.segments import flatten, pad
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.tasks.base import Notify, Report
@@ -43,8 +43,8 @@ from transduct.tasks.classifier import (
     scores_of,
 )
 from transduct.tasks.model import Family, ModelSection, card, files_said, write_model
-from transduct.tasks.text import TOKENIZER, run_tokenizer
-from transduct.training.trainer import Terms, TrainingConfig
+from transduct.tasks.text import TOKENIZER, TextTraining, run_tokenizer
+from transduct.training.trainer import Terms
 
 LABELS = "labels.json"
 FAMILIES = {"bert": Family(Config, SIZES, Bert)}
@@ -247,11 +247,13 @@ class TextClassificationTask:
         self.directory, self.notify = directory, notify
         self.data = record(DataConfig, recipe.data, "data")
         self.tokenizer_config = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
-        self.training = record(TrainingConfig, recipe.training, "training")
+        self.training = record(TextTraining, recipe.training, "training")
         self.decoding = record(PredictConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         if not self.tokenizer_config.shared:
             raise TransductError("recipe: tokenizer.shared is false, but a classifier has one; set it to true")
+        if self.training.r_drop and self.data.kind == "span":
+            raise TransductError("recipe: training.r_drop is for labels, not for spans; set it to 0")
         if self.tokenizer_config.dropout and self.data.kind in ("tokens", "span"):
             raise TransductError(
                 f"recipe: tokenizer.dropout is {self.tokenizer_config.dropout}, must be 0 where data.kind is "
@@ -314,13 +316,18 @@ class TextClassificationTask:
         return load_batches(order, make, start, rank, world, self.data.workers)
 
     def loss(self, model: Bert, batch: Batch) -> Terms:
-        """Label-smoothed cross-entropy, summed over labels, or over the first and the last token of each span."""
-        scores, smoothing = scores_of(model, batch).float(), self.training.label_smoothing
+        """Label-smoothed cross-entropy, summed over labels, or over the first and the last token of each span; with
+        R-Drop the mean of two readings, and what lies between them."""
+        config, count = self.training, batch.counts["labels"]
+        scores, smoothing = scores_of(model, batch).float(), config.label_smoothing
         if self.data.kind == "span":
-            loss = span_loss(scores, batch, smoothing)
-        else:
-            loss = label_smoothed_cross_entropy(scores, batch.labels, smoothing).sum()
-        return {"labels": (loss, batch.counts["labels"], 1.0)}
+            return {"labels": (span_loss(scores, batch, smoothing), count, 1.0)}
+        loss = label_smoothed_cross_entropy(scores, batch.labels, smoothing)
+        if config.r_drop:
+            others = scores_of(model, batch).float()
+            loss = 0.5 * (loss + label_smoothed_cross_entropy(others, batch.labels, smoothing))
+            loss += 0.5 * config.r_drop * symmetric_divergence(scores, others)
+        return {"labels": (loss.sum(), count, 1.0)}
 
     def evaluate(self, model: Bert, data: Examples | None = None) -> Report:
         """Scores on `data`, inputs and their answers, or on the validation set, and a few samples."""

@@ -41,13 +41,14 @@ from transduct.tasks.text import (
     TOKENIZER,
     Batch,
     Flat,
+    TextTraining,
     end_to_end,
     make_batch,
     make_flat_batch,
     run_tokenizer,
 )
 from transduct.tasks.translator import FAMILIES, TOKENIZERS, Translator
-from transduct.training.trainer import Terms, TrainingConfig
+from transduct.training.trainer import Terms
 
 # For files without a recipe: up to so many pairs, (size, steps, dropout, subwords).
 SHORTCUT_SIZES: list[tuple[int | None, tuple[str, int, float, int]]] = [
@@ -102,7 +103,7 @@ class TranslationTask:
         self.directory, self.notify = directory, notify
         self.data = record(DataConfig, recipe.data, "data")
         self.tokenizer = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
-        self.training = record(TrainingConfig, recipe.training, "training")
+        self.training = record(TextTraining, recipe.training, "training")
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         tied = {} if self.tokenizer.shared else {"tie": "decoder"}
         self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
@@ -168,15 +169,22 @@ class TranslationTask:
         return Shape.around(int(budget * (1.0 + GROWTH * self.tokenizer.dropout)), most, self.data.max_length)
 
     def loss(self, model: Any, batch: Batch) -> Terms:
-        """Label-smoothed cross-entropy, summed over target tokens."""
-        loss, _ = self._losses(model, batch, self.training.label_smoothing)
+        """Label-smoothed cross-entropy, summed over target tokens; with R-Drop the mean of two readings, and what lies
+        between them."""
+        config = self.training
+        loss, _ = self._losses(model, batch, config.label_smoothing, config.r_drop)
         return {"tokens": (loss, batch.counts["tokens"], 1.0)}
 
-    def _losses(self, model: Any, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
+    def _losses(self, model: Any, batch: Batch, smoothing: float, agreement: float = 0.0) -> tuple[Tensor, Tensor]:
+        hidden, table = self._hidden(model, batch), numbers_of(model.output_table)
+        if agreement:
+            hidden = torch.cat((hidden, self._hidden(model, batch)))  # (2M, D)
+        return projected_cross_entropy(hidden, table, batch.outputs, smoothing, batch.counted, agreement)
+
+    def _hidden(self, model: Any, batch: Batch) -> Tensor:
         memory = model.encode(batch.source, batch.source_segments)
-        hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
-        table = numbers_of(model.output_table)
-        return projected_cross_entropy(hidden, table, batch.outputs, smoothing, batch.counted)
+        hidden: Tensor = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
+        return hidden  # (M, D)
 
     def evaluate(self, model: Any, data: tuple[list[str], list[list[str]]] | None = None) -> Report:
         """Loss, BLEU and chrF on `data` (texts and their references) or the validation set, and a few samples."""

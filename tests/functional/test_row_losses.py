@@ -89,3 +89,13 @@ def test_a_compiler_takes_the_projected_loss_in_one_piece(monkeypatch):
     found = [function(hidden, weight, targets, 0.1)[0] for function in (losses.projected_cross_entropy, compiled)]
     one, other = ([loss, *torch.autograd.grad(loss, (hidden, weight))] for loss in found)
     torch.testing.assert_close(one, other)
+
+
+def test_the_trial_is_passed_and_notices_a_wrong_number(monkeypatch):
+    assert ours.trial(DEVICE, torch.float32)
+    assert ours.trial(DEVICE, torch.bfloat16)
+    right = ours.row_losses
+    monkeypatch.setattr(ours, "row_losses", lambda logits, *given: [1.001 * x for x in right(logits, *given)])
+    assert not ours.trial(DEVICE, torch.float32)
+    monkeypatch.setattr(ours, "row_losses", lambda logits, *given: right(logits.clone(), *given))
+    assert not ours.trial(DEVICE, torch.float32)  # the gradient is not in its place

@@ -10,7 +10,8 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not (INTERPRETED or torch.cuda.is_available()):
     pytest.skip("the kernel needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from transduct.functional.row_peaks import PIECE, row_peaks  # noqa: E402 (it imports Triton)
+from transduct.functional import row_peaks as ours  # noqa: E402 (it imports Triton)
+from transduct.functional.row_peaks import PIECE, row_peaks  # noqa: E402
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 WIDTH = 64
@@ -39,3 +40,13 @@ def test_a_piece_without_mass_has_none():
 def test_no_rows_have_no_peaks():
     peaks, masses = row_peaks(torch.zeros(0, 70, device=DEVICE), WIDTH)
     assert (peaks.shape, masses.shape) == ((0, 2), (0, 1))
+
+
+def test_the_trial_is_passed_and_notices_a_wrong_number(monkeypatch):
+    assert ours.trial(DEVICE, torch.float32, WIDTH)
+    assert ours.trial(DEVICE, torch.bfloat16, WIDTH)
+    right = ours.row_peaks
+    for spoilt in (0, 1):
+        wrong = [1.001 if part == spoilt else 1.0 for part in range(2)]
+        monkeypatch.setattr(ours, "row_peaks", lambda *given, w=wrong: [x * f for x, f in zip(right(*given), w)])
+        assert not ours.trial(DEVICE, torch.float32, WIDTH)

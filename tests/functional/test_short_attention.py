@@ -147,3 +147,19 @@ def test_a_compiler_takes_it_in_one_piece():
     found = [function(*inputs, *layout, False) for function in (plain._short_attention, compiled)]
     one, other = ([output, *torch.autograd.grad(output.square().sum(), inputs)] for output in found)
     torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_trial_is_passed_and_notices_a_wrong_number(monkeypatch, dtype):
+    assert ours.trial(DEVICE, dtype, 32, 16)
+    right = ours._gradients
+
+    def half(grad, *given):
+        return tuple(0.9 * x for x in right(grad, *given))
+
+    monkeypatch.setattr(ours, "_gradients", half)
+    assert not ours.trial(DEVICE, dtype, 32, 16)
+    monkeypatch.setattr(ours, "_gradients", right)
+    attend = ours.short_attention
+    monkeypatch.setattr(ours, "short_attention", lambda *given: 0.9 * attend(*given))
+    assert not ours.trial(DEVICE, dtype, 32, 16)

@@ -6,7 +6,6 @@ sources, R = B * beam the rows of the search, V the vocabulary, L the most token
 """
 
 from dataclasses import dataclass, fields, replace
-from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from transduct.decoding.search import BLOCK, Hypothesis, length_penalty, log_normaliser
+from transduct.functional.trials import trusted
 
 NOTHING = float("-inf")
 
@@ -234,7 +234,7 @@ def _largest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def _peaks(logits: Tensor) -> tuple[Tensor, Tensor]:
     """The maxima of blocks, (R, V / BLOCK), and log sum exp of pieces of the row, (R, n)."""
-    if logits.is_cuda and find_spec("triton") is not None:
+    if trusted("row_peaks", logits.device, logits.dtype, BLOCK):
         from transduct.functional.row_peaks import row_peaks
 
         return row_peaks(logits, BLOCK)

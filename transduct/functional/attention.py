@@ -5,7 +5,6 @@ of a value. Vaswani et al. 2017, section 3.2.
 """
 
 from collections.abc import Callable
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch.nn import functional as F
 
 from transduct.functional.dropout import dropout as drop
 from transduct.functional.segments import Segments, flatten, pad
+from transduct.functional.trials import trusted
 
 # A bias is added to the scores before the softmax; positions such as ALiBi are one. It is called with the padded
 # queries (B, H, T, K) and the number of keys S, and gives anything that broadcasts to (B, H, T, S).
@@ -25,7 +25,6 @@ LARGEST_EXPLICIT = 128 * 128
 # On a GPU, the kernel made for short sequences is for keys up to this many; beyond them padding is what is small.
 LONGEST_SHORT = 1024
 KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
-TRITON = find_spec("triton") is not None  # it comes with PyTorch for CUDA
 
 
 def attention_weights(query: Tensor, key: Tensor, scale: float | None = None, bias: Tensor | None = None) -> Tensor:
@@ -149,9 +148,12 @@ def segment_attention(
 
 def _fits(query: Tensor, value: Tensor, keys: Segments) -> bool:
     """Whether the kernel for short sequences takes this device, these types, widths and lengths."""
-    if not TRITON or query.device.type != "cuda" or query.dtype not in KERNEL_TYPES or keys.longest > LONGEST_SHORT:
+    widths = query.shape[2], value.shape[2]
+    if query.dtype not in KERNEL_TYPES or keys.longest > LONGEST_SHORT:
         return False
-    return all(16 <= width <= 256 and width & (width - 1) == 0 for width in (query.shape[2], value.shape[2]))
+    if not all(16 <= width <= 256 and width & (width - 1) == 0 for width in widths):
+        return False
+    return trusted("short_attention", query.device, query.dtype, *widths)
 
 
 def _short_attention(

@@ -5,7 +5,6 @@ Let N be tokens, D the model width, V the vocabulary; B pictures, Q object queri
 
 import math
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,12 @@ from torch import Tensor
 from transduct.functional.boxes import generalised_iou, to_corners
 from transduct.functional.products import product
 from transduct.functional.segments import Segments, pad
+from transduct.functional.trials import trusted
 
 CHUNK = 2**21  # logits that exist at a time: 8 MiB of float32, which a small machine's cache still holds,
 GPU_CHUNK = 2**27  # of bfloat16 256 MiB, in products large enough for a GPU;
 FEWEST = 256  # but no fewer rows, for with each piece the whole table is read
 SET_WEIGHTS = {"labels": 1.0, "l1": 5.0, "giou": 2.0}  # of DETR's costs and losses
-TRITON = find_spec("triton") is not None  # it comes with PyTorch for CUDA
 NO_OBJECT = 0.1  # the weight of a query without an object among the labels
 
 
@@ -190,7 +189,7 @@ def _sum(x: Tensor, shares: Tensor | None) -> Tensor:
 
 def _fits(logits: Tensor) -> bool:
     """Whether the kernel that passes over each row twice, and writes the gradient in its place, takes this device."""
-    return TRITON and logits.device.type == "cuda" and logits.dtype != torch.float64
+    return logits.dtype != torch.float64 and trusted("row_losses", logits.device, logits.dtype)
 
 
 def matching_costs(logits: Tensor, boxes: Tensor, labels: Tensor, targets: Tensor, sizes: Sequence[int]) -> Tensor:

@@ -8,6 +8,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional as F
+
+from transduct.functional.trials import close
 
 BLOCK, WARPS = 4096, 8  # logits at a time
 
@@ -41,6 +44,18 @@ def row_losses(
 def _(logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool) -> tuple[Tensor, Tensor]:
     count = logits.shape[0]
     return logits.new_empty(count, dtype=torch.float32), logits.new_empty(count, dtype=torch.float32)
+
+
+def trial(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether losses and gradient are PyTorch's."""
+    size, targets = BLOCK + 5, torch.tensor([0, BLOCK + 4, 7], device=device)
+    logits = torch.arange(3.0 * size, device=device).sin().to(dtype).view(3, size)
+    exact = logits.double().requires_grad_()
+    expected = F.cross_entropy(exact, targets, reduction="none", label_smoothing=0.1)
+    expected.sum().backward()
+    assert exact.grad is not None
+    losses, _ = row_losses(logits, targets, 0.1, None, True)
+    return close(losses, expected, 1e-5) and bool((logits - exact.grad).abs().max() <= 0.02)
 
 
 @triton.jit

@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from transduct.functional.trials import close
+
 PIECE, WARPS = 4096, 8  # logits at a time
 
 
@@ -23,6 +25,16 @@ def row_peaks(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
         shape = {"WIDTH": width, "BLOCKS": PIECE // width}
         _kernel[grid](logits, peaks, masses, size, blocks, pieces, **shape, num_warps=WARPS)
     return peaks, masses
+
+
+def trial(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+    """Whether it finds what single steps find."""
+    size = PIECE + 3 * width
+    logits = torch.arange(2.0 * size, device=device).sin().to(dtype).view(2, size)
+    peaks, masses = row_peaks(logits, width)
+    blocks, pieces = logits.float().view(2, -1, width), logits.float().split(PIECE, 1)
+    expected = torch.stack([piece.logsumexp(1) for piece in pieces], 1)
+    return close(peaks, blocks.amax(2), 0.0) and close(masses, expected, 1e-5)
 
 
 @triton.jit

@@ -14,10 +14,15 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from transduct.functional.segments import Segments
+from transduct.functional.trials import close
 
 TILE = 64  # queries, and keys, at a time: two or three sentences of a news text
 WARPS = 4
 LOG2_E = 1.4426950408889634
+TRIAL = [3, TILE + 6, 1]  # lengths of sequences
 
 
 def short_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, seen_by: Tensor) -> Tensor:
@@ -35,6 +40,23 @@ def short_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, see
     """
     output, _ = _attend(query, key.to(query.dtype), value.to(query.dtype), seen, seen_by)
     return output
+
+
+def trial(device: torch.device, dtype: torch.dtype, d_k: int, d_v: int) -> bool:
+    """Whether output and gradients are PyTorch's, for two heads that share their keys."""
+    layout, count, tolerance = Segments.of(TRIAL, device), sum(TRIAL), 1e-4 if dtype == torch.float32 else 5e-2
+    shapes = (count, 2, d_k), (count, 1, d_k), (count, 1, d_v), (count, 2, d_v)
+    drawn = [torch.arange(float(a * b * c), device=device).sin().to(dtype).view(a, b, c) for a, b, c in shapes]
+    (q, k, v), exact = ([x.detach().to(kind).requires_grad_() for x in drawn[:3]] for kind in (dtype, torch.float64))
+    found = short_attention(q, k, v, layout.past, layout.future)
+    numbers, (first, last) = torch.arange(count, device=device), layout.past[..., None]  # (N,), (N, 1), (N, 1)
+    visible = (numbers >= first) & (numbers < last)  # (N, N)
+    query, key, value = (x.transpose(0, 1) for x in exact)  # (2, N, K), (1, N, K), (1, N, V)
+    expected = scaled_dot_product_attention(query, key, value, visible, enable_gqa=True).transpose(0, 1)  # (N, 2, V)
+    gradients = zip(
+        torch.autograd.grad(found, (q, k, v), drawn[3]), torch.autograd.grad(expected, exact, drawn[3].double())
+    )
+    return all(close(one, other, tolerance) for one, other in [(found, expected), *gradients])
 
 
 def tile_size(query: Tensor, value: Tensor) -> int:

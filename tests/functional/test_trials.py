@@ -1,0 +1,96 @@
+"""A kernel is used where its trial was passed, and one that fails costs a warning and nothing else."""
+
+import sys
+from subprocess import CalledProcessError
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from transduct.functional import trials
+from transduct.functional.trials import close, trusted
+
+CUDA = torch.device("cuda")
+
+
+class TritonError(Exception):
+    """As much of Triton as a trial knows."""
+
+
+@pytest.fixture
+def tried(monkeypatch):
+    """A machine with a GPU and Triton, as far as can be told from here; the trials that were run, and what they do."""
+    calls = []
+
+    def trial(*about):
+        calls.append((*about, torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+        if isinstance(calls.result, BaseException):
+            raise calls.result
+        return calls.result
+
+    calls = type("Calls", (list,), {"result": True})()
+    monkeypatch.setattr(trials, "TRITON", True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(trials, "import_module", lambda name: SimpleNamespace(trial=trial))
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "triton.errors", SimpleNamespace(TritonError=TritonError))
+    trials._passes.cache_clear()
+    yield calls
+    trials._passes.cache_clear()
+
+
+def test_a_kernel_is_tried_once_for_what_it_is_about(tried):
+    with torch.inference_mode():
+        found = [trusted("a", CUDA, torch.float32, width) for width in (16, 16, 32)]
+    assert found == [True] * 3
+    assert tried == [(CUDA, torch.float32, width, True, False) for width in (16, 32)]
+
+
+@pytest.mark.parametrize("missing", ["Triton", "GPU", "capability"])
+def test_where_it_cannot_be_it_is_not_tried(tried, monkeypatch, missing):
+    if missing == "Triton":
+        monkeypatch.setattr(trials, "TRITON", False)
+    if missing == "capability":
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert not trusted("a", torch.device("cpu") if missing == "GPU" else CUDA)
+    assert not tried
+
+
+@pytest.mark.parametrize(
+    ("result", "problem"),
+    [
+        (False, "its numbers are not those of the formula"),
+        (RuntimeError("Failed to find C compiler.\nSet CC"), "RuntimeError: Failed to find C compiler."),
+        (TritonError("out of resource"), "TritonError: out of resource"),
+        (CalledProcessError(1, "gcc"), "CalledProcessError: Command 'gcc' returned non-zero exit status 1."),
+        (AssertionError("libcuda.so cannot be found"), "AssertionError: libcuda.so cannot be found"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_one_that_fails_is_warned_of_once_and_left_alone(tried, result, problem):
+    tried.result = result
+    with pytest.warns(UserWarning, match=f"^a does not run here, PyTorch's operations do its work, slower: {problem}$"):
+        assert not trusted("a", CUDA)
+    assert not trusted("a", CUDA)  # a second warning would be an error
+    assert len(tried) == 1
+
+
+def test_what_is_no_matter_of_compiling_is_not_swallowed(tried):
+    tried.result = TypeError("a mistake of ours")
+    with pytest.raises(TypeError, match="a mistake of ours"):
+        trusted("a", CUDA)
+
+
+def test_a_compiler_takes_the_answer_for_a_constant(monkeypatch):
+    monkeypatch.setattr(trials, "TRITON", True)
+    monkeypatch.setattr(trials, "_passes", lambda *about: bool(torch.tensor([about[2] == torch.float32]).item()))
+    function = torch.compile(lambda x: x + 1 if trusted("a", CUDA, x.dtype) else x - 1, backend="eager", fullgraph=True)
+    assert function(torch.zeros(2)).tolist() == [1.0, 1.0]
+    assert function(torch.zeros(2, dtype=torch.float64)).tolist() == [-1.0, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("found", "right"), [([1.0, 2.0], True), ([1.0, 2.2], True), ([1.0, 2.4], False), ([1.0, float("nan")], False)]
+)
+def test_close_is_relative_to_the_size(found, right):
+    assert close(torch.tensor(found), torch.tensor([1.0, 2.0]), 0.1) is right

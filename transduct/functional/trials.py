@@ -1,0 +1,53 @@
+"""Which kernels written in Triton are used here: those that a trial on this device found right.
+
+Triton compiles on the user's machine, where a C compiler, its headers or the card may not be what it wants.
+"""
+
+import warnings
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from subprocess import CalledProcessError
+
+import torch
+
+TRITON = find_spec("triton") is not None  # it comes with PyTorch for CUDA
+OLDEST = (8, 0)  # the first cards that multiply bfloat16 and have the shared memory which tiles are made for
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def trusted(kernel: str, device: torch.device, *about: object) -> bool:
+    """Whether a kernel is to be used: on a CUDA device, where its module's `trial` of what it is `about` was passed.
+
+    One that fails is warned of once, and PyTorch's own operations do its work.
+    """
+    return TRITON and device.type == "cuda" and _passes(kernel, device, *about)
+
+
+@cache
+def _passes(kernel: str, device: torch.device, *about: object) -> bool:
+    if torch.cuda.get_device_capability(device) < OLDEST:
+        return False
+    from triton.errors import TritonError
+
+    module = import_module(f"transduct.functional.{kernel}")
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
+            problem = None if module.trial(device, *about) else "its numbers are not those of the formula"
+    except (
+        TritonError,
+        RuntimeError,
+        OSError,
+        AssertionError,
+        CalledProcessError,
+    ) as error:  # of compiling
+        problem = f"{type(error).__name__}: {error}".splitlines()[0]
+    if problem:
+        warnings.warn(f"{kernel} does not run here, PyTorch's operations do its work, slower: {problem}", stacklevel=2)
+    return problem is None
+
+
+def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
+    """Whether a kernel's numbers are those of the formula, relative to their size."""
+    expected = expected.detach().double().cpu()
+    return bool((found.detach().double().cpu() - expected).norm() <= tolerance * expected.norm())  # NaN is not

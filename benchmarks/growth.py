@@ -47,10 +47,11 @@ from transduct.interfaces.drawing import INK, Line, Picture, Rectangle, Shape, T
 from transduct.interfaces.pictures import CURVE_COLOURS, FAINT, GAP, MARGIN, save
 from transduct.models.transformer import Config, Transformer
 from transduct.tasks.translation import Batch, MakeBatch
+from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
 from transduct.training.machine import keep_freed_memory, prepare_machine, seed_generators
-from transduct.training.trainer import Terms, Trainer, TrainingConfig
+from transduct.training.trainer import Terms, Trainer
 
 WIDTH = {"d_model": 128, "num_heads": 4, "d_ff": 512, "max_length": 2**14}  # of every model
 RUNS, PATIENCE = 5, 5.0  # as many runs after one that warms up, or as fit into so many seconds

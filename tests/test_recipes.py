@@ -15,8 +15,8 @@ from transduct.config import load_recipe, record
 from transduct.data.samples import generate
 from transduct.tasks.base import _task_module, evaluate, stages_of, train
 from transduct.tasks.translation import TranslationTask
+from transduct.training.config import TrainingConfig
 from transduct.training.optim import paper_rate
-from transduct.training.trainer import TrainingConfig
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
 TRANSLATED = {"bleu", "chrf", "ter", "exact_match"}

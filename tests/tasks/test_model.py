@@ -17,7 +17,7 @@ from transduct.functional import kernels
 from transduct.models import bert, rnn, transformer, vit
 from transduct.tasks import model as shared
 from transduct.training import checkpoint as files
-from transduct.training.trainer import TrainingConfig
+from transduct.training.config import TrainingConfig
 
 
 def written(directory, model):

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from transduct.training.config import TrainingConfig
 from transduct.training.log import ignore
-from transduct.training.trainer import TrainingConfig, fit
+from transduct.training.trainer import fit
 
 SIZES = (3, 7, 1, 5, 6)  # of the batches of an epoch; five, so that two ranks never share them evenly
 CONFIG = TrainingConfig(

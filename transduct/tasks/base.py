@@ -23,10 +23,11 @@ import transduct.tasks
 from transduct.config import Recipe, dump, load_recipe, merge, parse_override, record
 from transduct.errors import TransductError
 from transduct.training.checkpoint import CONFIG, disk_error, read_json, write_directory, write_file
+from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.log import Event, ignore
 from transduct.training.machine import pick_device, seed_generators
-from transduct.training.trainer import Terms, TrainingConfig, fit
+from transduct.training.trainer import Terms, fit
 
 RECIPE, LOG = "recipe.yaml", "log.jsonl"
 HELPERS = (  # files of this folder that are no tasks

@@ -30,7 +30,8 @@ from transduct.tasks.base import Notify, Report
 from transduct.tasks.classifier import PredictConfig
 from transduct.tasks.model import Family, ModelSection, card, files_said, write_model
 from transduct.tasks.picture_classifier import About, HeldOut, Labelled, PictureClassifier, rows_of
-from transduct.training.trainer import Terms, TrainingConfig
+from transduct.training.config import TrainingConfig
+from transduct.training.trainer import Terms
 
 ABOUT = "pictures.json"
 CHUNK = 1024  # pictures that are written together

@@ -37,7 +37,8 @@ from transduct.tasks.painter import (
     sheet,
 )
 from transduct.training import checkpoint as files
-from transduct.training.trainer import Terms, TrainingConfig
+from transduct.training.config import TrainingConfig
+from transduct.training.trainer import Terms
 
 FAMILIES = {"discrete_vae": Family(CodesConfig, CODES_SIZES, DiscreteVAE)}
 DERIVED = {"picture_size": "data.size"}  # of the model, and what says it

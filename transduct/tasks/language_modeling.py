@@ -34,7 +34,8 @@ from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import Family, ModelSection, blank, card, files_said, read_weights, write_model
 from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
 from transduct.training import checkpoint as files
-from transduct.training.trainer import Terms, TrainingConfig
+from transduct.training.config import TrainingConfig
+from transduct.training.trainer import Terms
 
 END = Tokenizer.END
 FAMILIES = {"gpt": Family(Config, SIZES, GPT)}

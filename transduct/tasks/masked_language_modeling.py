@@ -40,7 +40,8 @@ from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import Family, ModelSection, blank, card, files_said, read_weights, write_model
 from transduct.tasks.text import TOKENIZER, check_sizes, encoder_input, run_tokenizer
 from transduct.training import checkpoint as files
-from transduct.training.trainer import Terms, TrainingConfig
+from transduct.training.config import TrainingConfig
+from transduct.training.trainer import Terms
 
 MASK = "[MASK]"
 MEASURING_SEED = 0  # of the masks that a text is measured with, whatever seed a model was trained with

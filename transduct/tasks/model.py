@@ -20,8 +20,8 @@ from transduct.data.images import save_picture
 from transduct.errors import TransductError
 from transduct.tasks.base import Notify
 from transduct.training import checkpoint as files
+from transduct.training.config import TrainingConfig
 from transduct.training.machine import forget_shapes, keep_freed_memory
-from transduct.training.trainer import TrainingConfig
 
 Rename = Callable[[dict[str, Tensor]], None]
 

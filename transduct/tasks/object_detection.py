@@ -23,7 +23,8 @@ from transduct.models.detr import SIZES, Config, Detr
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.detector import Batch, Detections, Detector, PredictConfig, SceneSet, make_batch
 from transduct.tasks.model import Family, ModelSection, card, files_said, write_model
-from transduct.training.trainer import Terms, TrainingConfig
+from transduct.training.config import TrainingConfig
+from transduct.training.trainer import Terms
 
 LABELS = "labels.json"
 CHUNK = 1024  # pictures that are written together

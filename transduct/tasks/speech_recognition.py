@@ -49,7 +49,8 @@ from transduct.tasks.recogniser import (
     flat_features,
 )
 from transduct.tasks.text import TOKENIZER, run_tokenizer
-from transduct.training.trainer import Terms, TrainingConfig
+from transduct.training.config import TrainingConfig
+from transduct.training.trainer import Terms
 
 DERIVED = {  # of the model, and what says it
     "vocabulary_size": "tokenizer.size",

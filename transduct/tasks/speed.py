@@ -22,10 +22,11 @@ from transduct.models.transformer import SIZES, Config, Transformer
 from transduct.tasks.base import load
 from transduct.tasks.model import write_model
 from transduct.tasks.text import TOKENIZER, make_batch
+from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
 from transduct.training.machine import pick_device, prepare_machine, seed_generators
-from transduct.training.trainer import Terms, Trainer, TrainingConfig
+from transduct.training.trainer import Terms, Trainer
 
 Sentence = Sequence[int]
 

@@ -17,7 +17,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.segments import Segments, Shape
 from transduct.tasks.base import Notify
-from transduct.training.trainer import TrainingConfig
+from transduct.training.config import TrainingConfig
 
 TOKENIZER = "tokenizer.json"
 Flat = tuple[NDArray[np.int64], NDArray[np.int64]]  # the ids of texts end to end, and their lengths

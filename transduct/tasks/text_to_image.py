@@ -32,8 +32,9 @@ from transduct.tasks.model import Family, ModelSection, blank, card, files_said,
 from transduct.tasks.painter import Drawn, Painter, PaintingConfig, codes_of, pillow, places_of, save_sheet
 from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
 from transduct.training import checkpoint as files
+from transduct.training.config import TrainingConfig
 from transduct.training.machine import pick_device
-from transduct.training.trainer import Terms, TrainingConfig
+from transduct.training.trainer import Terms
 
 FAMILIES = {"dalle": Family(Config, SIZES, DALLE)}
 DERIVED = {  # of the model, and what says it

@@ -1,0 +1,26 @@
+"""Settings of a training that cannot be are refused before it begins."""
+
+import pytest
+
+from transduct.training.config import TrainingConfig
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        *(
+            ({name: 0}, f"{name} is 0, must be at least 1")
+            for name in ("steps", "batch_tokens", "accumulate", "log_every", "checkpoint_every", "keep_checkpoints")
+        ),
+        ({"label_smoothing": 1.0}, r"label_smoothing is 1.0, must be in \[0, 1\)"),
+        ({"label_smoothing": -0.1}, r"label_smoothing is -0.1, must be in \[0, 1\)"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0, must be above 0"),
+        ({"betas": [0.9]}, "betas has 1 numbers, must have 2"),
+        ({"average": 6}, r"average is 6, must be from 1 to keep_checkpoints \(5\)"),
+        ({"average": 0}, r"average is 0, must be from 1 to keep_checkpoints \(5\)"),
+        ({"ema": 1.0}, r"ema is 1.0, must be in \[0, 1\)"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        TrainingConfig(**changes)

@@ -1,0 +1,66 @@
+"""The `training` section of a recipe."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from transduct.training.optim import Schedule
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How a model is trained.
+
+    Attributes:
+        batch_tokens: the most tokens of a batch on its fuller side; a step takes `accumulate` batches a rank.
+        learning_rate: the peak, reached after `warmup` steps.
+        clip: the largest joint norm of the gradients; 0 does not clip.
+        average: how many regular checkpoints, up to the chosen one, are averaged into the final model.
+        ema: decay of a moving average of the weights, used for validation and the final model; 0 for none.
+        best: the score of the validation that chooses the final checkpoint; the last one if not given.
+        patience: validations without a better score before training stops; 0 never stops early.
+        divergence_tries: how often training goes back to a good checkpoint, at half the rate, before it fails.
+        compile: whether the loss is compiled, for batches that all have one shape.
+        capture: whether a step is captured as CUDA graphs and replayed, which pays where a model is small; on a CPU the
+            same step runs over the same tensors, uncaptured. Neither has been seen on a GPU yet, so both are off.
+    """
+
+    steps: int = 10_000
+    batch_tokens: int = 4096
+    accumulate: int = 1
+    learning_rate: float = 1e-3
+    warmup: int = 1000
+    schedule: Schedule = "inverse_sqrt"
+    label_smoothing: float = 0.1
+    clip: float = 1.0
+    weight_decay: float = 0.0
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.98])
+    epsilon: float = 1e-9
+    precision: Literal["float32", "bfloat16"] = "float32"
+    device: str = "auto"
+    seed: int = 1
+    log_every: int = 50
+    validate_every: int = 1000
+    checkpoint_every: int = 1000
+    keep_checkpoints: int = 5
+    average: int = 1
+    ema: float = 0.0
+    best: str | None = None
+    patience: int = 0
+    divergence_tries: int = 3
+    compile: bool = False
+    capture: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_tokens", "accumulate", "log_every", "checkpoint_every", "keep_checkpoints"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise ValueError(f"label_smoothing is {self.label_smoothing}, must be in [0, 1)")
+        if self.learning_rate <= 0.0:
+            raise ValueError(f"learning_rate is {self.learning_rate}, must be above 0")
+        if len(self.betas) != 2:
+            raise ValueError(f"betas has {len(self.betas)} numbers, must have 2")
+        if not 1 <= self.average <= self.keep_checkpoints:
+            raise ValueError(f"average is {self.average}, must be from 1 to keep_checkpoints ({self.keep_checkpoints})")
+        if not 0.0 <= self.ema < 1.0:
+            raise ValueError(f"ema is {self.ema}, must be in [0, 1)")

@@ -90,6 +90,17 @@ def test_a_decoder_in_one_call_is_the_decoder(monkeypatch, integers, shape, norm
 
 
 @compiled
+@KINDS
+@pytest.mark.parametrize("scheme", ["index", "binary", "one_hot", "sinusoidal", "sinusoidal_concatenated"])
+@torch.inference_mode()
+def test_positions_whose_vectors_are_views_of_others_are_read_as_they_are(monkeypatch, integers, scheme):
+    plain, used = both(integers, positions=scheme, d_model=33, num_heads=3)  # an odd width takes a slice
+    found = steps_of(used, 3, tokens_for(3))
+    monkeypatch.setattr(kernels, "usable", lambda *_: False)
+    assert_near(found, steps_of(plain, 3, tokens_for(3)), integers)
+
+
+@compiled
 @torch.inference_mode()
 def test_the_control_swapped_slots_are_another_decoder():
     def swap(lineage):

@@ -8,6 +8,7 @@ import torch
 from tests.helpers import BEGIN, END, SIZE, tiny
 from transduct.decoding.engine import (
     CAPTURED,
+    CORES,
     ON_CPU,
     ON_GPU,
     DecodingConfig,
@@ -104,6 +105,44 @@ def test_work_is_done_side_by_side_and_given_back_in_order(workers):
     assert alone == (workers == 1)
     assert workers == 1 or {count for _, count in seen} == {1}
     assert torch.get_num_threads() == threads
+
+
+def test_calls_that_overlap_leave_pytorch_its_threads():
+    """The second begins while the first has set one thread, and ends after it."""
+    before, counted = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    first_runs, second_runs, first_is_over = (threading.Event() for _ in range(3))
+
+    def one(item):
+        first_runs.set()
+        second_runs.wait(9)
+
+    def other(item):
+        second_runs.set()
+        counted.append(CORES.count())
+        first_is_over.wait(9)
+
+    def call(work, ended):
+        list(side_by_side(work, [1, 2], 2))
+        ended.set()
+
+    def later():
+        counted.append(torch.get_num_threads())
+
+    try:
+        threads = [threading.Thread(target=call, args=(one, first_is_over))]
+        threads[0].start()
+        assert first_runs.wait(9)
+        threads.append(threading.Thread(target=call, args=(other, threading.Event())))
+        threads[1].start()
+        for thread in threads:
+            thread.join()
+        threads = [threading.Thread(target=later)]
+        threads[0].start()
+        threads[0].join()
+        assert counted == [2, 2, 2]
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_an_error_of_a_worker_is_the_callers():

@@ -353,3 +353,10 @@ def test_the_kernels_are_for_float32_on_a_cpu():
     assert not kernels.usable(torch.ones(1), torch.ones(1, dtype=torch.bfloat16))
     assert not kernels.usable(torch.ones(1, dtype=torch.float64))
     assert not kernels.usable(torch.ones(1, device="meta"))
+
+
+def test_numbers_that_do_not_lie_in_a_row_are_not_pointed_at():
+    assert kernels._pointer(None) is None
+    assert kernels._pointer(x := torch.zeros(3, 2)) == x.data_ptr()
+    with pytest.raises(AssertionError, match=r"numbers with strides \(1, 0\) would be read as if they lay in a row"):
+        kernels._pointer(torch.zeros(3, 1).expand(-1, 2))

@@ -162,6 +162,40 @@ def test_a_directory_is_replaced_as_a_whole(tmp_path):
     assert [path.name for path in directory.parent.iterdir()] == ["model"]
 
 
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_directory_that_cannot_be_replaced_stays_as_it_was(tmp_path, monkeypatch, after):
+    directory, rename, calls = tmp_path / "model", Path.rename, []
+
+    def once(path, target):
+        calls.append(target)
+        if len(calls) == after + 1:
+            raise disk(errno.ENOSPC)
+        return rename(path, target)
+
+    write_directory(directory, {"a": b"1"})
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", once)
+        with pytest.raises(TransductError, match="the disk is full; nothing was changed there"):
+            write_directory(directory, {"a": b"2"})
+    assert (directory / "a").read_bytes() == b"1"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_while_a_checkpoint_is_replaced_the_old_one_is_kept_aside(held, monkeypatch):
+    """Nothing is removed before the new one is in its place."""
+    model, optimiser = trained(1)
+    seen, remove = [], checkpoint.shutil.rmtree
+
+    def watched(path, **options):
+        seen.append((path.name.endswith(".old.part"), held.last_good(held._steps())))
+        remove(path, **options)
+
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", watched)
+    save(held, 12, model, optimiser, MovingAverage(model, 0.9))
+    assert {step for _, step in seen} == {12}
+    assert seen[-1][0]
+
+
 @pytest.mark.parametrize("function", ["os.fsync", "Path.replace"])
 def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path, monkeypatch, function):
     path = tmp_path / "recipe.yaml"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -171,6 +172,62 @@ def test_the_half_rate_outlasts_a_kill_right_after_going_back(tmp_path):
         train(tmp_path, loss=poison({6}), report=kill)
     _, state = train(tmp_path)
     assert (state.rate_scale, state.tries) == (0.5, 1)
+
+
+def test_the_half_rate_outlasts_a_kill_where_the_best_checkpoint_is_newer_than_where_it_went_back_to(tmp_path):
+    class Killed(Exception):
+        pass
+
+    def batches(split, epoch, start, rank, world):
+        if any("diverged" in event for event in events):
+            raise Killed
+        return toy.batches(split, epoch, start, rank, world)
+
+    events = []
+    with pytest.raises(Killed):  # step 4 is the best, step 3 the last regular one
+        train(tmp_path, loss=poison({6}), batches=batches, report=events.append, best="loss")
+    assert Checkpoints(tmp_path / "checkpoints").steps() == [0, 3]
+    model, state = train(tmp_path, best="loss")
+    assert (state.rate_scale, state.tries) == (0.5, 1)
+    whole, _ = train(tmp_path / "whole", loss=poison({6}), best="loss")
+    assert_same(weights_of(model), weights_of(whole), **EXACTLY)
+
+
+def test_going_back_finds_the_best_checkpoint_of_that_time(tmp_path):
+    """The best of step 3 was step 2, until step 4 was better; after going back to 3 nothing is."""
+    validate = scores_from([0.5, 0.4, *[0.9] * 20])
+    given = {"validate_every": 2, "best": "loss", "keep_checkpoints": 2}
+    model, state = train(tmp_path, loss=poison({5}), validate=validate, **given)
+    assert state.best_step == 2
+    assert_same(weights_of(model), saved(tmp_path, 2), **EXACTLY)
+
+
+def test_a_best_checkpoint_that_is_cut_short_leaves_the_one_before(tmp_path, written_at_once):
+    train(tmp_path, steps=4, validate=scores_from([0.5, 0.4]), validate_every=2, best="loss", keep_checkpoints=2)
+    path = tmp_path / "checkpoints" / "step_4" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    validate = scores_from([0.9] * 9)
+    model, state = train(tmp_path, validate=validate, validate_every=2, best="loss", keep_checkpoints=2)
+    assert state.best_step == 2
+    assert_same(weights_of(model), saved(tmp_path, 2), **EXACTLY)
+
+
+def test_a_signal_does_not_write_a_checkpoint_again(tmp_path, monkeypatch):
+    written, save = [], Checkpoints.save
+    monkeypatch.setattr(
+        Checkpoints, "save", lambda self, step, *given: (written.append(step), save(self, step, *given))
+    )
+    for at, expected in ((6, [0, 3, 6]), (7, [6, 7])):  # at a checkpoint's step, and between two
+        written.clear()
+
+        def report(event, at=at):
+            if event["step"] == at and "loss" in event:
+                signal.raise_signal(signal.SIGTERM)
+
+        with pytest.raises(TrainingFailed, match=f"stopped by a signal at step {at}; go on with --resume"):
+            train(tmp_path, report=report, validate=None)
+        assert written == expected[-len(written) :]
+        assert written[-1] == at
 
 
 def test_training_that_diverges_again_and_again_fails(tmp_path):

@@ -42,7 +42,8 @@ class PositionVectors(nn.Module):
         """Hold the vectors of all positions, for a model in use; those that depend on a length cannot be held."""
         if self.table is None and self.scheme != "normalised_index":
             places = torch.arange(self.max_length)
-            self.table = nn.Parameter(self(places, places).detach().to(dtype), requires_grad=False)
+            vectors = self(places, places).detach().to(dtype).contiguous()  # some schemes give a view of other numbers
+            self.table = nn.Parameter(vectors, requires_grad=False)
 
     def forward(self, positions: Tensor, lengths: Tensor) -> Tensor:
         """(N,) positions and the lengths (N,) of their sequences -> (N, width).

@@ -1,5 +1,6 @@
 """From many token sequences to hypotheses: sorted, batched by token budget, and put back in order."""
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -116,7 +117,7 @@ def generate(
     device = next(model.parameters()).device
     if config.captured and narrow is not None:
         raise ValueError("captured search scores all tokens; leave captured or the shortlist out")
-    workers = (config.workers or torch.get_num_threads()) if device.type == "cpu" else 1
+    workers = (config.workers or CORES.count()) if device.type == "cpu" else 1
     workers = 1 if config.captured else min(workers, max(1, len(sources) // FEW))
     lengths = [len(source) for source in sources]
     budget = min(config.budget(device), -(-sum(lengths) // workers))
@@ -168,6 +169,32 @@ def _captured(
     return captured_search(model).search(sources, begin, limits, config.beam, rules, config.length_penalty)
 
 
+class Cores:
+    """Gives PyTorch its threads back when the workers of all calls, which may overlap, have had one core each: threads
+    that begin later take over what was set last, by whomever."""
+
+    def __init__(self) -> None:
+        self.lock, self.calls, self.threads = threading.Lock(), 0, 0
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.threads = self.threads if self.calls else torch.get_num_threads()
+            self.calls += 1
+
+    def __exit__(self, *problem: object) -> None:
+        with self.lock:
+            self.calls -= 1
+            torch.set_num_threads(self.threads)
+
+    def count(self) -> int:
+        """PyTorch's threads, as they are when no call is under way."""
+        with self.lock:
+            return self.threads if self.calls else torch.get_num_threads()
+
+
+CORES = Cores()
+
+
 def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
     """`work` done on each item, in order, by so many threads of one core each.
 
@@ -176,12 +203,8 @@ def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], workers:
     if workers == 1:
         yield from map(work, items)
         return
-    threads = torch.get_num_threads()
-    try:
-        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield from pool.map(work, items)
-    finally:
-        torch.set_num_threads(threads)  # threads that begin later take over what was set last
+    with CORES, ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield from pool.map(work, items)
 
 
 def score(

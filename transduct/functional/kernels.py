@@ -104,6 +104,7 @@ def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def _pointer(x: Tensor | None) -> int | None:
+    assert x is None or x.is_contiguous(), f"numbers with strides {x.stride()} would be read as if they lay in a row"
     return None if x is None else x.data_ptr()
 
 

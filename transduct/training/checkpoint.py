@@ -27,7 +27,7 @@ def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
     Raises:
         TransductError: the disk is full or the place cannot be written.
     """
-    beside = directory.with_name(f".{directory.name}.{os.getpid()}.part")
+    beside, aside = (directory.with_name(f".{directory.name}.{os.getpid()}.{name}") for name in ("part", "old.part"))
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
@@ -37,10 +37,13 @@ def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         if directory.exists():
-            shutil.rmtree(directory)
+            directory.rename(aside)
         beside.rename(directory)
         sync(directory.parent)
+        shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
+        if aside.exists() and not directory.exists():
+            aside.rename(directory)
         shutil.rmtree(beside, ignore_errors=True)
         raise disk_error(directory, error) from error
 
@@ -231,6 +234,20 @@ class Checkpoints:
         write_directory(self.path(step), files)
         if keep is not None:
             self._prune({step, *keep})
+
+    def forget_after(self, step: int) -> None:
+        """Remove the checkpoints of steps after this one, for training goes another way from here."""
+        self._prune([each for each in self.steps() if each <= step])
+
+    def bests(self, steps: Iterable[int]) -> set[int]:
+        """The steps that these checkpoints hold to be the best so far; what cannot be read holds none."""
+        found = set()
+        for step in steps:
+            try:
+                found.add(read_json(self.path(step) / STATE, "a checkpoint's state")["best_step"])
+            except TransductError:
+                continue
+        return found - {None}
 
     def save_state(self, step: int, state: Mapping[str, Any]) -> None:
         """Replace what a checkpoint says of the run; its weights stay."""

@@ -188,23 +188,26 @@ class Trainer:
             if self.state.step % config.log_every == 0 or self.state.step == config.steps:
                 record = clock.record(self.state.step, self.state.epoch, self.learning_rate(self.state.step))
                 self._write(record, {"steps": config.steps})
-            self._milestones()
+            saved = self._milestones()
             if self.ranks.total({"stopping": float(self.stopping)})["stopping"]:  # whichever rank the signal reached
-                self._save()
+                if not saved:
+                    self._save()
                 raise TrainingFailed(f"stopped by a signal at step {self.state.step}; go on with --resume")
 
     def stop(self) -> None:
         """End after the present step, with a checkpoint."""
         self.stopping = True
 
-    def _milestones(self) -> None:
-        """Validate and save where the schedule says so."""
+    def _milestones(self) -> bool:
+        """Validate and save where the schedule says so; whether it saved."""
         config, step, last = self.config, self.state.step, self.state.step == self.config.steps
         better = False
         if self.validate and (last or (config.validate_every and step % config.validate_every == 0)):
             better = self._validate()
-        if last or step % config.checkpoint_every == 0 or better or self._out_of_patience():
+        due = last or step % config.checkpoint_every == 0 or better or self._out_of_patience()
+        if due:
             self._save()
+        return due
 
     def _validate(self) -> bool:
         """Score the model and say whether the chosen score is the best so far."""
@@ -303,9 +306,9 @@ class Trainer:
         """Write a checkpoint and drop those nothing needs any more."""
         if self.ranks.rank == 0:
             steps = sorted({*self.checkpoints.steps(), self.state.step})
-            keep = set([s for s in steps if s % self.config.checkpoint_every == 0][-self.config.keep_checkpoints :])
-            if self.state.best_step is not None:
-                keep |= set(self._window(self.state.best_step))
+            regular = [s for s in steps if s % self.config.checkpoint_every == 0][-self.config.keep_checkpoints :]
+            bests = self.checkpoints.bests(regular) | {self.state.best_step}  # what a run may go back to needs its own
+            keep = {*regular, *(s for best in bests if best is not None for s in self._window(best))}
             tensors = files.optimiser_tensors(self.model, self.optimiser)
             self.checkpoints.save(self.state.step, self.model, tensors, asdict(self.state), self.ema, keep)
 
@@ -324,7 +327,9 @@ class Trainer:
         self.restore(step)
         self.state = replace(self.state, rate_scale=scale, tries=tries)
         self._write({"step": step, "diverged": str(problem), "rate_scale": scale, "try": tries})
+        self.ranks.wait()  # until every rank has read what is there
         if self.ranks.rank == 0:  # a kill must not bring the old rate back
+            self.checkpoints.forget_after(step)
             self.checkpoints.save_state(step, asdict(self.state))
         self.ranks.wait()
 

@@ -1,6 +1,7 @@
 """The program as its user meets it: what it prints, where, and how it ends."""
 
 import errno
+import gzip
 import io
 import json
 import os
@@ -62,7 +63,6 @@ def program(monkeypatch, capsysbinary):
 
     def call(*words, given=b""):
         monkeypatch.setattr(cli._Debug, "on", False)
-        monkeypatch.setattr(sys, "excepthook", sys.excepthook)
         monkeypatch.setattr(sys, "argv", ["transduct", *map(str, words)])
         monkeypatch.setattr(sys, "stdin", Input(io.BytesIO(given)))
         capsysbinary.readouterr()
@@ -150,13 +150,40 @@ def test_debug_shows_where_an_error_came_from(program, tmp_path):
     assert "model_directory" in done.err
 
 
-@pytest.mark.parametrize(
-    "error, expected", [(ZeroDivisionError("a\nb"), "ZeroDivisionError: a b ("), (KeyboardInterrupt(), "interrupted")]
-)
-def test_an_error_of_ours_is_one_line_too(monkeypatch, capsys, error, expected):
-    monkeypatch.setattr(cli._Debug, "on", False)
-    cli._unexpected(type(error), error, None)
-    assert capsys.readouterr().err.startswith(f"transduct: {expected}")
+def test_an_error_of_ours_is_one_line_too(program, trained_run, monkeypatch):
+    monkeypatch.setattr(engine, "generate", lambda *given: 1 // 0)
+    done = program("translate", trained_run, given=b"a\n")
+    assert_refused(done, "ZeroDivisionError: integer division or modulo by zero (see it all with: transduct", code=1)
+    assert "Traceback" in program("--debug", "translate", trained_run, given=b"a\n").err
+
+
+def test_the_program_itself_ends_with_one_line(trained_run):
+    """In a process of its own, where typer has a hook for what nobody caught."""
+    code = "from transduct.decoding import engine; engine.generate = None; from transduct.interfaces.cli import main; main()"
+    command = [sys.executable, "-c", code, "translate", str(trained_run)]
+    done = subprocess.run(command, input=b"a\n", capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (1, b"", 1)
+    assert done.stderr.startswith(b"transduct: TypeError: ")
+
+
+@pytest.mark.parametrize("command", ["train", "predict", "convert", "bench"])
+def test_examples_stand_on_lines_of_their_own(program, command):
+    lines = [line.strip() for line in program(command, "--help").lines]
+    assert "Examples:" in lines
+    assert lines[lines.index("Examples:") + 1].startswith(f"transduct {command} ")
+    assert lines[lines.index("Examples:") + 2].startswith(f"transduct {command} ")
+
+
+@pytest.mark.parametrize("name", ["text.gz", "text", "/dev/stdin"])
+def test_files_to_translate_may_be_compressed_or_no_plain_files(trained_run, tmp_path, name):
+    given = b"a b c\nd e\n"
+    (tmp_path / "text.gz").write_bytes(gzip.compress(given))
+    (tmp_path / "text").write_bytes(given)
+    code = "from transduct.interfaces.cli import main; main()"
+    command = [sys.executable, "-c", code, "translate", str(trained_run), str(tmp_path / name)]
+    done = subprocess.run(command, input=given, capture_output=True, check=True)
+    expected = [t.text for t in transduct.load(trained_run).translate(["a b c", "d e"])]
+    assert done.stdout.decode().splitlines() == expected
 
 
 def test_a_reader_who_has_had_enough_is_no_error(trained_run):

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 from dataclasses import asdict, replace
 from io import BytesIO
@@ -13,6 +14,7 @@ import pytest
 import transduct
 from tests.recipes import tiny_recipe
 from transduct.config import dump, load_recipe
+from transduct.data.samples import generate
 from transduct.errors import TransductError
 from transduct.tasks import base
 from transduct.tasks.translation import TranslationTask
@@ -229,6 +231,39 @@ def test_a_recipe_survives_being_written(trained_run, tmp_path):
     assert load_recipe(tmp_path / "recipe.yaml") == recipe
 
 
+def test_a_finished_run_is_left_as_it_is(run):
+    before, said = everything_in(run), []
+    recipe = load_recipe(run / "recipe.yaml")
+    changed = replace(recipe, training={**recipe.training, "steps": 99})
+    base.train(changed, run, resume=True, notify=said.append)
+    assert said == [f"{run}: this run is finished; its model is {run / 'model'}"]
+    assert everything_in(run) == before
+
+
+def test_models_of_different_tasks_are_not_compared(trained_run, run):
+    config = json.loads((run / "model" / "config.json").read_text())
+    (run / "model" / "config.json").write_text(json.dumps(config | {"task": "language_modeling"}))
+    message = f"{run}: a model of language_modeling, and {trained_run} is one of translation; compare equals"
+    with pytest.raises(TransductError, match=re.escape(message)):
+        base.evaluate(trained_run, against=run)
+
+
+def test_files_are_changed_as_the_recipe_changes_its_own(tmp_path):
+    """The same test set as files, by a run and by its model directory alone."""
+    changes = [{"side": "target", "pattern": " ", "by": ""}]
+    pairs = list(generate("reverse", 8, "test"))
+    for side, texts in zip(("source", "target"), zip(*pairs)):
+        (tmp_path / side).write_text("".join(f"{text}\n" for text in texts))
+    files = {"source": str(tmp_path / "source"), "reference": str(tmp_path / "target")}
+    base.train(tiny_recipe(data={"replace": changes}), tmp_path / "run", notify=str)
+    alone = shutil.copytree(tmp_path / "run" / "model", tmp_path / "alone")
+    reports = [base.evaluate(tmp_path / "run"), base.evaluate(tmp_path / "run", files), base.evaluate(alone, files)]
+    assert reports[0].scores == reports[1].scores == reports[2].scores
+    model = base.load(alone)
+    joined = [target.replace(" ", "") for _, target in pairs]
+    assert base.score(alone, files) == model.score([source for source, _ in pairs], joined)
+
+
 # stages
 
 
@@ -308,6 +343,27 @@ def test_a_run_keeps_its_number_of_stages(tmp_path):
         base.train(replace(recipe, stages=[*recipe.stages, {}]), tmp_path / "run", resume=True, notify=str)
     with pytest.raises(TransductError, match="holds another run; continue it with --resume"):
         base.train(recipe, tmp_path / "run", notify=str)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_run_with_stages_that_is_refused_stays_as_it_was(tmp_path, finished):
+    recipe, run = staged(tmp_path), tmp_path / "run"
+    base.train(recipe, run, notify=str)
+    if not finished:
+        shutil.rmtree(run / "model")
+        shutil.rmtree(run / "stage_2" / "model")
+    before = everything_in(run)
+    with pytest.raises(TransductError, match=r"stage_1: its run has model.d_model=16, the recipe says 32; resume with"):
+        base.train(replace(recipe, model={**recipe.model, "d_model": 32}), run, resume=True, notify=str)
+    assert everything_in(run) == before
+    base.train(recipe, run, resume=True, notify=str)
+    assert (run / "model" / "config.json").exists()
+
+
+def test_a_root_that_is_no_text_is_refused(tmp_path):
+    recipe = staged(tmp_path)
+    with pytest.raises(TransductError, match=r"data.root is 5, expected a valid string"):
+        base.train(replace(recipe, data={**recipe.data, "root": 5}), tmp_path / "run", notify=str)
 
 
 def test_the_test_set_of_a_run_with_stages_is_the_last_one_s(tmp_path):

@@ -95,6 +95,18 @@ def test_samples_depend_on_their_seed(translator):
     assert first == again != other
 
 
+@pytest.mark.parametrize("n_best", [0, -1])
+def test_a_list_of_no_translation_is_refused(translator, n_best):
+    with pytest.raises(TransductError, match=f"n_best is {n_best}, must be at least 1"):
+        translator.translate(["a"], n_best=n_best)
+
+
+def test_one_text_is_not_a_list_of_its_letters(translator):
+    for call in (translator.translate, lambda text: translator.score(text, text)):
+        with pytest.raises(TransductError, match=r"found one text, expected a list of texts: write \['a b'\]"):
+            call("a b")
+
+
 def test_the_n_best_list_is_sorted_without_doubles(translator):
     for translation in translator.translate(TEXTS, n_best=4, length_penalty=0.0):
         texts = [alternative.text for alternative in translation.alternatives]

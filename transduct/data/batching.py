@@ -37,13 +37,18 @@ def plan(
     """
     if budget < 1:
         raise ValueError(f"the token budget of a batch is {budget}, must be at least 1")
-    random = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), epoch]))
+    random = np.random.Generator(philox(seed, epoch))
     order = _copies(len(lengths), weights, random)
     random.shuffle(order)
     batches: list[Indices] = []
     for start in range(0, len(order), window):
         batches += _cut(order[start : start + window], lengths, budget, random)
     return [batches[i] for i in random.permutation(len(batches))]
+
+
+def philox(seed: int, number: int) -> np.random.Philox:
+    """Random bits that depend on nothing but these two; the seed counts modulo 2^64, the number is not negative."""
+    return np.random.Philox(key=np.array([seed % 2**64, number], np.uint64))
 
 
 def _copies(count: int, weights: Sequence[tuple[int, int, float]], random: np.random.Generator) -> Indices:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from transduct.data.batching import philox
 from transduct.data.corpus import Corpus
 from transduct.data.files import Refused, opened, pack, read_members, unpack
 from transduct.data.images import ENDINGS, Picture, fitted, read_picture, resized
@@ -248,7 +249,7 @@ def read_scenes(
 
 def generator(seed: int, epoch: int, number: int) -> np.random.Generator:
     """The numbers that are drawn for an example."""
-    return np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), (epoch << 32) + number]))
+    return np.random.Generator(philox(seed, (epoch << 32) + number))
 
 
 def flipped(scene: Example) -> Example:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from transduct.data.batching import Indices
+from transduct.data.batching import Indices, philox
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.text import CHUNK, TextSource, read_rows
 from transduct.data.tokenizer import Tokenizer
@@ -103,7 +103,7 @@ def second_lines(pairs: int, seed: int, epoch: int) -> Indices:
     It is its own for one half, drawn anew each epoch; for the other half it is any but its own and the pair before,
     whose second line is its own first.
     """
-    random = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), epoch]).jumped())  # not what `plan` draws
+    random = np.random.Generator(philox(seed, epoch).jumped())  # not what `plan` draws
     numbers, apart = np.arange(pairs), random.permutation(pairs) < pairs // 2
     return np.where(apart, (numbers + 1 + random.integers(pairs - 2, size=pairs)) % pairs, numbers)
 

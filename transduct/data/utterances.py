@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transduct.data.audio import ENDINGS, Features, Masks, Sound, filterbanks, masked, read_sound, resampled
+from transduct.data.batching import philox
 from transduct.data.corpus import Corpus, Ragged, ragged, write_rows
 from transduct.data.files import Refused, pack, read_members, unpack
 from transduct.data.text import read_lines
@@ -263,7 +264,7 @@ class Utterances:
     def draw(self, seed: int, epoch: int, number: int) -> Drawn:
         """What utterance `number` of an epoch is made of."""
         source = int(np.searchsorted(self.starts, number, "right")) - 1
-        random = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), (epoch << 40) + number]))
+        random = np.random.Generator(philox(seed, (epoch << 40) + number))
         speed = int(random.integers(len(self.augment.speeds)))
         if not self.sources[source].strings:
             recording = self.firsts[source] + number - self.starts[source]

@@ -154,6 +154,13 @@ def _streams(references: Sequence[Sequence[str]]) -> list[tuple[Any, ...]]:
     return list(zip_longest(*references))
 
 
+def check_metrics(metrics: Sequence[str], tokenize: str) -> None:
+    """Raises TransductError, as `corpus_scores` would, if a metric is unknown or BLEU's tokenizer missing."""
+    for name in ("bleu", *metrics):
+        if name not in PLAIN_METRICS:
+            _sacrebleu_metric(name, tokenize)
+
+
 def _sacrebleu_metric(name: str, tokenize: str) -> "Metric":
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF

@@ -2,9 +2,8 @@
 
 import os
 import sys
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -58,7 +57,6 @@ def main() -> None:
     """Run the program; an error a user can mend is one line and exit status 2."""
     from transduct.errors import TrainingFailed, TransductError
 
-    sys.excepthook = _unexpected
     if len(sys.argv) == 1:
         sys.argv.append("--help")
     try:
@@ -74,17 +72,12 @@ def main() -> None:
             raise
         print(f"transduct: {error}", file=sys.stderr)
         raise SystemExit(2 if isinstance(error, TransductError) else 1) from None
-
-
-def _unexpected(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """An error of ours in one line, unless --debug asks for all of it. Python then exits with 1."""
-    if _Debug.on:
-        sys.__excepthook__(kind, error, trace)
-    elif issubclass(kind, KeyboardInterrupt):
-        print("transduct: interrupted", file=sys.stderr)
-    else:
-        line = " ".join(f"{kind.__name__}: {error}".splitlines())
+    except Exception as error:  # a mistake of ours, in one line too
+        if _Debug.on:
+            raise
+        line = " ".join(f"{type(error).__name__}: {error}".splitlines())
         print(f"transduct: {line} (see it all with: transduct --debug ...)", file=sys.stderr)
+        raise SystemExit(1) from None
 
 
 @app.command()
@@ -113,7 +106,7 @@ def train(
     ] = None,
     valid_target: Annotated[str | None, typer.Option(help="Its translation.")] = None,
 ) -> None:
-    r"""Train a recipe, or a translator from two files.
+    """Train a recipe, or a translator from two files.
 
     \b
     Examples:
@@ -201,41 +194,43 @@ def translate(
     options |= {name: True for name, asked in (("shortlist", shortlist), ("captured", captured)) if asked}
     if n_best > 1 and beam is None:
         options["beam"] = n_best
-    if file is not None and not file.is_file():
+    if file is not None and (file.is_dir() or not file.exists()):
         raise TransductError(f"{file}: no such file; give a text file, or none to read from stdin")
     translator = load(model, device, precision, "translate")
     if file is None and sys.stdin.isatty():
         return _interactive(translator, options)
     output = sys.stdout.buffer
-    with nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as stream:
-        for first, lines in _chunks(model, stream, str(file or "stdin")):
-            if attention is not None and first == 0:
-                _draw(translator, lines[0], attention)
-            for number, found in enumerate(translator.translate(lines, n_best=n_best, **options), first + 1):
-                if n_best > 1:
-                    rows = [f"{number}\t{t.score:.6f}\t{t.text}" for t in found.alternatives]
-                else:
-                    rows = [f"{found.score:.6f}\t{found.text}" if scores else found.text]
-                output.writelines(f"{row}\n".encode() for row in rows)
-            output.flush()
+    for first, lines in _chunks(model, file):
+        if attention is not None and first == 0:
+            _draw(translator, lines[0], attention)
+        for number, found in enumerate(translator.translate(lines, n_best=n_best, **options), first + 1):
+            if n_best > 1:
+                rows = [f"{number}\t{t.score:.6f}\t{t.text}" for t in found.alternatives]
+            else:
+                rows = [f"{found.score:.6f}\t{found.text}" if scores else found.text]
+            output.writelines(f"{row}\n".encode() for row in rows)
+        output.flush()
     return None
 
 
-def _chunks(model: str, stream: BinaryIO, name: str) -> Any:
-    """(number of the first line, some lines), to the end; says on stderr how many lines were not UTF-8."""
+def _chunks(model: str, file: Path | None) -> Any:
+    """(number of the first line, some lines) of a file or of stdin; says on stderr how many lines were not UTF-8."""
     from itertools import islice
 
     from transduct.tasks.base import readable_lines
 
     broken: list[int] = []
-    lines = readable_lines(model, stream, broken)
+    lines = readable_lines(model, file or sys.stdin.buffer, broken)
     number = 0
     while chunk := list(islice(lines, LINES_AT_ONCE)):
         yield number, chunk
         number += len(chunk)
     if broken:
         rest = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
-        print(f"transduct: {name}:{broken[0]}: not UTF-8{rest}; such bytes were read as U+FFFD", file=sys.stderr)
+        print(
+            f"transduct: {file or 'stdin'}:{broken[0]}: not UTF-8{rest}; such bytes were read as U+FFFD",
+            file=sys.stderr,
+        )
 
 
 def _interactive(translator: Any, options: dict[str, Any]) -> None:
@@ -279,7 +274,7 @@ def predict(
     ] = None,
     device: Device = "auto",
 ) -> None:
-    r"""The model's answer to each input, for any task.
+    """The model's answer to each input, for any task.
 
     \b
     Examples:
@@ -358,7 +353,7 @@ def convert(
         Path | None, typer.Option(help="Text like that to be translated, for a shortlist of a model of ours.")
     ] = None,
 ) -> None:
-    r"""Write a model for another tool, or a smaller and faster one.
+    """Write a model for another tool, or a smaller and faster one.
 
     \b
     Examples:
@@ -402,7 +397,7 @@ def bench(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    r"""Tokens a second, ours beside a peer's: the same sentences, model size, precision and threads, turn by turn.
+    """Tokens a second, ours beside a peer's: the same sentences, model size, precision and threads, turn by turn.
 
     \b
     Examples:

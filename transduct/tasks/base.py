@@ -116,12 +116,14 @@ def stages_of(recipe: Recipe) -> list[Recipe]:
 def _train_stages(
     recipe: Recipe, directory: Path, resume: bool, notify: Notify, report: Callable[[Event], None]
 ) -> Path:
-    recipe = _with_absolute_roots(recipe)
     stages, model = stages_of(recipe), directory / "model"
     ranks = Ranks.join(pick_device(str(stages[0].training.get("device", "auto"))))
+    parts = {}
     for number, stage in enumerate(stages):  # what is wrong with the last is said before the first is trained
-        _task_module(stage.task).create(_after(stage, directory, number), directory, str)
-    claim = _claimed(directory, recipe, resume, notify, stages=True) if ranks.rank == 0 else nullcontext()
+        task = _task_module(stage.task).create(_after(stage, directory, number), directory, ignore)
+        parts[_stage(directory, number)] = task.recipe
+    recipe = _with_absolute_roots(recipe)
+    claim = _claimed(directory, recipe, resume, ignore, parts) if ranks.rank == 0 else nullcontext()
     with claim:
         ranks.wait()
         if (model / CONFIG).exists():
@@ -167,7 +169,9 @@ def _train_one(recipe: Recipe, directory: Path, resume: bool, notify: Notify, re
     if ranks.rank != 0:  # one of them speaks
         notify = report = ignore
     task: Task = _task_module(recipe.task).create(recipe, directory, notify)
-    claim = _claimed(directory, task.recipe, resume, notify) if ranks.rank == 0 else nullcontext()
+    claim = (
+        _claimed(directory, task.recipe, resume, notify, {directory: task.recipe}) if ranks.rank == 0 else nullcontext()
+    )
     with claim:
         ranks.wait()
         made = directory / "model"
@@ -222,15 +226,27 @@ def evaluate(
         against: another model, for a paired significance test.
         options: how outputs are made; fields of the task's decoding record.
     """
+    kinds = [_configuration(model_directory(each))["task"] for each in (path, against) if each is not None]
+    if len({*kinds}) > 1:
+        raise TransductError(f"{against}: a model of {kinds[1]}, and {path} is one of {kinds[0]}; compare equals")
     model, other = load(path, device), None if against is None else load(against, device)
-    return model.evaluate(_module_of(path).test_set(files or {}, _recipe_of(path)), other, **options)
+    return model.evaluate(_test_set(path, files or {}), other, **options)
 
 
 def score(path: str | Path, files: Mapping[str, str], device: str = "auto") -> list[float]:
     """Forced decoding: the log-probability of each first reference in the files given."""
     model = load(path, device, verb="score")
-    sources, references = _module_of(path).test_set(files, None)
+    sources, references = _test_set(path, files)
     return model.score(sources, [texts[0] for texts in references])
+
+
+def _test_set(path: str | Path, files: Mapping[str, str]) -> Any:
+    """What the files hold, or the test set of the run, as the model's task reads it."""
+    recipe = _recipe_of(path)
+    if files and recipe is None:  # a model directory alone knows as much of the data as its files need
+        config = _configuration(model_directory(path))
+        recipe = Recipe(config["task"], data={"replace": config.get("replace", [])})
+    return _module_of(path).test_set(files, recipe)
 
 
 def file_recipe(task: str, files: Mapping[str, Any], overrides: Sequence[str], notify: Notify) -> Recipe:
@@ -241,9 +257,10 @@ def file_recipe(task: str, files: Mapping[str, Any], overrides: Sequence[str], n
     return record(Recipe, tree, "", "the recipe for your files")
 
 
-def readable_lines(path: str | Path, stream: BinaryIO, broken: list[int]) -> Iterator[str]:
-    """The inputs in a stream, as the model's task reads them; numbers of damaged ones join `broken`."""
-    lines: Iterator[str] = _module_of(path).readable_lines(stream, broken)
+def readable_lines(path: str | Path, given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:
+    """The inputs in a stream, or in a file that may be compressed, as the model's task reads them; numbers of damaged
+    ones join `broken`."""
+    lines: Iterator[str] = _module_of(path).readable_lines(given, broken)
     return lines
 
 
@@ -291,12 +308,14 @@ def _recipe_of(model: str | Path) -> Recipe | None:
 
 
 @contextmanager
-def _claimed(directory: Path, recipe: Recipe, resume: bool, notify: Notify, stages: bool = False) -> Iterator[None]:
-    """`directory` as this run's own, its recipe written, while no other process trains in it.
+def _claimed(
+    directory: Path, recipe: Recipe, resume: bool, notify: Notify, parts: Mapping[Path, Recipe]
+) -> Iterator[None]:
+    """`directory` as this run's own, its recipe written unless it is finished, while no other process trains in it.
 
-    Of a run with stages each stage is compared on its own, with the defaults of its own task.
+    Its `parts` are what is compared with what is there: the run itself, or each of its stages.
     """
-    held = directory / RECIPE
+    held, finished = directory / RECIPE, (directory / "model" / CONFIG).exists()
     if directory.exists() and not directory.is_dir():
         raise TransductError(f"{directory}: this is a file; --out names a folder")
     if held.exists():
@@ -308,9 +327,11 @@ def _claimed(directory: Path, recipe: Recipe, resume: bool, notify: Notify, stag
                 f"{directory}: its run has {len(before.stages)} stages, the recipe {len(recipe.stages)}; "
                 "resume with the run's own recipe or choose another --out"
             )
-        if not stages:
-            before = _task_module(before.task).create(before, directory, notify).recipe
-            _compare(before, recipe, directory, notify)
+        for folder, part in parts.items():
+            if (folder / RECIPE).exists():
+                before = load_recipe(folder / RECIPE)
+                before = _task_module(before.task).create(before, folder, ignore).recipe
+                _compare(before, part, folder, ignore if finished else notify)
     elif directory.exists() and any(p.name != ".lock" for p in directory.iterdir()):
         raise TransductError(f"{directory}: holds files that are no run; choose an empty or a new folder for --out")
     fresh, made = not held.exists(), not directory.exists()
@@ -322,7 +343,8 @@ def _claimed(directory: Path, recipe: Recipe, resume: bool, notify: Notify, stag
     try:
         _lock(lock, directory)
         try:
-            write_file(held, dump(asdict(recipe)).encode())
+            if not finished:
+                write_file(held, dump(asdict(recipe)).encode())
             yield
         except (TransductError, OSError) as error:
             if fresh and not any(directory.glob("**/checkpoints/step_*")):
@@ -356,7 +378,7 @@ def _remove(directory: Path, made: bool) -> None:
 
 def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> None:
     """Refuse to go on with another model or other data; say what else has changed."""
-    free = {"data.root", "data.workers", "model.start_from"}
+    free = {"data.root", "data.workers", "data.metrics", "data.bleu_tokenize", "model.start_from"}
     for section in ("task", "data", "tokenizer", "model", "training", "decoding"):
         old, new = getattr(held, section), getattr(given, section)
         pairs = {section: (old, new)}

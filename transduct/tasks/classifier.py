@@ -172,6 +172,8 @@ class Classifier:
         ours = self._scores(found, data[1])
         details: dict[str, Any] = {"examples": len(found), "cut": cut, **ours.details}
         if against is not None:
+            if (against.answers.kind, {*against.answers.labels}) != (self.answers.kind, {*self.answers.labels}):
+                raise TransductError("the other model has other labels or another kind of answer; compare equals")
             theirs = self._scores(against.predict(data[0], **options), data[1])
             details["against"] = theirs.scores
             details["p_values"] = {next(iter(ours.scores)): mcnemar(ours.right, theirs.right)}

@@ -5,6 +5,7 @@ Let N and M be the source and target tokens of a batch, B its pairs.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -20,8 +21,10 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, prepare
+from transduct.data.files import opened
 from transduct.data.text import (
     DataConfig,
+    Replacement,
     TextSource,
     changes_of,
     read_examples,
@@ -32,7 +35,7 @@ from transduct.data.tokenizer import Tokenizer, TokenizerConfig, train_tokenizer
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.errors import TransductError
-from transduct.evaluation.text import corpus_scores
+from transduct.evaluation.text import check_metrics, corpus_scores
 from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Shape
 from transduct.tasks.base import Notify, Report
@@ -105,6 +108,7 @@ class TranslationTask:
         self.tokenizer = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
         self.training = record(TextTraining, recipe.training, "training")
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
+        check_metrics(self.data.metrics, self.data.bleu_tokenize)
         tied = {} if self.tokenizer.shared else {"tie": "decoder"}
         self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
         if self.one_shape and self.model.name != "transformer":
@@ -255,13 +259,15 @@ def load(directory: Path, config: dict[str, Any], device: torch.device, precisio
     return Translator.load(directory, config, device, precision)
 
 
-def readable_lines(stream: BinaryIO, broken: list[int]) -> Iterator[str]:
-    """The lines of a stream; bytes that are not UTF-8 become U+FFFD, and the numbers of their lines join `broken`."""
-    for number, line in enumerate(read_lines(stream, "surrogateescape"), 1):
-        if any("\udc80" <= character <= "\udcff" for character in line):
-            broken.append(number)
-            line = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        yield line
+def readable_lines(given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:
+    """The lines of a stream, or of a file that may be compressed; bytes that are not UTF-8 become U+FFFD, and the
+    numbers of their lines join `broken`."""
+    with opened(given) if isinstance(given, Path) else nullcontext(given) as stream:
+        for number, line in enumerate(read_lines(stream, "surrogateescape"), 1):
+            if any("\udc80" <= character <= "\udcff" for character in line):
+                broken.append(number)
+                line = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            yield line
 
 
 def file_recipe(files_given: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
@@ -270,7 +276,7 @@ def file_recipe(files_given: Mapping[str, Any], notify: Notify) -> dict[str, Any
     valid_source, valid_target = files_given.get("valid_source"), files_given.get("valid_target")
     if not source or not target or bool(valid_source) != bool(valid_target):
         raise TransductError("files come in pairs; give --source with --target, and --valid-source with --valid-target")
-    train = TextSource(source=source, target=target)
+    train = record(TextSource, {"source": source, "target": target}, "", "the files")
     pairs = sum(len(chunk) for chunk in read_pairs(train, Path()))
     held_out = 0 if valid_source else min(1000, pairs // 10)
     size, steps, dropout, vocabulary = next(choice for most, choice in SHORTCUT_SIZES if most is None or pairs <= most)
@@ -298,7 +304,8 @@ def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> tuple[lis
     """Sources and references: the two files, or the test set of the recipe."""
     if files_given.keys() == {"source", "reference"}:
         pair = TextSource(source=files_given["source"], target=files_given["reference"])
-        return read_examples(pair, Path())
+        changes = [] if recipe is None else recipe.data.get("replace", [])
+        return read_examples(pair, Path(), [record(Replacement, change, "replace") for change in changes])
     if files_given:
         raise TransductError("--source and --reference belong together; give both")
     data = None if recipe is None else record(DataConfig, recipe.data, "data")

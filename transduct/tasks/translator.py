@@ -152,6 +152,9 @@ class Translator:
             TransductError: an option is unknown or has a wrong value.
         """
         decoding = record(DecodingConfig, {**vars(self.decoding), **options}, "decoding", "translate")
+        refuse_text(texts)
+        if n_best < 1:
+            raise TransductError(f"n_best is {n_best}, must be at least 1")
         if n_best > decoding.beam:
             raise TransductError(f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}")
         if decoding.shortlist and self.shortlist is None:
@@ -184,6 +187,7 @@ class Translator:
         Raises:
             TransductError: the counts differ, or a text is longer than the model.
         """
+        refuse_text(texts)
         if len(texts) != len(targets):
             raise TransductError(f"found {len(texts)} sources and {len(targets)} targets; give as many of each")
         sources = self._encode(texts)
@@ -345,6 +349,12 @@ def _with_words(found: Translation, words: list[str]) -> Translation:
     """A linearised tree, and its alternatives, as brackets around the words of the text."""
     others = [replace(other, text=bracketed(other.text, words)) for other in found.alternatives]
     return replace(found, text=bracketed(found.text, words), alternatives=others)
+
+
+def refuse_text(texts: Sequence[Any]) -> None:
+    """A text is a sequence of texts too, of its letters, which nobody means."""
+    if isinstance(texts, str):
+        raise TransductError(f"found one text, expected a list of texts: write [{texts[:40]!r}]")
 
 
 def _joined(pieces: list[list[Translation]], n_best: int) -> Translation:

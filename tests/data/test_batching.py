@@ -1,9 +1,11 @@
 """The order of data is a pure function that loses nothing, repeats nothing and fills its batches."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
-from transduct.data.batching import load, plan
+from transduct.data.batching import load, philox, plan
 
 RANDOM = np.random.default_rng(1)
 # Sentence lengths as corpora have them: log-normal, about 25 tokens, both sides alike.
@@ -29,6 +31,14 @@ def test_a_plan_depends_on_its_arguments_alone():
     assert same(first, plan(FEW.copy(), 1, 2, 1000))
     assert not same(first, plan(FEW, 1, 3, 1000))
     assert not same(first, plan(FEW, 2, 2, 1000))
+
+
+def test_seeds_below_zero_are_seeds_like_others():
+    plans = [[batch.tolist() for batch in plan(np.ones(50, int), seed, 0, 8)] for seed in (-1, -2, 2**63, 1, -1)]
+    assert plans[0] == plans[4]
+    assert all(one != other for one, other in combinations(plans[:4], 2))
+    drawn = np.random.Generator(np.random.Philox(key=[7, 3])).integers(1 << 60, size=9)  # as it always was
+    assert np.random.Generator(philox(7, 3)).integers(1 << 60, size=9).tolist() == drawn.tolist()
 
 
 @pytest.mark.parametrize("window", [1, 7, 100, 500, 10_000])

@@ -159,7 +159,8 @@ def test_an_error_of_ours_is_one_line_too(program, trained_run, monkeypatch):
 
 def test_the_program_itself_ends_with_one_line(trained_run):
     """In a process of its own, where typer has a hook for what nobody caught."""
-    code = "from transduct.decoding import engine; engine.generate = None; from transduct.interfaces.cli import main; main()"
+    code = "from transduct.decoding import engine; engine.generate = None\n"
+    code += "from transduct.interfaces.cli import main; main()"
     command = [sys.executable, "-c", code, "translate", str(trained_run)]
     done = subprocess.run(command, input=b"a\n", capture_output=True)
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (1, b"", 1)

@@ -191,6 +191,14 @@ def test_spans_are_scored(made):
     assert found.scores["exact_match"] == pytest.approx(100 * 5 / 6), "an answer that is not in the text is not found"
 
 
+@pytest.mark.parametrize("other", [("tokens", {}), ("sequence", {"labels": ("x", "w")})])
+def test_a_model_of_other_answers_is_not_compared_with(made, other):
+    message = "the other model has other labels or another kind of answer; compare equals"
+    answers = made["sequence"].predict(TEXTS)
+    with pytest.raises(TransductError, match=message):
+        made["sequence"].evaluate((TEXTS, answers), make(other[0], **other[1]))
+
+
 def test_another_model_is_compared_with(made):
     other = make("sequence", num_heads=4)
     answers = made["sequence"].predict(TEXTS)

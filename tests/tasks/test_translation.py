@@ -406,3 +406,21 @@ def test_a_family_whose_shapes_differ_is_refused(tmp_path, option):
     recipe = replace(recipe, model={"family": "rnn", "size": "tiny"})
     with pytest.raises(TransductError, match=message):
         TranslationTask(recipe, tmp_path, str)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"metrics": ["bleu", "foo"]}, "no metric is called 'foo' here; sacrebleu's are bleu, chrf and ter"),
+        ({"bleu_tokenize": "foo"}, "BLEU has no tokenizer 'foo'; choose from"),
+    ],
+)
+def test_scores_that_cannot_be_are_refused_before_the_training(tmp_path, data, message):
+    with pytest.raises(TransductError, match=message):
+        TranslationTask(tiny_recipe(data=data), tmp_path, str)
+
+
+def test_unequal_numbers_of_files_are_refused(tmp_path):
+    given = {"source": ["a", "b"], "target": ["c"]}
+    with pytest.raises(TransductError, match="found 2 source and 1 target files; give as many of each"):
+        translation.file_recipe(given, str)

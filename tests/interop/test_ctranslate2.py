@@ -13,6 +13,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.errors import TransductError
+from transduct.interop import int8
 from transduct.interop.ctranslate2 import convert
 from transduct.models.transformer import Config, Transformer
 from transduct.tasks.base import train
@@ -94,6 +95,13 @@ def test_what_it_has_no_place_for_is_refused(tmp_path, changes, message):
     with pytest.raises(TransductError, match=f"CTranslate2 has no place for {message}; train a model without it"):
         convert(tmp_path / "model", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_quantised_model_is_refused(tmp_path):
+    written(tmp_path)
+    int8.convert(tmp_path / "model", tmp_path / "small")
+    with pytest.raises(TransductError, match="small: quantised already; give the model it was made of"):
+        convert(tmp_path / "small", tmp_path / "out")
 
 
 def test_other_models_are_refused(tmp_path):

@@ -204,8 +204,9 @@ def test_with_r_drop_two_readings_are_to_agree(tmp_path, kind):
 def test_r_drop_is_refused_for_spans_and_below_zero(tmp_path):
     with pytest.raises(TransductError, match=r"training\.r_drop is for labels, not for spans; set it to 0"):
         make_task(tmp_path, "span", training={"r_drop": 1.0})
-    with pytest.raises(TransductError, match=r"training: r_drop is -1\.0, must not be negative"):
-        make_task(tmp_path, training={"r_drop": -1.0})
+    for rate in (-1.0, float("nan")):
+        with pytest.raises(TransductError, match=f"training: r_drop is {rate}, must be at least 0"):
+            make_task(tmp_path, training={"r_drop": rate})
 
 
 def test_the_loss_of_spans_is_cross_entropy_over_the_tokens_of_each_text(made):

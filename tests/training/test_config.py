@@ -16,6 +16,7 @@ from transduct.training.config import TrainingConfig
         ({"label_smoothing": -0.1}, r"label_smoothing is -0.1, must be in \[0, 1\)"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0, must be above 0"),
         ({"betas": [0.9]}, "betas has 1 numbers, must have 2"),
+        ({"betas": [0.9, 1.0]}, r"betas are \[0.9, 1.0\], must be in \[0, 1\)"),
         ({"average": 6}, r"average is 6, must be from 1 to keep_checkpoints \(5\)"),
         ({"average": 0}, r"average is 0, must be from 1 to keep_checkpoints \(5\)"),
         ({"ema": 1.0}, r"ema is 1.0, must be in \[0, 1\)"),

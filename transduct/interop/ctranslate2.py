@@ -23,8 +23,8 @@ def convert(directory: Path, out: Path) -> None:
     The source is given to it as pieces with the end token after them, as the model was trained.
 
     Raises:
-        TransductError: the model is no Transformer for translation, CTranslate2 has no place for a part of it, or
-            `out` exists.
+        TransductError: the model is no Transformer for translation or quantised already, CTranslate2 has no place for
+            a part of it, or `out` exists.
     """
     specs = _library()
     if out.exists():
@@ -32,6 +32,8 @@ def convert(directory: Path, out: Path) -> None:
     settings = files.read_json(directory / files.CONFIG, "a model's configuration")
     if settings.get("task") != "translation" or settings.get("family", "transformer") != "transformer":
         raise TransductError(f"{directory}: no Transformer for translation; CTranslate2 takes no other of our models")
+    if settings.get("quantised"):
+        raise TransductError(f"{directory}: quantised already; give the model it was made of")
     config = record(Config, settings.get("model"), "model", str(directory / files.CONFIG))
     if reason := unsupported(config):
         raise TransductError(f"{directory}: CTranslate2 has no place for {reason}; train a model without it")

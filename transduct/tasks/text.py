@@ -3,6 +3,7 @@
 Let N and M be the source and target tokens of a batch.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,8 +51,8 @@ class TextTraining(TrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.r_drop < 0.0:
-            raise ValueError(f"r_drop is {self.r_drop}, must not be negative")
+        if not 0.0 <= self.r_drop < math.inf:
+            raise ValueError(f"r_drop is {self.r_drop}, must be at least 0")
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,8 @@ class TrainingConfig:
             raise ValueError(f"learning_rate is {self.learning_rate}, must be above 0")
         if len(self.betas) != 2:
             raise ValueError(f"betas has {len(self.betas)} numbers, must have 2")
+        if not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise ValueError(f"betas are {self.betas}, must be in [0, 1)")
         if not 1 <= self.average <= self.keep_checkpoints:
             raise ValueError(f"average is {self.average}, must be from 1 to keep_checkpoints ({self.keep_checkpoints})")
         if not 0.0 <= self.ema < 1.0:

@@ -31,16 +31,10 @@ def _passes(kernel: str, device: torch.device, *about: object) -> bool:
     from triton.errors import TritonError
 
     module = import_module(f"transduct.functional.{kernel}")
-    try:
+    try:  # Triton has errors of its own, those of its C compiler, and assertions about the driver
         with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
             problem = None if module.trial(device, *about) else "its numbers are not those of the formula"
-    except (
-        TritonError,
-        RuntimeError,
-        OSError,
-        AssertionError,
-        CalledProcessError,
-    ) as error:  # of compiling
+    except (TritonError, RuntimeError, OSError, AssertionError, CalledProcessError) as error:
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
     if problem:
         warnings.warn(f"{kernel} does not run here, PyTorch's operations do its work, slower: {problem}", stacklevel=2)

@@ -1,10 +1,12 @@
 """The order of data is a pure function that loses nothing, repeats nothing and fills its batches."""
 
+import os
 from itertools import combinations
 
 import numpy as np
 import pytest
 
+from transduct.data import batching
 from transduct.data.batching import load, philox, plan
 
 RANDOM = np.random.default_rng(1)
@@ -137,3 +139,17 @@ def test_workers_change_nothing(workers):
 def test_an_epoch_that_is_over_gives_nothing():
     batches = plan(FEW, 1, 0, 1000)
     assert list(load(batches, lambda batch: batch, start=len(batches), workers=2)) == []
+
+
+def test_a_worker_whose_parent_is_gone_when_it_begins_ends(monkeypatch):
+    ended = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    batching._end_without(os.getppid(), 0)
+    assert ended == []
+    batching._end_without(os.getppid() + 1, 0)
+    assert ended == [1]
+
+
+def test_workers_of_a_parent_that_lives_give_every_batch():
+    batches = [np.array([i, i + 1]) for i in range(5)]
+    assert [batch.tolist() for batch in load(batches, np.copy, workers=2)] == [batch.tolist() for batch in batches]

@@ -1,6 +1,8 @@
 """The order of data is a pure function: `plan` says which examples make which batch, `load` reads them."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -116,5 +118,13 @@ def load(
             sampler=numbers,
             num_workers=workers if len(numbers) > 1 else 0,
             prefetch_factor=4 if workers and len(numbers) > 1 else None,
+            worker_init_fn=partial(_end_without, os.getpid()),
         )
     )
+
+
+def _end_without(parent: int, _: int) -> None:
+    """End a worker whose parent was killed while it began: from now on PyTorch watches over whoever is its parent then,
+    and such an orphan would wait for ever."""
+    if os.getppid() != parent:
+        os._exit(1)

@@ -1,6 +1,7 @@
 """A kernel is used where its trial was passed, and one that fails costs a warning and nothing else."""
 
 import sys
+from functools import partial
 from subprocess import CalledProcessError
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from transduct.functional import trials
-from transduct.functional.trials import close, trusted
+from transduct.functional.trials import close, compiled, trusted
 
 CUDA = torch.device("cuda")
 
@@ -84,7 +85,8 @@ def test_what_is_no_matter_of_compiling_is_not_swallowed(tried):
 def test_a_compiler_takes_the_answer_for_a_constant(monkeypatch):
     monkeypatch.setattr(trials, "TRITON", True)
     monkeypatch.setattr(trials, "_passes", lambda *about: bool(torch.tensor([about[2] == torch.float32]).item()))
-    function = torch.compile(lambda x: x + 1 if trusted("a", CUDA, x.dtype) else x - 1, backend="eager", fullgraph=True)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
+    function = compiled(lambda x: x + 1 if trusted("a", CUDA, x.dtype) else x - 1)
     assert function(torch.zeros(2)).tolist() == [1.0, 1.0]
     assert function(torch.zeros(2, dtype=torch.float64)).tolist() == [-1.0, -1.0]
 

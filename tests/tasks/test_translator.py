@@ -1,6 +1,8 @@
 """A translator gives one answer to each text, the same in any company, and its scores and weights are the model's."""
 
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -356,3 +358,18 @@ def test_evaluate_against_another_model_says_whether_the_difference_is_chance(tr
 def test_a_translation_shows_what_matters():
     best = Translation("b", -1.0, [3], alternatives=[Translation("b", -1.0, [3])])
     assert repr(best) == "Translation(text='b', score=-1.0, tokens=[3])"
+
+
+def test_translating_loads_no_compiler_and_nothing_else_that_takes_its_time(trained_run):
+    """A subprocess, for this one has imported everything."""
+    script = """
+import sys
+import torch
+before = set(sys.modules)
+import transduct
+transduct.load(sys.argv[1]).translate(["a b"])
+slow = {"torch._dynamo", "torch.distributed.tensor", "sympy", "sacrebleu", "pyarrow.parquet", "transformers"}
+print(*sorted(slow & sys.modules.keys() - before))
+"""
+    done = subprocess.run([sys.executable, "-c", script, trained_run], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

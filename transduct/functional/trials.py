@@ -4,24 +4,36 @@ Triton compiles on the user's machine, where a C compiler, its headers or the ca
 """
 
 import warnings
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from subprocess import CalledProcessError
+from typing import TypeVar
 
 import torch
+
+Result = TypeVar("Result")
 
 TRITON = find_spec("triton") is not None  # it comes with PyTorch for CUDA
 OLDEST = (8, 0)  # the first cards that multiply bfloat16 and have the shared memory which tiles are made for
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def trusted(kernel: str, device: torch.device, *about: object) -> bool:
     """Whether a kernel is to be used: on a CUDA device, where its module's `trial` of what it is `about` was passed.
 
     One that fails is warned of once, and PyTorch's own operations do its work.
     """
     return TRITON and device.type == "cuda" and _passes(kernel, device, *about)
+
+
+def compiled(function: Callable[..., Result]) -> Callable[..., Result]:
+    """`torch.compile` for fixed shapes; what `trusted` says is a constant to it.
+
+    It is told so here, not where `trusted` stands: whoever only translates need not wait for the compiler to be loaded.
+    """
+    torch.compiler.assume_constant_result(trusted)  # type: ignore[no-untyped-call]
+    return torch.compile(function, dynamic=False)
 
 
 @cache

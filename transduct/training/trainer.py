@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from transduct.errors import TrainingFailed
+from transduct.functional import trials
 from transduct.training import checkpoint as files
 from transduct.training.checkpoint import Checkpoints
 from transduct.training.config import TrainingConfig
@@ -102,7 +103,7 @@ class Trainer:
     ) -> None:
         self.model, self.config, self.ranks = model, config, ranks
         self.batches, self.validate = batches, validate
-        self.loss = torch.compile(loss, dynamic=False) if config.compile else loss
+        self.loss = trials.compiled(loss) if config.compile else loss
         self.device = next(model.parameters()).device
         betas = (config.betas[0], config.betas[1])
         self.optimiser = make_optimiser(model, betas, config.epsilon, config.weight_decay, config.capture)

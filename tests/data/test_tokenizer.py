@@ -10,6 +10,8 @@ import unicodedata
 from itertools import pairwise
 
 import pytest
+import tokenizers as tokenizers_library
+from tokenizers import normalizers
 
 from transduct import config
 from transduct.data import tokenizer as module
@@ -85,6 +87,54 @@ def test_text_never_becomes_a_special_token(tokenizers, kind, tmp_path):
         encoded = tokenizer.encode(SPECIAL)
         assert not {Tokenizer.UNKNOWN, Tokenizer.BEGIN, Tokenizer.END} & {token for ids in encoded for token in ids}
         assert tokenizer.decode(encoded) == SPECIAL
+
+
+def of_the_library(tokenizer, texts):
+    """What the library itself makes of the texts, each read whole."""
+    library = tokenizers_library.Tokenizer.from_str(tokenizer._text)
+    library.encode_special_tokens = True
+    return [coded.ids for coded in library.encode_batch(texts, add_special_tokens=False)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ids_are_the_librarys_for_every_character_and_for_words_anywhere(tokenizers, kind):
+    characters = [chr(number) for number in range(0x11000) if not 0xD800 <= number < 0xE000]
+    texts = [f"two{character}h {character}{character} three" for character in characters]
+    texts += [
+        *characters,
+        *LINES,
+        *SPECIAL,
+        "a▁b",
+        "a ▁b",
+        "▁",
+        "▁ a",
+        "a▁ b",
+        "<a<b <",
+        "  ",
+        " a ",
+        "a\x1cb",
+        "a \u0301b",
+    ]
+    random.Random(1).shuffle(texts)
+    expected = of_the_library(tokenizers[kind], texts)
+    for _ in range(2):  # of words that are new, and that are known
+        assert tokenizers[kind].encode(texts) == expected
+
+
+def test_known_words_are_no_more_than_are_worth_their_memory(tokenizers, monkeypatch):
+    monkeypatch.setattr(module, "REMEMBERED", 3)
+    tokenizer = pickle.loads(pickle.dumps(tokenizers["bpe"]))
+    assert tokenizer.encode(["a b", "c b a"]) == of_the_library(tokenizer, ["a b", "c b a"])
+    assert tokenizer._known.keys() == {"a", "b", "c"}
+    assert tokenizer.encode(["a d"]) == of_the_library(tokenizer, ["a d"])
+    assert tokenizer._known == {}
+
+
+def test_a_tokenizer_of_other_making_reads_texts_as_it_was_made_to(tokenizers):
+    library = tokenizers_library.Tokenizer.from_str(tokenizers["bpe"]._text)
+    library.normalizer = normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(" ", "")])
+    tokenizer = Tokenizer(library.to_str())
+    assert tokenizer.encode(["TWO three"]) == tokenizer.encode(["twothree"]) == of_the_library(tokenizer, ["two three"])
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "verbatim"])

@@ -119,20 +119,6 @@ assert not heavy, heavy
     assert done.stdout.count("Usage: ") == len(COMMANDS) + 1
 
 
-@pytest.mark.parametrize(
-    ("asked", "found"), [({}, cli.AWAKE), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, None)]
-)
-def test_threads_do_not_wait_awake_for_long_unless_someone_says_so(program, monkeypatch, asked, found):
-    """Two threads on cores that others use too would wait for each other whole turns of the scheduler."""
-    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-    for name, value in asked.items():
-        monkeypatch.setenv(name, value)
-    program("--help")
-    assert os.environ.get("GOMP_SPINCOUNT") == found
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself_with_an_example(program, command):
     done = program(command, "--help")

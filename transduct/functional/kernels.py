@@ -54,7 +54,7 @@ LINEAR, LAYER, DECODER, PLACE = (ctypes.POINTER(kind) for kind in (_Linear, _Lay
 ARGUMENTS: dict[str, list[Any]] = {
     "packed_size": [NUMBER, NUMBER],
     "pack": [POINTER, NUMBER, NUMBER, POINTER],
-    "pack_floats": [POINTER, NUMBER, NUMBER, POINTER],
+    "pack_floats": [POINTER, NUMBER, NUMBER, POINTER, NUMBER],
     "linear": [LINEAR, POINTER, NUMBER, POINTER, POINTER, NUMBER],
     "share_threads": [POINTER] * 3,
     "log_normaliser": [POINTER, NUMBER, NUMBER, POINTER],
@@ -116,7 +116,8 @@ class Packed:
         (self.size, self.width), weight = weight.shape, weight.contiguous()
         if steps is None:
             packed = _empty(-(-self.size // BLOCK) * BLOCK * self.width)
-            library().pack_floats(weight.data_ptr(), self.size, self.width, packed.data_ptr())
+            given = weight.data_ptr(), self.size, self.width, packed.data_ptr(), torch.get_num_threads()
+            library().pack_floats(*given)
         else:
             packed, steps = _empty(library().packed_size(self.size, self.width), dtype=torch.int8), steps.detach()
             library().pack(weight.data_ptr(), self.size, self.width, packed.data_ptr())

@@ -24,15 +24,6 @@ EXPORT int64_t packed_size(int64_t f, int64_t d) {
     return blocks * COLUMNS * (fours * 4 + (int64_t)sizeof(int32_t));
 }
 
-/* COLUMNS columns side by side, a number of each at a time: (F, D) -> (F in whole blocks, D). */
-EXPORT void pack_floats(const float *weight, int64_t f, int64_t d, float *packed) {
-    for (int64_t first = 0; first < f; first += COLUMNS, packed += COLUMNS * d)
-        for (int64_t start = 0; start < d; start += LANES)
-            for (int64_t column = 0; column < COLUMNS; column++)
-                for (int64_t k = start; k < d && k < start + LANES; k++)
-                    packed[k * COLUMNS + column] = first + column < f ? weight[(first + column) * d + k] : 0.0f;
-}
-
 /* COLUMNS columns side by side, four numbers of each at a time, and what OFFSET adds to the sum of each. */
 EXPORT void pack(const int8_t *weight, int64_t f, int64_t d, int8_t *packed) {
     int64_t blocks = (f + COLUMNS - 1) / COLUMNS, fours = (d + 3) / 4;
@@ -153,6 +144,34 @@ EXPORT void share_threads(void *region, void *number, void *count) {
     parallel = (void (*)(void (*)(void *), void *, unsigned, unsigned))region;
     thread_number = (int (*)(void))number;
     thread_count = (int (*)(void))count;
+}
+
+/* A matrix (F, D) that is laid out: COLUMNS columns side by side, a number of each at a time, F in whole blocks. */
+typedef struct {
+    const float *weight;
+    int64_t f, d;
+    float *packed;
+} Layout;
+
+static void lay_out(const Layout *matrix, int64_t first, int64_t last) {
+    int64_t f = matrix->f, d = matrix->d;
+    for (int64_t b = first * COLUMNS; b < last * COLUMNS; b += COLUMNS)
+        for (int64_t start = 0; start < d; start += LANES)
+            for (int64_t column = b; column < b + COLUMNS; column++)
+                for (int64_t k = start; k < d && k < start + LANES; k++)
+                    matrix->packed[b * d + k * COLUMNS + column - b] = column < f ? matrix->weight[column * d + k] : 0.0f;
+}
+
+static void share_of_layout(void *data) {
+    const Layout *matrix = data;
+    int64_t blocks = (matrix->f + COLUMNS - 1) / COLUMNS, all = thread_count(), own = thread_number();
+    lay_out(matrix, blocks * own / all, blocks * (own + 1) / all);
+}
+
+EXPORT void pack_floats(const float *weight, int64_t f, int64_t d, float *packed, int64_t threads) {
+    Layout matrix = {weight, f, d, packed};
+    if (threads > 1 && parallel && f * d >= SHARED / 16) parallel(share_of_layout, &matrix, (unsigned)threads, 0);
+    else lay_out(&matrix, 0, (f + COLUMNS - 1) / COLUMNS);
 }
 
 /* A product, whose rows (R, D) are integers already if those of the layer are. */

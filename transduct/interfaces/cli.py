@@ -38,7 +38,6 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, which typer brings along
 LINES_AT_ONCE = 4096
-AWAKE = "10000"  # turns that PyTorch's threads wait for each other awake: 0.1 ms, where they would wait some
 
 
 @app.callback()
@@ -57,11 +56,11 @@ class _Debug:
 def main() -> None:
     """Run the program; an error a user can mend is one line and exit status 2."""
     from transduct.errors import TrainingFailed, TransductError
+    from transduct.interfaces.start import share_cores
 
     if len(sys.argv) == 1:
         sys.argv.append("--help")
-    if "OMP_WAIT_POLICY" not in os.environ:  # before PyTorch is loaded; threads awake keep others from busy cores
-        os.environ.setdefault("GOMP_SPINCOUNT", AWAKE)
+    share_cores()
     try:
         raise SystemExit(app(standalone_mode=False))
     except typer.Abort:
@@ -187,7 +186,7 @@ def translate(
     Example: transduct translate runs/de-en input.de > output.en
     """
     from transduct.errors import TransductError
-    from transduct.tasks.base import load
+    from transduct.interfaces.start import load
 
     named = {
         "beam": beam, "length_penalty": length_penalty, "batch_tokens": batch_tokens, "workers": workers,
@@ -287,8 +286,7 @@ def predict(
     """
     from transduct.config import parse_override
     from transduct.errors import TransductError
-    from transduct.tasks.base import load
-    from transduct.tasks.model import draw
+    from transduct.interfaces.start import load
 
     chosen: dict[str, Any] = {}
     for option in options or []:
@@ -303,6 +301,8 @@ def predict(
             raise TransductError(f"{path}: there is no folder {path.parent}; make it, or give another file")
     if attention is not None and not hasattr(loaded, "attention"):
         raise TransductError(f"{model}: this model has no attention to show; leave --attention away")
+    from transduct.tasks.model import draw
+
     for number, (given, output) in enumerate(zip(inputs, loaded.predict(inputs, **chosen), strict=True), 1):
         print(output)
         if out is not None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.helpers import BEGIN, END, tiny
+from tests.helpers import BEGIN, END, randomise, tiny
 from transduct.blocks.embeddings import narrowed
 from transduct.blocks.fused import fuse
 from transduct.blocks.packed import pack_layers
@@ -28,16 +28,17 @@ def test_it_holds_the_most_frequent_of_each_token_and_of_all():
     assert made.common.tolist() == [0, 1, 2, 9]
 
 
-def test_candidates_are_those_of_all_sources_in_order():
-    made = shortlist()
-    assert made.candidates([[5], [3, 4]]).tolist() == [0, 1, 2, 6, 7, 9]
-    assert made.candidates([[6], []]).tolist() == [0, 1, 2, 9]
+def test_candidates_are_those_of_all_sources_in_order_and_known_of_each():
+    tokens, allowed = shortlist().candidates([[5], [3, 4]])
+    assert tokens.tolist() == [0, 1, 2, 6, 7, 9]
+    assert [tokens[row].tolist() for row in allowed] == [[0, 1, 2, 6, 7, 9], [0, 1, 2, 7, 9]]
+    assert shortlist().candidates([[6], []])[0].tolist() == [0, 1, 2, 9]
 
 
 def test_nothing_aligned_leaves_what_is_always_there():
     nothing = torch.zeros(0, dtype=torch.int64)
     made = Shortlist.of(nothing, nothing, 4, always=[2, 1], most=5, common=3)
-    assert made.candidates([[3]]).tolist() == [0, 1, 2]
+    assert made.candidates([[3]])[0].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("kept", ["numbers", "packed", "integers"])
@@ -57,7 +58,7 @@ def test_all_tokens_on_the_list_change_nothing(kept, beam):
 
     def narrow(sources):
         seen.append(list(sources))
-        return narrowed(model, everything), everything
+        return Narrowed(narrowed(model, everything), everything, torch.ones(len(sources), len(everything)).bool())
 
     found = engine.generate(model, SOURCES, limits, config, BEGIN, END, [0], None, narrow)
     for one, two in zip(found, expected, strict=True):
@@ -71,12 +72,36 @@ def test_only_the_tokens_of_the_list_are_scored_and_written():
     model, tokens = tiny(), torch.tensor([0, BEGIN, END, 5, 8])
 
     def narrow(sources):
-        return narrowed(model, tokens), tokens
+        return Narrowed(narrowed(model, tokens), tokens, torch.ones(len(sources), len(tokens)).bool())
 
     found = engine.generate(model, SOURCES, [8] * 3, DecodingConfig(beam=2), BEGIN, END, [0, BEGIN], None, narrow)
     assert {token for hypotheses in found for h in hypotheses for token in h.tokens} <= {5, 8}
     whole, _ = model.step(torch.tensor([8]), model.start(*engine.encode(model, SOURCES[:1], torch.device("cpu")), 1))
-    few = Narrowed(narrowed(model, tokens), tokens)
+    few = Narrowed(narrowed(model, tokens), tokens, torch.ones(1, len(tokens), dtype=torch.bool))
     state = few.start(*engine.encode(model, SOURCES[:1], torch.device("cpu")), 1)
     part, _ = few.step(torch.tensor([few.number(8)]), state)
     torch.testing.assert_close(part, whole[:, tokens])
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_what_a_neighbour_may_use_changes_nothing(beam):
+    """Sources of other lengths end at other steps, so that their rows are dropped in between."""
+    model, random = randomise(tiny(), spread=0.4), torch.Generator().manual_seed(1)
+    source, target = torch.randint(3, 10, (2, 40), generator=random)
+    made = Shortlist.of(source, target, 10, always=[0, BEGIN, END], most=2, common=0)
+
+    def narrow(sources):
+        tokens, allowed = made.candidates(sources)
+        return Narrowed(narrowed(model, tokens), tokens, allowed)
+
+    def found(sources, limits):
+        config = DecodingConfig(beam=beam, workers=1)
+        return engine.generate(model, sources, limits, config, BEGIN, END, [0, BEGIN], None, narrow)
+
+    limits = [3, 6, 12]
+    alone = [found([source], [limit])[0] for source, limit in zip(SOURCES, limits, strict=True)]
+    together = found(SOURCES, limits)
+    assert len({tuple(made.candidates([source])[0].tolist()) for source in SOURCES}) == 3
+    for one, two in zip(alone, together, strict=True):
+        assert [h.tokens for h in one] == [h.tokens for h in two]
+        assert [h.score for h in one] == pytest.approx([h.score for h in two], abs=1e-5)

@@ -97,7 +97,7 @@ def generate(
     end: int,
     forbidden: Sequence[int] = (),
     constrain: Callable[[Sequence[int]], Filter] | None = None,
-    narrow: Callable[[Sequence[Sequence[int]]], tuple[Any, Tensor]] | None = None,
+    narrow: Callable[[Sequence[Sequence[int]]], Narrowed] | None = None,
 ) -> list[list[Hypothesis]]:
     """Hypotheses of each source, the best first; a source's are the same alone and in any batch (captured on a GPU, as
     far as `decoding.captured` says).
@@ -109,7 +109,7 @@ def generate(
         begin, end: the tokens that stand before and after every output; begin may be one for each source.
         forbidden: tokens no output may hold.
         constrain: for the numbers of some sources a filter over their rows, `config.beam` each.
-        narrow: for some sources a model that scores only some tokens, and these, in order, those above among them.
+        narrow: for some sources the model that scores only some tokens, those above among them.
 
     Raises:
         ValueError: captured search is asked for what it does not know.
@@ -129,7 +129,7 @@ def generate(
         if config.captured:
             return _captured(model, given, bounds, config, first, end, forbidden, constrain and constrain(batch))
         memory, segments = encode(model, given, device)
-        narrowed = None if narrow is None else Narrowed(*narrow(given))
+        narrowed = None if narrow is None else narrow(given)
         number = (lambda token: token) if narrowed is None else narrowed.number
         first, last = [number(token) for token in first], number(end)
         strategy: Beam | Sampling

@@ -51,11 +51,18 @@ class Shortlist:
         known = sorted({*always, *frequent.tolist()})
         return cls(torch.from_numpy(offsets), torch.from_numpy(target[kept]), torch.tensor(known))
 
-    def candidates(self, sources: Sequence[Sequence[int]]) -> Tensor:
-        """The tokens that some sources may be translated with, in order: (K,)."""
-        tokens = sorted({token for source in sources for token in source})
-        parts = [self.tokens[self.offsets[token] : self.offsets[token + 1]] for token in tokens]
-        return torch.cat((self.common, *parts)).unique()  # type: ignore[no-untyped-call]
+    def candidates(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """The tokens that some sources may be translated with, in order (K,), and which of them each source may be
+        translated with (B, K)."""
+        own = []
+        for source in sources:
+            parts = [self.tokens[self.offsets[token] : self.offsets[token + 1]] for token in {*source}]
+            own.append(torch.cat((self.common, *parts)))
+        tokens = torch.cat(own).unique()  # type: ignore[no-untyped-call]
+        allowed = torch.zeros(len(sources), len(tokens), dtype=torch.bool)
+        for row, each in zip(allowed, own, strict=True):
+            row[torch.searchsorted(tokens, each)] = True
+        return tokens, allowed
 
 
 class Narrowed:
@@ -64,24 +71,41 @@ class Narrowed:
     Args:
         model: its `step` takes tokens by their old numbers and scores those of `tokens` alone.
         tokens: (K,) in order.
+        allowed: (B, K) those that are of a source's own; what only its neighbours may use is as good as not there.
     """
 
-    def __init__(self, model: Any, tokens: Tensor) -> None:
-        self.model, self.tokens = model, tokens
+    def __init__(self, model: Any, tokens: Tensor, allowed: Tensor) -> None:
+        self.model, self.tokens, self.allowed = model, tokens, allowed
 
     def number(self, token: int) -> int:
         """The new number of a token that it knows."""
         return int(torch.searchsorted(self.tokens, token))
 
-    def start(self, memory: Tensor, segments: Segments, beam: int) -> Any:
+    def start(self, memory: Tensor, segments: Segments, beam: int) -> "NarrowedState":
         """The state before the first token."""
-        return self.model.start(memory, segments, beam)
+        return NarrowedState(self.model.start(memory, segments, beam), ~self.allowed, beam)
 
-    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, tokens: Tensor, state: "NarrowedState") -> tuple[Tensor, "NarrowedState"]:
         """(R,) newest tokens -> (R, K) logits, and the state after them."""
-        logits, state = self.model.step(self.tokens.index_select(0, tokens), state)
-        return logits, state
+        logits, state.inner = self.model.step(self.tokens.index_select(0, tokens), state.inner)
+        grouped = logits.view(len(state.others), state.beam, -1)  # (B, beam, K)
+        return grouped.masked_fill(state.others[:, None], float("-inf")).view_as(logits), state
 
     def renamed(self, hypothesis: Hypothesis) -> Hypothesis:
         """A hypothesis with the old numbers."""
         return replace(hypothesis, tokens=self.tokens[hypothesis.tokens].tolist())
+
+
+@dataclass
+class NarrowedState:
+    """What the model carries, and for each source the tokens that are none of its own: (B, K)."""
+
+    inner: Any
+    others: Tensor
+    beam: int
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order; those of a source stay together."""
+        self.inner.select(rows)
+        if len(rows) < len(self.others) * self.beam:
+            self.others = self.others.index_select(0, rows[:: self.beam] // self.beam)

@@ -17,7 +17,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
-from transduct.decoding.shortlist import Shortlist
+from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.decoding.trees import WellFormedTrees
 from transduct.errors import TransductError
 from transduct.evaluation.text import corpus_scores, paired_test
@@ -300,11 +300,12 @@ class Translator:
         made = Shortlist.of(*aligned, self.source_tokenizer.size, always, ALIGNED, COMMON)
         return {SHORTLIST: files.pack(vars(made))}
 
-    def _narrow(self, sources: Sequence[Sequence[int]]) -> tuple[Any, Tensor]:
-        """The model for the shortlist of some sources, and the shortlist."""
+    def _narrow(self, sources: Sequence[Sequence[int]]) -> Narrowed:
+        """The model that scores what the shortlist has for some sources."""
         assert self.shortlist is not None
-        tokens = self.shortlist.candidates(sources).to(next(self.model.parameters()).device)
-        return narrowed(self.model, tokens), tokens
+        device = next(self.model.parameters()).device
+        tokens, allowed = (x.to(device) for x in self.shortlist.candidates(sources))
+        return Narrowed(narrowed(self.model, tokens), tokens, allowed)
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         return self.source_tokenizer.encode([self.change(text) for text in texts])

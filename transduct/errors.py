@@ -8,6 +8,13 @@ class TransductError(Exception):
         super().__init__(" ".join(message.splitlines()))
 
 
+class NotFinite(TransductError):
+    """A model answers with NaN; training goes back to where it did not."""
+
+    def __init__(self) -> None:
+        super().__init__("the model's numbers are not finite (NaN or infinite); train it again, at a lower rate")
+
+
 class TrainingFailed(Exception):
     """The work itself failed: training diverged, or was stopped by a signal (exit status 1)."""
 

@@ -20,9 +20,8 @@ def encode(model, lengths=SOURCES, seed=1):
 
 
 def on_host(model, memory, segments, beam, limits, alpha=0.0, forbidden=(), fixed=False):
-    filters = [Forbid(forbidden)]
-    if fixed:
-        filters.append(FixedLength(END, [limit for limit in limits for _ in range(beam)]))
+    filters = [FixedLength(END, [limit for limit in limits for _ in range(beam)])] if fixed else []
+    filters.append(Forbid(forbidden))
     return search(model, memory, segments, Beam(beam, limits, BEGIN, END, alpha, "cpu"), filters)
 
 

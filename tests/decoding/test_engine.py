@@ -1,11 +1,12 @@
 """Many sequences go in, their hypotheses come out in the same order, whatever the batches between."""
 
 import threading
+from math import inf, nan
 
 import pytest
 import torch
 
-from tests.helpers import BEGIN, END, SIZE, tiny
+from tests.helpers import BEGIN, END, SIZE, randomise, tiny
 from transduct.decoding.engine import (
     CAPTURED,
     CORES,
@@ -19,7 +20,9 @@ from transduct.decoding.engine import (
     score,
     side_by_side,
 )
-from transduct.decoding.search import Forbid
+from transduct.decoding.sampling import Sampling
+from transduct.decoding.search import FixedLength, Forbid
+from transduct.errors import NotFinite
 
 SOURCES = [[5, 6, END], [7, END], [END], [3, 4, 5, 6, 7, END], [8, 9, END]]
 
@@ -199,8 +202,16 @@ def test_sequences_are_laid_end_to_end():
         *(({name: 0}, f"{name} is 0, must be at least 1") for name in ("beam", "validation_beam")),
         *(({name: -1}, f"{name} is -1, must be at least 0") for name in ("batch_tokens", "workers")),
         *(
-            (changes, r"temperature and top_k must not be negative, top_p must be in \(0, 1\]")
-            for changes in ({"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.1})
+            (changes, r"top_k must not be negative, top_p must be in \(0, 1\]")
+            for changes in ({"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.1}, {"top_p": nan})
+        ),
+        *(
+            ({"temperature": value}, f"temperature is {value}, must be 0 or at least 0.001")
+            for value in (-1.0, 1e-40, nan, inf)
+        ),
+        *(
+            ({"length_penalty": value}, f"length_penalty is {value}, must be between -20.0 and 20.0")
+            for value in (1e9, nan, -inf)
         ),
         *(
             ({"captured": True, name: value}, f"captured search takes no {name}; leave one of them out")
@@ -211,3 +222,39 @@ def test_sequences_are_laid_end_to_end():
 def test_settings_that_cannot_be_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         DecodingConfig(**changes)
+
+
+@pytest.mark.parametrize("options", [{}, {"beam": 1}, {"temperature": 1.0, "beam": 2}])
+def test_a_model_whose_numbers_are_not_finite_is_refused(options):
+    model = tiny()
+    with torch.no_grad():
+        model.output_table.fill_(float("nan"))
+    with pytest.raises(NotFinite, match=r"the model's numbers are not finite \(NaN or infinite\); train it again, at"):
+        generate(model, [[3, END]], [5], DecodingConfig(**options), BEGIN, END)
+
+
+def test_samples_depend_on_what_they_begin_after():
+    """Most of all those of a prompt of one token, before which there is nothing."""
+    config = DecodingConfig(beam=40, temperature=1.0)
+    first, other = (generate(tiny(), [[3, END]], [3], config, begin, END) for begin in (4, 5))
+    same = [generate(tiny(), [[3, END]], [3], config, [begin], END) for begin in (4, 5)]
+    assert same == [first, other]
+    draws = [Sampling(1, [3], begin, END, [[3, END, begin]], device="cpu").draws[0].random() for begin in (4, 5)]
+    assert draws[0] != draws[1]
+    assert [h.tokens for h in first[0]] != [h.tokens for h in other[0]]
+
+
+def test_the_end_of_an_output_of_fixed_length_comes_free_whatever_is_forbidden():
+    model, sources = randomise(tiny(), spread=0.4), [[3, 4, END]]
+    config = DecodingConfig(beam=2)
+
+    def fixed(numbers):
+        return FixedLength(END, [4 for _ in numbers for _ in range(2)])
+
+    for found in generate(model, sources, [4], config, BEGIN, END, [0, BEGIN, 5, 6, 7], fixed)[0]:
+        forced = score(model, sources, [found.tokens], BEGIN, END, 100)[0]
+        memory, segments = encode(model, sources, torch.device("cpu"))
+        inputs, of_inputs = flat([[BEGIN, *found.tokens]], torch.device("cpu"))
+        with torch.no_grad():
+            last = model.logits(model.decode(inputs, of_inputs, memory, segments))[-1].log_softmax(-1)
+        assert found.score == pytest.approx(forced - float(last[END]), abs=1e-5)

@@ -3,6 +3,7 @@
 import math
 import shutil
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
 from random import Random
@@ -280,6 +281,16 @@ def test_samples_are_as_long_as_asked_for_and_belong_to_their_prompt(saved):
     assert set("".join(found)) <= known
 
 
+def test_a_call_draws_one_sample_unless_it_says_more(saved):
+    """The likeliest of several is no fair draw, and the beam is that of a search."""
+    model = base.load(saved)
+    model.decoding = replace(model.decoding, temperature=0.0, beam=5)
+    for seed in range(5):
+        fair = model.predict(PROMPTS, length=9, temperature=1.0, seed=seed)
+        assert fair == model.predict(PROMPTS, length=9, temperature=1.0, seed=seed, beam=1)
+        assert fair != model.predict(PROMPTS, length=9, temperature=1.0, seed=seed, beam=5)
+
+
 def test_a_beam_as_wide_as_the_vocabulary_finds_the_likeliest_text(saved):
     model = base.load(saved)
     size = model.tokenizer.size
@@ -321,7 +332,7 @@ def test_options_that_cannot_be_are_refused(saved):
     model = base.load(saved)
     with pytest.raises(TransductError, match=r"predict: unknown key 'decoding.lenght'; did you mean 'length'\?"):
         model.predict(["a"], lenght=3)
-    with pytest.raises(TransductError, match="evaluate: decoding: temperature and top_k must not be negative"):
+    with pytest.raises(TransductError, match=r"evaluate: decoding: temperature is -1.0, must be 0 or at least 0.001"):
         model.evaluate(["a"], temperature=-1.0)
     with pytest.raises(ValueError, match="length is 0, must be at least 1"):
         WritingConfig(length=0)

@@ -97,6 +97,18 @@ def test_samples_depend_on_their_seed(translator):
     assert first == again != other
 
 
+def test_samples_are_as_many_as_are_shown_unless_the_call_says_how_many(translator):
+    def drawn(**options):
+        return [len(each.alternatives) for each in translator.translate(TEXTS, temperature=1.0, seed=3, **options)]
+
+    assert translator.decoding.beam == 4
+    one = tokens(translator.translate(TEXTS, temperature=1.0, seed=3))
+    assert one == tokens(translator.translate(TEXTS, temperature=1.0, seed=3, beam=1))
+    assert one != tokens(translator.translate(TEXTS, temperature=1.0, seed=3, beam=4))
+    assert drawn() == [1] * len(TEXTS)
+    assert max(drawn(n_best=3)) == 3
+
+
 @pytest.mark.parametrize("n_best", [0, -1])
 def test_a_list_of_no_translation_is_refused(translator, n_best):
     with pytest.raises(TransductError, match=f"n_best is {n_best}, must be at least 1"):

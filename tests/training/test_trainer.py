@@ -12,7 +12,7 @@ import torch
 
 from tests.training import toy
 from tests.training.toy import CONFIG, SIZES, Batch, Report, examples, network, train, weights
-from transduct.errors import TrainingFailed
+from transduct.errors import NotFinite, TrainingFailed
 from transduct.training.checkpoint import Checkpoints, read_tensors, weights_of
 from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
@@ -154,6 +154,24 @@ def test_after_a_divergence_training_goes_on_from_the_last_checkpoint_at_half_th
     expected = [rate("inverse_sqrt", 0.05, 2, 12, step) for step in steps]
     assert rates == pytest.approx([*expected[:5], *(value / 2 for value in expected[5:])])
     assert (state.step, state.rate_scale, state.tries) == (12, 0.5, 1)
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_a_model_that_validation_finds_unfinished_goes_back_too(tmp_path):
+    """After a step that was too long its loss is still that of the weights before."""
+    calls = []
+
+    def validate(model):
+        calls.append(model.training)
+        if len(calls) == 2:
+            raise NotFinite
+        return scores_from([1.0] * 9)(model)
+
+    model, state = train(tmp_path, validate=validate, validate_every=3)
+    [back] = [record for record in records(tmp_path) if "diverged" in record]
+    assert back["diverged"].startswith("step 6: the model's numbers are not finite")
+    assert (back["step"], back["rate_scale"]) == (3, 0.5)
+    assert (state.step, any(calls)) == (12, False)
     assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 

@@ -165,7 +165,7 @@ class DeviceBeam:
         logits.index_fill_(1, self.special, NOTHING)
         values, tokens, masses = likeliest(logits, 1 if beam == 1 else 2 * beam)  # (R, k), (R, k), (R, n)
         normaliser = torch.cat((masses, held), 1).logsumexp(1, keepdim=True)  # (R, 1)
-        end = torch.cat((masses, held[:, -1:]), 1).logsumexp(1, keepdim=True) if rules.fixed else held[:, -1:]
+        end = normaliser if rules.fixed else held[:, -1:]
         best, end = ((x.double() - normaliser).view(sources, beam, -1) + self.scores[:, :, None] for x in (values, end))
         if rules.fixed:
             end = end.masked_fill(~at_limit[:, None, None], NOTHING)

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import inf, isfinite
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -14,11 +15,13 @@ from transduct.decoding.device import Rules
 from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import Beam, Filter, FixedLength, Forbid, Hypothesis, search
 from transduct.decoding.shortlist import Narrowed
+from transduct.errors import NotFinite
 from transduct.functional.segments import Segments
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 ON_CPU, ON_GPU, CAPTURED = 1024, 4096, 16384  # source tokens decoded together; the last on a GPU too
+COLDEST, STEEPEST = 1e-3, 20.0  # temperature that is not greedy yet, and length penalty that is a number still
 FEW = 8  # sources that are not worth another worker
 
 
@@ -27,7 +30,8 @@ class DecodingConfig:
     """How outputs are searched for.
 
     Attributes:
-        beam: hypotheses that go on for each source; 1 is greedy. With sampling, samples drawn for each source.
+        beam: hypotheses that go on for each source; 1 is greedy. With sampling, samples drawn for each source, the
+            likeliest first; a call that does not say how many draws as many as it shows.
         length_penalty: alpha of Wu et al. 2016.
         batch_tokens: the most source tokens decoded together; 0 for what suits the device.
         workers: how many batches are decoded side by side on a CPU; 0 for one on each of its cores.
@@ -59,8 +63,12 @@ class DecodingConfig:
         for name, least in (("beam", 1), ("batch_tokens", 0), ("workers", 0), ("validation_beam", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
-        if self.temperature < 0.0 or self.top_k < 0 or not 0.0 < self.top_p <= 1.0:
-            raise ValueError("temperature and top_k must not be negative, top_p must be in (0, 1]")
+        if not (self.temperature == 0.0 or COLDEST <= self.temperature < inf):
+            raise ValueError(f"temperature is {self.temperature}, must be 0 or at least {COLDEST}")
+        if self.top_k < 0 or not 0.0 < self.top_p <= 1.0:
+            raise ValueError("top_k must not be negative, top_p must be in (0, 1]")
+        if not abs(self.length_penalty) <= STEEPEST:
+            raise ValueError(f"length_penalty is {self.length_penalty}, must be between -{STEEPEST} and {STEEPEST}")
         given = {"temperature": self.temperature > 0.0, "shortlist": self.shortlist, "constraint": self.constraint}
         if self.captured and (other := [name for name, value in given.items() if value not in (False, "none")]):
             raise ValueError(f"captured search takes no {other[0]}; leave one of them out")
@@ -113,6 +121,7 @@ def generate(
 
     Raises:
         ValueError: captured search is asked for what it does not know.
+        NotFinite: the model has no likeliest token.
     """
     device = next(model.parameters()).device
     if config.captured and narrow is not None:
@@ -131,14 +140,15 @@ def generate(
         memory, segments = encode(model, given, device)
         narrowed = None if narrow is None else narrow(given)
         number = (lambda token: token) if narrowed is None else narrowed.number
+        seeds = [[*source, token] for source, token in zip(given, first, strict=True)]
         first, last = [number(token) for token in first], number(end)
         strategy: Beam | Sampling
         if config.temperature > 0.0:
             draws = (config.seed, config.temperature, config.top_k, config.top_p)
-            strategy = Sampling(config.beam, bounds, first, last, given, *draws, device)
+            strategy = Sampling(config.beam, bounds, first, last, seeds, *draws, device)
         else:
             strategy = Beam(config.beam, bounds, first, last, config.length_penalty, device)
-        filters = [Forbid([number(token) for token in forbidden]), *([constrain(batch)] if constrain else [])]
+        filters = [*([constrain(batch)] if constrain else []), Forbid([number(token) for token in forbidden])]
         found = search(narrowed or model, memory, segments, strategy, filters)
         return found if narrowed is None else [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
 
@@ -146,6 +156,8 @@ def generate(
     batches = list(in_powers(lengths, config.budget(device)) if config.captured else in_batches(lengths, budget))
     for batch, found in zip(batches, side_by_side(decode, batches, workers), strict=True):
         for number, hypotheses in zip(batch, found, strict=True):
+            if not hypotheses or not isfinite(hypotheses[0].score):
+                raise NotFinite
             results[number] = hypotheses
     return results
 

@@ -84,4 +84,5 @@ def draw(logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) ->
     mass = kept.cumsum(-1)
     place = (mass <= uniform.double()[:, None] * mass[:, -1:]).sum(-1, keepdim=True)  # (R, 1)
     place = place.minimum((kept > 0).sum(-1, keepdim=True) - 1)  # should a uniform number be rounded up to one
+    place = place.clamp(min=0)  # of NaN, whose score says so
     return tokens.gather(1, place).squeeze(1)  # (R,)

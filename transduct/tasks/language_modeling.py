@@ -31,7 +31,7 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.gpt import GPT, SIZES, Config
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import Family, ModelSection, blank, card, files_said, read_weights, write_model
+from transduct.tasks.model import Family, ModelSection, asked_for, blank, card, files_said, read_weights, write_model
 from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
@@ -181,7 +181,7 @@ class LanguageModel:
         Raises:
             TransductError: an option is unknown or has a wrong value.
         """
-        decoding = record(WritingConfig, {**vars(self.decoding), **options}, "decoding", "predict")
+        decoding = asked_for(self.decoding, options, "predict")
         prompts = [with_ends(self.tokenizer, text.split("\n")) for text in inputs]
         written = self._write(prompts, decoding)
         return [self._text(prompt, ids) for prompt, ids in zip(prompts, written, strict=True)]
@@ -194,7 +194,7 @@ class LanguageModel:
             options: as for `predict`, of the sample.
         """
         length = min(self.decoding.length, SHOWN)
-        decoding = record(WritingConfig, {**vars(self.decoding), "length": length, **options}, "decoding", "evaluate")
+        decoding = asked_for(self.decoding, {"length": length, **options}, "evaluate")
         run = with_ends(self.tokenizer, [*data, ""])
         prompt, reference = run[: self.context // 2], run[self.context // 2 :][: decoding.length]
         [written] = self._write([prompt], decoding)

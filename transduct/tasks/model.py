@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from transduct.blocks.quantised import pack_quantised
 from transduct.blocks.transformer import settle
 from transduct.config import record
 from transduct.data.images import save_picture
+from transduct.decoding.engine import DecodingConfig
 from transduct.errors import TransductError
 from transduct.tasks.base import Notify
 from transduct.training import checkpoint as files
@@ -24,6 +25,7 @@ from transduct.training.config import TrainingConfig
 from transduct.training.machine import forget_shapes, keep_freed_memory
 
 Rename = Callable[[dict[str, Tensor]], None]
+Decoding = TypeVar("Decoding", bound=DecodingConfig)
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,18 @@ def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename
                 )
             own[name].copy_(held[name])
     notify(f"started from {directory}: {len(taken)} of {len(own)} weights taken, the rest is new")
+
+
+def asked_for(config: Decoding, options: Mapping[str, Any], where: str, count: int = 1) -> Decoding:
+    """A model's decoding section with the options of a call.
+
+    Samples are as many as the call shows, unless it says how many: the likeliest of several is no fair draw.
+
+    Raises:
+        TransductError: an option is unknown or has a wrong value.
+    """
+    found = record(type(config), {**vars(config), **options}, "decoding", where)
+    return replace(found, beam=count) if found.temperature > 0.0 and "beam" not in options else found
 
 
 def write_model(

@@ -23,7 +23,7 @@ from transduct.errors import TransductError
 from transduct.evaluation.text import corpus_scores, paired_test
 from transduct.models import rnn, transformer
 from transduct.tasks.base import Report
-from transduct.tasks.model import Family, Panel, blank, read_weights
+from transduct.tasks.model import Family, Panel, asked_for, blank, read_weights
 from transduct.tasks.text import TOKENIZER, check_sizes
 from transduct.training import checkpoint as files
 
@@ -151,10 +151,10 @@ class Translator:
         Raises:
             TransductError: an option is unknown or has a wrong value.
         """
-        decoding = record(DecodingConfig, {**vars(self.decoding), **options}, "decoding", "translate")
         refuse_text(texts)
         if n_best < 1:
             raise TransductError(f"n_best is {n_best}, must be at least 1")
+        decoding = asked_for(self.decoding, options, "translate", n_best)
         if n_best > decoding.beam:
             raise TransductError(f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}")
         if decoding.shortlist and self.shortlist is None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from transduct.errors import TrainingFailed
+from transduct.errors import NotFinite, TrainingFailed
 from transduct.functional import trials
 from transduct.training import checkpoint as files
 from transduct.training.checkpoint import Checkpoints
@@ -179,17 +179,17 @@ class Trainer:
             clock.waited += time.perf_counter() - waited
             try:
                 value = self.optimise(micro_batches)
+                batch = self.state.batch + config.accumulate * self.ranks.world
+                self.state = replace(self.state, step=self.state.step + 1, batch=batch, seconds=clock.seconds)
+                clock.count(value, sum(b.tokens for b in micro_batches) * self.ranks.world)
+                if self.state.step % config.log_every == 0 or self.state.step == config.steps:
+                    record = clock.record(self.state.step, self.state.epoch, self.learning_rate(self.state.step))
+                    self._write(record, {"steps": config.steps})
+                saved = self._milestones()
             except Diverged as problem:
                 self._roll_back(problem)
                 stream = self._stream()
                 continue
-            batch = self.state.batch + config.accumulate * self.ranks.world
-            self.state = replace(self.state, step=self.state.step + 1, batch=batch, seconds=clock.seconds)
-            clock.count(value, sum(b.tokens for b in micro_batches) * self.ranks.world)
-            if self.state.step % config.log_every == 0 or self.state.step == config.steps:
-                record = clock.record(self.state.step, self.state.epoch, self.learning_rate(self.state.step))
-                self._write(record, {"steps": config.steps})
-            saved = self._milestones()
             if self.ranks.total({"stopping": float(self.stopping)})["stopping"]:  # whichever rank the signal reached
                 if not saved:
                     self._save()
@@ -214,9 +214,13 @@ class Trainer:
         """Score the model and say whether the chosen score is the best so far."""
         assert self.validate is not None
         config, started = self.config, time.perf_counter()
-        with self.averaged_weights():
-            report = self.validate(self.model.eval())
-        self.model.train()
+        try:
+            with self.averaged_weights():
+                report = self.validate(self.model.eval())
+        except NotFinite as problem:
+            raise Diverged(f"step {self.state.step}: {problem}") from problem
+        finally:
+            self.model.train()
         if not report.scores:  # nothing to validate on
             return False
         event: Event = {"step": self.state.step, "scores": dict(report.scores)}

@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluation": {"evaluation", "functional.boxes", "errors"},
     "models": {"blocks", "functional"},
     "training": {"training", "config", "errors", "functional"},
-    "decoding": {"decoding", "functional", "blocks.attention"},
+    "decoding": {"decoding", "errors", "functional", "blocks.attention"},
     "tasks.base": {"config", "errors", "training", "tasks"},  # the folder itself, to list the tasks in it
     "tasks": {
         *("transduct", "config", "errors", "functional", "blocks", "data", "evaluation", "models", "training"),

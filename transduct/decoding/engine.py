@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -13,9 +13,8 @@ from torch import Tensor
 from transduct.decoding.captured import captured_search, in_powers
 from transduct.decoding.device import Rules
 from transduct.decoding.sampling import Sampling
-from transduct.decoding.search import Beam, Filter, FixedLength, Forbid, Hypothesis, search
+from transduct.decoding.search import Beam, Filter, FixedLength, Forbid, Hypothesis, finite, search
 from transduct.decoding.shortlist import Narrowed
-from transduct.errors import NotFinite
 from transduct.functional.segments import Segments
 
 Item = TypeVar("Item")
@@ -121,7 +120,7 @@ def generate(
 
     Raises:
         ValueError: captured search is asked for what it does not know.
-        NotFinite: the model has no likeliest token.
+        NotFinite: the model answers with NaN.
     """
     device = next(model.parameters()).device
     if config.captured and narrow is not None:
@@ -141,14 +140,9 @@ def generate(
         narrowed = None if narrow is None else narrow(given)
         number = (lambda token: token) if narrowed is None else narrowed.number
         seeds = [[*source, token] for source, token in zip(given, first, strict=True)]
-        first, last = [number(token) for token in first], number(end)
-        strategy: Beam | Sampling
-        if config.temperature > 0.0:
-            draws = (config.seed, config.temperature, config.top_k, config.top_p)
-            strategy = Sampling(config.beam, bounds, first, last, seeds, *draws, device)
-        else:
-            strategy = Beam(config.beam, bounds, first, last, config.length_penalty, device)
-        filters = [*([constrain(batch)] if constrain else []), Forbid([number(token) for token in forbidden])]
+        first, last = list(map(number, first)), number(end)
+        strategy = _strategy(config, bounds, first, last, seeds, device)
+        filters = [*([constrain(batch)] if constrain else []), Forbid(list(map(number, forbidden)))]
         found = search(narrowed or model, memory, segments, strategy, filters)
         return found if narrowed is None else [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
 
@@ -156,10 +150,23 @@ def generate(
     batches = list(in_powers(lengths, config.budget(device)) if config.captured else in_batches(lengths, budget))
     for batch, found in zip(batches, side_by_side(decode, batches, workers), strict=True):
         for number, hypotheses in zip(batch, found, strict=True):
-            if not hypotheses or not isfinite(hypotheses[0].score):
-                raise NotFinite
             results[number] = hypotheses
-    return results
+    return finite(results)
+
+
+def _strategy(
+    config: DecodingConfig,
+    limits: Sequence[int],
+    begin: Sequence[int],
+    end: int,
+    seeds: Sequence[Sequence[int]],
+    device: torch.device,
+) -> Beam | Sampling:
+    """What the configuration asks for; the draws of a source belong to its seed."""
+    if config.temperature == 0.0:
+        return Beam(config.beam, limits, begin, end, config.length_penalty, device)
+    draws = (config.seed, config.temperature, config.top_k, config.top_p)
+    return Sampling(config.beam, limits, begin, end, seeds, *draws, device)
 
 
 def _captured(

@@ -6,11 +6,13 @@ sources, R = B * beam the rows of the search, V the vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from transduct.errors import NotFinite
 from transduct.functional import kernels
 from transduct.functional.segments import Segments
 
@@ -108,6 +110,17 @@ def search(
             for forbid in filters:
                 forbid.select(rows)
     return strategy.hypotheses
+
+
+def finite(found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+    """What was found, unless a model that answers with NaN was searched.
+
+    Raises:
+        NotFinite: a source has no hypothesis, or one that is worth no number.
+    """
+    if not all(hypotheses and isfinite(hypotheses[0].score) for hypotheses in found):
+        raise NotFinite
+    return found
 
 
 class Forbid:

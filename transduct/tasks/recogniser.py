@@ -28,7 +28,7 @@ from transduct.data.utterances import (
 )
 from transduct.decoding.ctc import CTCPrefix, best_path
 from transduct.decoding.engine import flat, in_batches
-from transduct.decoding.search import Beam, Filter, Forbid, Hypothesis, search
+from transduct.decoding.search import Beam, Filter, Forbid, Hypothesis, finite, search
 from transduct.errors import TransductError
 from transduct.evaluation.classification import mcnemar
 from transduct.evaluation.text import token_error_rate
@@ -267,7 +267,7 @@ class Recogniser:
                 filters: list[Filter] = [Forbid([Tokenizer.UNKNOWN, Tokenizer.BEGIN])]
                 if decoding.ctc_weight:
                     filters.insert(0, CTCPrefix(heard, segments, decoding.beam, BLANK, end, decoding.ctc_weight))
-                hypotheses = search(self.model, memory, segments, strategy, filters)
+                hypotheses = finite(search(self.model, memory, segments, strategy, filters))
             for number, one, path in zip(numbers, hypotheses, best_path(heard, segments, BLANK), strict=True):
                 found[number], paths[number] = one, path
         return found, paths

@@ -376,3 +376,9 @@ def test_the_test_set_of_a_run_with_stages_is_the_last_one_s(tmp_path):
 def test_a_model_is_asked_only_for_what_it_can_do(trained_run):
     with pytest.raises(TransductError, match="run: a model of translation cannot sing; see: transduct predict --help"):
         base.load(trained_run, verb="sing")
+
+
+def test_a_report_is_json_whatever_its_numbers_are():
+    report = base.Report({"loss": float("nan"), "bleu": 1.5}, {"interval": [float("-inf"), 2], "name": "NaN é"})
+    scores, details = {"loss": None, "bleu": 1.5}, {"interval": [None, 2], "name": "NaN é"}
+    assert report.as_json() == json.dumps({"scores": scores, "details": details}, ensure_ascii=False)

@@ -220,6 +220,8 @@ def test_what_is_cut_is_counted_and_said(made, caplog):
 
 
 def test_what_cannot_be_answered_is_said(made):
+    with pytest.raises(TransductError, match="found one text, expected a list of texts"):
+        made["sequence"].predict("a b")
     with pytest.raises(TransductError, match="input 2: found one text, expected two with a tab between: b c"):
         made["pair"].predict(["a\tb", "b c"])
     with pytest.raises(TransductError, match=r"predict: unknown key 'decoding.beam'; known are: batch_tokens"):

@@ -267,6 +267,15 @@ def test_a_mask_takes_the_place_of_one_token(made, kind):
     assert {expected[place] for place in places} == {token}
 
 
+@pytest.mark.parametrize("kind", ["unigram", "word"])
+def test_masks_that_would_be_one_are_refused(made, kind):
+    tokenizer = Tokenizer.train([TEXT, "ab ef", "cd gh"] * 9, kind, 30)
+    model = MaskedLanguageModel(made[1], tokenizer, 0.15)
+    assert len(model._masked("ab [MASK] [MASK]")[1]) == 2
+    with pytest.raises(TransductError, match=r"sees masks side by side as one; put blanks between them: ab \[MASK\]\["):
+        model._masked("ab [MASK][MASK]")
+
+
 class Parrot(torch.nn.Module):
     """Stands for a model: at each mask it wants a special token most, then the mask, then the number of the mask."""
 

@@ -9,6 +9,7 @@ import transduct
 from transduct.decoding import engine
 from transduct.errors import TransductError
 from transduct.interop import int8
+from transduct.tasks import base
 from transduct.tasks.speed import decoding, read_sentences, training, untrained
 
 SOURCES, LENGTHS = [[3, 4], [5, 6, 7], [8, 9, 10], [3, 11, 12, 13]], [5, 5, 7, 7]
@@ -78,6 +79,14 @@ def test_sentences_are_lines_that_hold_something(models, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("w1 w2\n\n  \nw3 w4\u2028w5\n")
     assert [len(ids) for ids in read_sentences(str(models / "float32"), text)] == [2, 3]
+
+
+def test_long_sentences_are_decoded_as_far_as_the_model_reads(models, tmp_path):
+    model, text = str(models / "float32"), tmp_path / "text.txt"
+    text.write_text("w1 " * 5000 + "\n")
+    [ids] = read_sentences(model, text)
+    assert len(ids) == base.load(model).longest
+    assert decoding(model, [ids], None, 1, "float32", "cpu")() <= len(ids) + 1
 
 
 @pytest.mark.parametrize(

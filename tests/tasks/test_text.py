@@ -111,3 +111,9 @@ def test_filler_changes_neither_loss_nor_gradient(positions):
         losses = projected_cross_entropy(hidden, model.output_table, batch.outputs, 0.1, batch.counted)
         found.append([*losses, *torch.autograd.grad(losses[0], [p for p in model.parameters() if p.requires_grad])])
     torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)
+
+
+def test_one_text_is_no_list_of_texts():
+    text.refuse_text(["a b"])
+    with pytest.raises(TransductError, match=r"found one text, expected a list of texts: write \['a b'\]"):
+        text.refuse_text("a b")

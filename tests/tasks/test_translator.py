@@ -36,9 +36,9 @@ STRANGE = {
 }
 
 
-def make(kind="bpe", changes=(), **model):
+def make(kind="bpe", changes=(), alphabet="", **model):
     """A translator whose model knows nothing, but chooses differently for every text."""
-    tokenizer = Tokenizer.train([*TEXTS, *TEXTS, "한글 가나다", "A B."], kind, 120)
+    tokenizer = Tokenizer.train([*TEXTS, *TEXTS, "한글 가나다", "A B.", alphabet], kind, 120)
     sizes = {"source_size": tokenizer.size, "target_size": tokenizer.size, "max_length": 24, "tie": "none"}
     model = randomise(tiny(**{**sizes, **model}), spread=0.4)
     return Translator(model, tokenizer, tokenizer, DecodingConfig(beam=4), changes)
@@ -265,20 +265,33 @@ def test_a_long_text_is_translated_as_its_pieces_with_a_warning(translator, capl
 
 
 @pytest.mark.parametrize(
-    "text, parts",
+    "kind, text, parts",
     [
-        ("a b c d e f g h i j k l m", ["▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k", "▁l▁m"]),  # before a word
-        ("a b. c d e f g h i j k l", ["▁a▁b.", "▁c▁d▁e▁f▁g▁h▁i▁j▁k▁l"]),  # after a sentence
-        ("abcdefgh" * 3, ["▁abcdefghabcdefghabcdef", "gh"]),  # anywhere
-        ("a b c d e f g h i j k l"[:22], ["▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k"]),  # not at all
-        ("", []),
+        ("character", "a b c d e f g h i j k l m", ["▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k", "▁l▁m"]),  # before a word
+        ("character", "a b. c d e f g h i j k l", ["▁a▁b.", "▁c▁d▁e▁f▁g▁h▁i▁j▁k▁l"]),  # after a sentence
+        ("character", "abcdefgh" * 3, ["▁abcdefghabcdefghabcdef", "gh"]),  # anywhere
+        ("character", "a b c d e f g h i j k l"[:22], ["▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k"]),  # not at all
+        ("character", "", []),
+        (
+            "character",
+            "가나다라가나다라마。바사 아자가.나다라마바사",
+            ["▁가나다라가나다라마。", "바사▁아자가.나다라마바사"],
+        ),
+        ("verbatim", "a b. c d e f g h i j k l m", ["a b.", " c d e f g h i j k l m"]),
+        ("byte", "a b. c d e f g h i j k l m", ["aĠb.", "ĠcĠdĠeĠfĠgĠhĠiĠjĠkĠlĠm"]),
     ],
 )
-def test_where_a_text_is_cut(text, parts):
-    translator = make("character")
+def test_where_a_text_is_cut(kind, text, parts):
+    translator = make(kind, alphabet="。가나다라마바사아자")
     assert translator.longest == 23
     [ids] = translator.source_tokenizer.encode([text])
     assert ["".join(translator.source_tokenizer.pieces(part)) for part in translator._split(ids)] == parts
+
+
+def test_the_bytes_of_a_character_stay_together():
+    translator = make("byte")
+    [ids] = translator.source_tokenizer.encode(["학교에갔다가집에왔다"])
+    assert translator.source_tokenizer.decode(translator._split(ids)) == ["학교에갔다가집", "에왔다"]
 
 
 # attention

@@ -211,6 +211,10 @@ class Tokenizer:
         """The text of each list of ids, one line each, special tokens left out."""
         return [text.replace("\n", " ") for text in self._library.decode_batch(sequences)]
 
+    def continues(self, token: int) -> bool:
+        """Whether a token of the kind `byte` is no character's first."""
+        return 0x80 <= token - len(SPECIALS) < 0xC0
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The token behind each id, as a person reads it: "▁house"."""
         return [self._library.id_to_token(token) or SPECIALS[0] for token in ids]

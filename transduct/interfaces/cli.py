@@ -325,15 +325,13 @@ def evaluate(
 
     Example: transduct evaluate runs/de-en --source test.de --reference test.en
     """
-    import json
-
     from transduct.tasks.base import evaluate as evaluate_model
 
     files = {name: value for name, value in (("source", source), ("reference", reference)) if value is not None}
     options = {} if beam is None else {"beam": beam}
     report = evaluate_model(model, files, against, device, **options)
     if as_json:
-        print(json.dumps({"scores": report.scores, "details": report.details}, ensure_ascii=False))
+        print(report.as_json())
         return
     for name, value in report.scores.items():
         about = report.details.get(name, {})

@@ -7,6 +7,7 @@ model directory   config.json  model.safetensors  card.md   and what the task ad
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,6 +45,11 @@ class Report:
     scores: dict[str, float]
     details: dict[str, Any] = field(default_factory=dict)
     outputs: list[Any] = field(default_factory=list)
+
+    def as_json(self) -> str:
+        """Scores and details; null stands for NaN and infinity, for which JSON has no word."""
+        text = json.dumps({"scores": self.scores, "details": self.details})
+        return json.dumps(json.loads(text, parse_constant=lambda _: None), ensure_ascii=False)
 
 
 class Task(Protocol):

@@ -23,7 +23,7 @@ from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks.base import Report
 from transduct.tasks.model import blank, read_weights
-from transduct.tasks.text import TOKENIZER, check_sizes, encoder_input
+from transduct.tasks.text import TOKENIZER, check_sizes, encoder_input, refuse_text
 from transduct.tasks.translator import Attention
 from transduct.training import checkpoint as files
 
@@ -199,6 +199,7 @@ class Classifier:
         return longest
 
     def _texts(self, inputs: Sequence[str]) -> list[list[str]]:
+        refuse_text(inputs)
         if TEXTS[self.answers.kind] == 1:
             return [[text] for text in inputs]
         pairs = [text.split("\t", 1) for text in inputs]

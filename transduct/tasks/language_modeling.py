@@ -32,7 +32,7 @@ from transduct.functional.segments import Segments
 from transduct.models.gpt import GPT, SIZES, Config
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import Family, ModelSection, asked_for, blank, card, files_said, read_weights, write_model
-from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
+from transduct.tasks.text import TOKENIZER, check_sizes, refuse_text, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
 from transduct.training.trainer import Terms
@@ -181,6 +181,7 @@ class LanguageModel:
         Raises:
             TransductError: an option is unknown or has a wrong value.
         """
+        refuse_text(inputs)
         decoding = asked_for(self.decoding, options, "predict")
         prompts = [with_ends(self.tokenizer, text.split("\n")) for text in inputs]
         written = self._write(prompts, decoding)

@@ -38,7 +38,7 @@ from transduct.functional.segments import Segments
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import Family, ModelSection, blank, card, files_said, read_weights, write_model
-from transduct.tasks.text import TOKENIZER, check_sizes, encoder_input, run_tokenizer
+from transduct.tasks.text import TOKENIZER, check_sizes, encoder_input, refuse_text, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
 from transduct.training.trainer import Terms
@@ -190,6 +190,7 @@ class MaskedLanguageModel:
             TransductError: a text with a mask is longer than the model, or an option is given: there are none.
         """
         refuse("predict", options)
+        refuse_text(inputs)
         outputs, longest = list(inputs), self.max_length - 2
         asked = [number for number, text in enumerate(inputs) if MASK in text]
         rows = [self._masked(inputs[number]) for number in asked]
@@ -240,7 +241,11 @@ class MaskedLanguageModel:
         """The ids of a text with masks in it, and the places of the masks.
 
         Each mask is encoded as a character that the tokenizer does not know, which merges with none of its neighbours.
-        The blank before it becomes part of it, as of the token it stands for.
+        The blank before it becomes part of it, as of the token it stands for. Some tokenizers make one unknown of
+        several side by side.
+
+        Raises:
+            TransductError: they did.
         """
         *befores, whole = accumulate(part + SUBSTITUTE for part in text.split(MASK))
         *befores_ids, ids = self.tokenizer.encode([*befores, whole.removesuffix(SUBSTITUTE)])
@@ -254,6 +259,8 @@ class MaskedLanguageModel:
                     found.pop()
                 places.append(len(found))
             found.append(self.tokenizer.size if place in hidden else token)
+        if len(places) < text.count(MASK):
+            raise TransductError(f"this model sees masks side by side as one; put blanks between them: {text:.60}")
         return found, places
 
     def _samples(self, lines: Sequence[str]) -> list[tuple[str, str, str]]:

@@ -50,13 +50,13 @@ def untrained(directory: Path, size: str, vocabulary: int) -> None:
 
 
 def read_sentences(model: str, path: Path) -> list[list[int]]:
-    """The lines of a file as the model's source tokens.
+    """The lines of a file as the model's source tokens, of which it reads so many.
 
     Raises:
         TransductError: the file cannot be read, or no line holds a word.
     """
     translator = load(model, "cpu", verb="translate")
-    found = [ids for ids in translator._encode(list(read_lines(path))) if ids]
+    found = [ids[: translator.longest] for ids in translator._encode(list(read_lines(path))) if ids]
     if not found:
         raise TransductError(f"{path}: holds no sentence; give a text to translate")
     return found
@@ -81,7 +81,8 @@ def decoding(
     ended = [[*source, Tokenizer.END] for source in sources]
     config = DecodingConfig(beam=beam, **settings)
     place = next(translator.model.parameters()).device
-    limits = [2 * len(source) + 20 for source in ended] if lengths is None else list(lengths)
+    most = translator.longest + 1
+    limits = [min(most, 2 * len(source) + 20) for source in ended] if lengths is None else list(lengths)
 
     def constrain(numbers: Sequence[int]) -> Filter:
         return FixedLength(Tokenizer.END, [limits[i] for i in numbers for _ in range(beam)], place)

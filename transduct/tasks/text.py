@@ -164,3 +164,9 @@ def check_sizes(directory: Path, tokenizers: Sequence[int], model: Sequence[int]
             f"{directory}: the tokenizers hold {found} tokens, the model {expected}; "
             "they do not belong together: copy the model again"
         )
+
+
+def refuse_text(texts: Sequence[Any]) -> None:
+    """A text is a sequence of texts too, of its letters, which nobody means."""
+    if isinstance(texts, str):
+        raise TransductError(f"found one text, expected a list of texts: write [{texts[:40]!r}]")

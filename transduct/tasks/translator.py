@@ -24,7 +24,7 @@ from transduct.evaluation.text import corpus_scores, paired_test
 from transduct.models import rnn, transformer
 from transduct.tasks.base import Report
 from transduct.tasks.model import Family, Panel, asked_for, blank, read_weights
-from transduct.tasks.text import TOKENIZER, check_sizes
+from transduct.tasks.text import TOKENIZER, check_sizes, refuse_text
 from transduct.training import checkpoint as files
 
 FAMILIES = {
@@ -35,7 +35,8 @@ log = logging.getLogger("transduct")
 SHORTLIST, ALIGNED, COMMON = "shortlist.safetensors", 50, 100  # the most tokens to a source token, and to all
 TOKENIZERS = {True: (TOKENIZER,), False: ("tokenizer.source.json", "tokenizer.target.json")}
 METRICS = ("bleu", "chrf", "ter", "exact_match")
-SENTENCE_ENDS = (".", "!", "?", "。", "！", "？", ";", ":")
+SENTENCE_ENDS, WIDE_ENDS = (".", "!", "?", ";", ":"), ("。", "！", "？")  # before a blank, and wherever they stand
+WORD_STARTS = ("▁", "Ġ", " ")  # as tokenizers of words, of bytes and of characters write the blank before
 
 
 @dataclass(frozen=True)
@@ -314,17 +315,28 @@ class Translator:
         """Pieces of at most `longest` tokens, cut after the end of a sentence, else before a word, else anywhere."""
         parts = []
         while len(ids) > self.longest:
-            window = self.source_tokenizer.pieces(ids[: self.longest + 1])
-            words = [i for i in range(1, len(window)) if window[i].startswith("▁")]
-            sentences = [i for i in words if window[i - 1].endswith(SENTENCE_ENDS)]
-            cut = (sentences or words or [self.longest])[-1]
+            cut = self._cut(ids)
             parts.append(ids[:cut])
             ids = ids[cut:]
         return [*parts, ids] if ids else parts
 
+    def _cut(self, ids: list[int]) -> int:
+        """How many ids the first piece of a text holds."""
+        window = self.source_tokenizer.pieces(ids[: self.longest + 1])
+        words = [i for i in range(1, len(window)) if window[i].startswith(WORD_STARTS)]
+        sentences = [i for i in words if window[i - 1].endswith(SENTENCE_ENDS)]
+        sentences += [i for i in range(1, len(window)) if window[i - 1].endswith(WIDE_ENDS)]
+        if sentences or words:
+            return max(sentences or words)
+        cut = self.longest
+        if self.source_tokenizer.kind == "byte":  # a character's bytes stay together
+            while cut > 1 and self.source_tokenizer.continues(ids[cut]):
+                cut -= 1
+        return cut
+
     def _words(self, ids: list[int]) -> int:
         """About how many words a part of a text holds."""
-        return max(1, sum(piece.startswith("▁") for piece in self.source_tokenizer.pieces(ids)))
+        return max(1, sum(piece.startswith(WORD_STARTS) for piece in self.source_tokenizer.pieces(ids)))
 
     def _generate(self, pieces: list[list[int]], words: list[int], decoding: DecodingConfig) -> list[list[Translation]]:
         """The n-best list of each piece, which holds so many words."""
@@ -350,12 +362,6 @@ def _with_words(found: Translation, words: list[str]) -> Translation:
     """A linearised tree, and its alternatives, as brackets around the words of the text."""
     others = [replace(other, text=bracketed(other.text, words)) for other in found.alternatives]
     return replace(found, text=bracketed(found.text, words), alternatives=others)
-
-
-def refuse_text(texts: Sequence[Any]) -> None:
-    """A text is a sequence of texts too, of its letters, which nobody means."""
-    if isinstance(texts, str):
-        raise TransductError(f"found one text, expected a list of texts: write [{texts[:40]!r}]")
 
 
 def _joined(pieces: list[list[Translation]], n_best: int) -> Translation:

@@ -565,6 +565,8 @@ def test_the_run_is_named_after_its_recipe_and_a_profile_is_laid_over(program, t
     assert done.lines == ["runs/recipe/model"]
     assert load_recipe(tmp_path / "runs" / "recipe" / "recipe.yaml").training["steps"] == 1
     assert_refused(program("train", "recipe.yaml", "--profile", "quik"), "did you mean 'quick'?")
+    done = program("train", "--resume", "--out", "runs/recipe", "--profile", "quick")
+    assert_refused(done, "--profile quick belongs to a recipe; give one, or leave it out")
 
 
 def test_two_files_are_enough(program, tmp_path):
@@ -577,6 +579,11 @@ def test_two_files_are_enough(program, tmp_path):
     assert len(program("translate", out, given=b"a b\n").lines) == 1
     resumed = program("train", "--source", source, "--target", target, "--out", out, "--resume")
     assert "this run is finished" in resumed.err
+    other = program("train", "--source", target, "--target", target, "--out", out, "--resume")
+    assert_refused(other, f"{out}: --source is {target}, its run has {source}; choose another --out")
+    more = ["--valid-source", source, "--valid-target", target]
+    other = program("train", "--source", source, "--target", target, *more, "--out", out, "--resume")
+    assert_refused(other, f"--valid-source is {source}, its run has nothing; choose another --out")
 
 
 def test_files_to_validate_on_are_used_instead_of_held_out_ones(program, tmp_path):

@@ -382,3 +382,12 @@ def test_a_report_is_json_whatever_its_numbers_are():
     report = base.Report({"loss": float("nan"), "bleu": 1.5}, {"interval": [float("-inf"), 2], "name": "NaN é"})
     scores, details = {"loss": None, "bleu": 1.5}, {"interval": [None, 2], "name": "NaN é"}
     assert report.as_json() == json.dumps({"scores": scores, "details": details}, ensure_ascii=False)
+
+
+def test_a_model_to_start_from_that_is_not_there_is_missed_before_anything_is_made(tmp_path):
+    recipe = tiny_recipe(model={"start_from": str(tmp_path / "modle")})
+    with pytest.raises(
+        TransductError, match=r"model\.start_from: .*modle holds no config\.json; name a model directory"
+    ):
+        base.train(recipe, tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()

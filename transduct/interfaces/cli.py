@@ -141,16 +141,16 @@ def _chosen_recipe(
     """The recipe that was named, the one of the run to resume, or one made for two files."""
     from transduct.config import load_recipe
     from transduct.errors import TransductError
-    from transduct.tasks.base import RECIPE, file_recipe
+    from transduct.tasks.base import RECIPE, file_recipe, run_of_files
 
     files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
+    if profile and not paths:
+        raise TransductError(f"--profile {profile} belongs to a recipe; give one, or leave it out")
     if any(files.values()):
         if paths:
             raise TransductError(f"found a recipe ({paths[0]}) and text files; give one of them")
-        if profile:
-            raise TransductError(f"--profile {profile} belongs to a recipe; text files have no profiles: leave it out")
         if resume and (directory / RECIPE).exists():
-            return load_recipe(directory / RECIPE, overrides)
+            return run_of_files(directory, files, overrides)
         return file_recipe("translation", files, overrides, lambda line: print(line, file=sys.stderr))
     if len(paths) > 1:
         raise TransductError(f"found {len(paths)} recipes ({', '.join(paths)}); give one")

@@ -149,6 +149,13 @@ def _train_stages(
     return model
 
 
+def _check_start(recipe: Recipe) -> None:
+    """Whether the model to start from is there, before a corpus is prepared for it."""
+    start = recipe.model.get("start_from")
+    if start is not None and not (Path(start) / CONFIG).exists():
+        raise TransductError(f"model.start_from: {start} holds no {CONFIG}; name a model directory, RUN/model")
+
+
 def _with_absolute_roots(recipe: Recipe) -> Recipe:
     """The recipe as it can be read again from anywhere."""
 
@@ -185,6 +192,7 @@ def _train_one(recipe: Recipe, directory: Path, resume: bool, notify: Notify, re
             notify(f"{directory}: this run is finished; its model is {made}")
             return made
         if ranks.rank == 0:
+            _check_start(recipe)
             task.prepare()
         ranks.wait()
         if ranks.rank != 0:  # finds what rank 0 has made
@@ -261,6 +269,30 @@ def file_recipe(task: str, files: Mapping[str, Any], overrides: Sequence[str], n
     for override in overrides:
         tree = merge(tree, parse_override(override))
     return record(Recipe, tree, "", "the recipe for your files")
+
+
+def run_of_files(directory: Path, files: Mapping[str, Any], overrides: Sequence[str]) -> Recipe:
+    """The recipe of a run to be resumed that was begun with these training files.
+
+    Raises:
+        TransductError: it was begun with others.
+    """
+    recipe = load_recipe(directory / RECIPE, overrides)
+
+    def paths(held: Any, side: str, root: str) -> list[Path]:
+        sources = [source.get(side) or [] for source in (held if isinstance(held, list) else [held or {}])]
+        names = [name for source in sources for name in ([source] if isinstance(source, str) else source)]
+        return [(Path(root) / name).resolve() for name in names]
+
+    for split, prefix in (("train", ""), ("valid", "valid_")):
+        for side in ("source", "target"):
+            given = paths({side: files.get(prefix + side)}, side, ".")
+            theirs = paths(recipe.data.get(split), side, recipe.data["root"])
+            if given != theirs:
+                found, held = (", ".join(map(str, each)) or "nothing" for each in (given, theirs))
+                option = f"--{prefix}{side}".replace("_", "-")
+                raise TransductError(f"{directory}: {option} is {found}, its run has {held}; choose another --out")
+    return recipe
 
 
 def readable_lines(path: str | Path, given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:

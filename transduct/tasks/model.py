@@ -86,7 +86,7 @@ class ModelSection:
 
     def resolved(self, config: Any) -> dict[str, Any]:
         """The section with every default filled in."""
-        start = {} if self.start is None else {"start_from": str(self.start)}
+        start = {} if self.start is None else {"start_from": str(self.start.resolve())}
         rest = {name: value for name, value in asdict(config).items() if name not in self.derived}
         return {"family": self.name, **start, **rest}
 

@@ -11,8 +11,8 @@ class TrainingConfig:
     """How a model is trained.
 
     Attributes:
-        batch_tokens: the most tokens of a batch on its fuller side, before BPE dropout makes texts longer (by a fifth at
-            a rate of 0.1); a step takes `accumulate` batches a rank.
+        batch_tokens: the most tokens of a batch on its fuller side, before BPE dropout makes texts longer (at a rate of
+            0.1 by a fifth); a step takes `accumulate` batches a rank.
         learning_rate: the peak, reached after `warmup` steps.
         clip: the largest joint norm of the gradients; 0 does not clip.
         average: how many regular checkpoints, up to the chosen one, are averaged into the final model.

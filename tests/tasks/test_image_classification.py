@@ -1,6 +1,7 @@
 """The image classification task: its corpus, its batches, its loss, its mistakes, what it saves; and that it learns."""
 
 import json
+import shutil
 import tarfile
 from collections import Counter
 from dataclasses import replace
@@ -18,6 +19,7 @@ from transduct.errors import TransductError
 from transduct.tasks import base, image_classification
 from transduct.tasks.image_classification import DataConfig, share, test_set
 from transduct.tasks.picture_classifier import Labelled, rows_of
+from transduct.training.checkpoint import read_tensors
 from transduct.training.machine import seed_generators
 
 test_set.__test__ = False  # it is no test
@@ -381,6 +383,17 @@ def test_another_run_may_start_from_it(run, tmp_path):
     said = []
     prepared(tmp_path, said.append, model={"start_from": str(run / "model")})
     assert any("started from" in line and "24 of 24 weights taken" in line for line in said), said
+
+
+def test_what_another_run_knows_of_a_label_stays_with_it(run, tmp_path):
+    shutil.copytree(run / "model", tmp_path / "held")
+    config = json.loads((tmp_path / "held" / "config.json").read_text())
+    config["pictures"]["labels"].reverse()
+    (tmp_path / "held" / "config.json").write_text(json.dumps(config))
+    _, model = prepared(tmp_path, model={"start_from": str(tmp_path / "held")})
+    held = read_tensors(tmp_path / "held" / "model.safetensors")
+    assert torch.equal(model.output.weight, held["output.weight"].flip(0))
+    assert torch.equal(model.output.bias, held["output.bias"].flip(0))
 
 
 def test_evaluation_reads_the_test_set_or_what_is_given(run, tmp_path):

@@ -28,7 +28,7 @@ from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.models.vit import SIZES, Config, ViT
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.classifier import PredictConfig
-from transduct.tasks.model import Family, ModelSection, card, files_said, write_model
+from transduct.tasks.model import Family, LabelRows, ModelSection, card, files_said, write_model
 from transduct.tasks.picture_classifier import About, HeldOut, Labelled, PictureClassifier, rows_of
 from transduct.training.config import TrainingConfig
 from transduct.training.trainer import Terms
@@ -269,7 +269,8 @@ class ImageClassificationTask:
 
     def build_model(self) -> ViT:
         """The model of the recipe for the labels, begun from another's weights if it says so."""
-        model: ViT = self.model.build(self._config(len(self.about.labels)), self.notify)
+        labels = LabelRows(self.about.labels, ("pictures", "labels"), ("output.*",))
+        model: ViT = self.model.build(self._config(len(self.about.labels)), self.notify, labels=labels)
         return model
 
     def _config(self, labels: int) -> Any:

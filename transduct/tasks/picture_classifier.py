@@ -3,6 +3,7 @@
 Let B be pictures, S the tokens of each (its patches, and the class token before them if there is one), H heads.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -26,6 +27,7 @@ from transduct.tasks.classifier import PredictConfig
 from transduct.tasks.model import Panel, blank, read_weights
 from transduct.training import checkpoint as files
 
+log = logging.getLogger("transduct")
 CHUNK = 1024  # pictures that are scored together
 
 
@@ -182,6 +184,8 @@ class PictureClassifier:
             found += self.predict(pictures, **options)
             theirs += [] if against is None else against.predict(pictures, **options)
             answers += labels
+        if refused.errors:
+            log.warning("left out: %s", refused.said())
         ours = label_scores(found, answers)
         details: dict[str, Any] = {"examples": len(found), "left_out": refused.dropped, **ours.details}
         if against is not None:

@@ -226,7 +226,7 @@ class Detector:
         """
         decoding, refused = self._decoding(options), Refused("skip")
         if isinstance(data, SceneSet):
-            refused = Refused(data.broken)
+            refused = Refused(data.broken, advise=False)
             scenes: Sequence[Example] = data.read(self.labels, self.side, refused)
         else:
             scenes = data

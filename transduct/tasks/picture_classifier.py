@@ -174,7 +174,7 @@ class PictureClassifier:
         Raises:
             TransductError: as `predict`; a picture has no label, or one that the model does not know.
         """
-        refused = Refused(data.broken)
+        refused = Refused(data.broken, advise=False)
         found: list[str] = []
         theirs: list[str] = []
         answers: list[str] = []

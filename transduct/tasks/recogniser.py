@@ -191,7 +191,7 @@ class Recogniser:
         Raises:
             TransductError: as `predict`.
         """
-        refused = Refused(data.broken if isinstance(data, Spoken) else "stop")
+        refused = Refused(data.broken if isinstance(data, Spoken) else "stop", advise=False)
         recordings = data.read(self.hearing, refused) if isinstance(data, Spoken) else data
         if refused.errors:
             log.warning("left out: %s", refused.said())

@@ -64,6 +64,8 @@ class DataConfig:
             raise ValueError("train is empty; name at least one corpus")
         if self.size < 1:
             raise ValueError(f"size is {self.size}, must be at least 1")
+        if self.augmentation.crop > self.size:
+            raise ValueError(f"augmentation.crop is {self.augmentation.crop}, must be at most size ({self.size})")
         if not 0.0 <= self.hold_out < 1.0:
             raise ValueError(f"hold_out is {self.hold_out}, must be in [0, 1)")
         if self.hold_out and self.valid:

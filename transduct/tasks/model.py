@@ -18,7 +18,7 @@ from transduct.blocks.packed import pack_layers
 from transduct.blocks.quantised import pack_quantised
 from transduct.blocks.transformer import settle
 from transduct.config import record
-from transduct.data.images import save_picture
+from transduct.data.images import check_ending, save_picture
 from transduct.errors import TransductError
 from transduct.tasks.base import Notify
 from transduct.training import checkpoint as files
@@ -262,6 +262,24 @@ def files_said(names: Sequence[str], dropped: Mapping[str, int]) -> str:
     """ "from a.de, a.en (left out: 3 empty)"."""
     left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items() if count)
     return f"from {', '.join(names) or 'a generated corpus'} (left out: {left_out or 'none'})"
+
+
+def check_drawable(model: Any, name: str, path: Path | None) -> None:
+    """Refuse a place for pictures that does not fit a model, or of no known format, before it has answered.
+
+    Raises:
+        TransductError: it answers in text and there is a place, it answers in pictures and there is none, or its name
+            ends in no format of pictures.
+    """
+    if path is None:
+        if getattr(model, "paints", False):
+            raise TransductError(
+                f"{name}: this model answers with pictures; say where to draw them with --out FILE.png"
+            )
+        return
+    if not hasattr(model, "picture"):
+        raise TransductError(f"{name}: this model answers in text, which has no picture; leave --out away")
+    check_ending(path)
 
 
 def draw(model: Any, given: str, output: Any, path: Path) -> None:

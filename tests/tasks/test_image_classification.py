@@ -265,14 +265,16 @@ def test_a_broken_picture_stops_training_by_name(tmp_path):
         prepared(tmp_path)
 
 
-def test_or_it_is_left_out_counted_and_named(tmp_path):
+def test_or_it_is_left_out_counted_and_named(tmp_path, caplog):
     broken_corpus(tmp_path)
     said = []
-    task, _ = prepared(tmp_path, said.append, data={"broken": "skip", "test": TRAIN})
+    task, model = prepared(tmp_path, said.append, data={"broken": "skip", "valid": TRAIN, "test": None})
     assert said[0] == "corpus prepared: 29 pictures of 3 labels from train.tar (left out: 2 broken)"
     assert "train.tar: down/0001.png: not a whole picture" in said[1]
     assert "train.tar: loose.png: found no text for it" in said[1]
-    assert said[2] == said[1]  # the same corpus was to be the test set
+    assert said[2] == said[1]  # the same corpus was to be validated on
+    assert task.evaluate(model).details["left_out"] == {"broken": 2}
+    assert not caplog.records  # each validation would say it again
     assert task.corpus.dropped == {"broken": 2}
 
 

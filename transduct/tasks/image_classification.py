@@ -267,7 +267,7 @@ class ImageClassificationTask:
                 self.notify(f"left out: {refused.said()}")
 
     def _labelled(self, source: ImageSource) -> Labelled:
-        return Labelled(source, self.data.root, self.data.broken)
+        return Labelled(source, self.data.root, self.data.broken, said=True)  # by `prepare`
 
     def build_model(self) -> ViT:
         """The model of the recipe for the labels, begun from another's weights if it says so."""

@@ -55,11 +55,16 @@ def rows_of(corpus: Corpus, numbers: Indices, size: int) -> tuple[np.ndarray, np
 
 @dataclass(frozen=True)
 class Labelled:
-    """Pictures with their labels, read anew each time they are gone through."""
+    """Pictures with their labels, read anew each time they are gone through.
+
+    Attributes:
+        said: whether what is broken has been named before.
+    """
 
     source: ImageSource
     root: str
     broken: Policy = "stop"
+    said: bool = False
 
     def read(self, known: Sequence[str], refused: Refused) -> Iterator[tuple[Picture, str]]:
         """Each picture and its label.
@@ -83,6 +88,7 @@ class HeldOut:
     start: int
     size: int
     broken: Policy = "stop"
+    said: bool = True
 
     def read(self, known: Sequence[str], refused: Refused) -> Iterator[tuple[Picture, str]]:  # noqa: ARG002
         """Each picture and its label."""
@@ -184,7 +190,7 @@ class PictureClassifier:
             found += self.predict(pictures, **options)
             theirs += [] if against is None else against.predict(pictures, **options)
             answers += labels
-        if refused.errors:
+        if refused.errors and not data.said:
             log.warning("left out: %s", refused.said())
         ours = label_scores(found, answers)
         details: dict[str, Any] = {"examples": len(found), "left_out": refused.dropped, **ours.details}

@@ -1,7 +1,10 @@
 """Sounds are read or refused by name; filterbanks are Whisper's and Kaldi's; what is drawn stays in its bounds."""
 
+import io
+
 import numpy as np
 import pytest
+import soundfile
 from transformers import WhisperFeatureExtractor
 from transformers.audio_utils import mel_filter_bank, spectrogram, window_function
 
@@ -59,20 +62,86 @@ def test_what_cannot_be_used_is_refused_by_name(data, message):
         read_sound(data, "b.wav")
 
 
-def test_samples_that_are_no_numbers_are_refused():
-    import io
-
-    import soundfile
-
+def as_floats(samples):
+    """Samples as a WAV file of numbers of any size."""
     stream = io.BytesIO()
-    soundfile.write(stream, np.array([0.5, np.nan], np.float32), RATE, format="WAV", subtype="FLOAT")
+    soundfile.write(stream, samples, RATE, format="WAV", subtype="FLOAT")
+    return stream.getvalue()
+
+
+def test_samples_that_are_no_numbers_are_refused():
     with pytest.raises(TransductError, match=r"b\.wav: holds samples that are no numbers"):
-        read_sound(stream.getvalue(), "b.wav")
+        read_sound(as_floats(np.array([0.5, np.nan], np.float32)), "b.wav")
+
+
+def test_samples_of_another_range_keep_their_shape():
+    found, _ = read_sound(as_floats(tone(1) * 32768), "a")
+    np.testing.assert_allclose(found, tone(1) / np.abs(tone(1)).max(), atol=1e-6)
+    np.testing.assert_array_equal(read_sound(as_floats(tone(1)), "a")[0], tone(1))
+
+
+def sized(data, size):
+    """A WAV file whose header claims so many bytes of sound."""
+    place = data.index(b"data") + 4
+    return data[:place] + size.to_bytes(4, "little") + data[place + 4 :]
+
+
+def test_a_wav_file_that_ends_too_early_is_refused():
+    whole = encoded(tone(1))
+    with pytest.raises(
+        TransductError, match=r"a\.wav: not a whole sound file \([\d,]+ of [\d,]+ bytes of sound\); copy"
+    ):
+        read_sound(whole[: len(whole) // 3], "a.wav")
+    after = whole.replace(
+        b"WAVEfmt ", b"WAVEnote" + (3).to_bytes(4, "little") + b"abc\0fmt "
+    )  # an odd size is filled up
+    with pytest.raises(TransductError, match="of sound"):
+        read_sound(after[:-2], "a.wav")
+    np.testing.assert_array_equal(read_sound(after, "a")[0], read_sound(whole, "a")[0])
+
+
+@pytest.mark.parametrize("size", [0x7FFFF000, 0xFFFFFFFF])
+def test_a_wav_file_from_a_pipe_is_read(size):
+    whole = encoded(tone(1))
+    np.testing.assert_array_equal(read_sound(sized(whole, size), "a")[0], read_sound(whole, "a")[0])
+
+
+def claiming(data, frames):
+    """A FLAC file whose header claims so many samples."""
+    place = 8 + 13  # the last 36 bits of 8 bytes
+    return data[:place] + bytes([data[place] & 0xF0 | frames >> 32]) + frames.to_bytes(5, "big")[1:] + data[place + 5 :]
+
+
+def test_what_is_too_long_is_refused_before_it_is_decoded(monkeypatch):
+    silence = encoded(np.zeros(60 * RATE, np.float32), RATE, "FLAC")
+    monkeypatch.setattr(soundfile.SoundFile, "read", None)
+    with pytest.raises(
+        TransductError, match=r"a: too long, 60\.000 s by its header, expected at most 30 s; cut it anew"
+    ):
+        read_sound(silence, "a", 30.0)
+    with pytest.raises(TransductError, match=r"a: too long, 8589934\.592 s by its header, expected at most"):
+        read_sound(claiming(silence, 2**36 - 1), "a", 30.0)
+
+
+def test_a_header_that_claims_more_than_memory_holds_is_refused(monkeypatch):
+    message = r"a: too long, .* s by its header; it may be damaged: copy it again"
+    whole = encoded(tone(1), RATE, "FLAC")
+    with pytest.raises(TransductError, match=message):
+        read_sound(claiming(whole, 0), "a")  # which is read as the largest number there is
+
+    def read(*args, **options):
+        raise MemoryError
+
+    monkeypatch.setattr(soundfile.SoundFile, "read", read)
+    with pytest.raises(TransductError, match=message):
+        read_sound(whole, "a")
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path):
     with pytest.raises(TransductError, match=r"none\.wav: cannot be read \(No such file"):
         read_sound(tmp_path / "none.wav", str(tmp_path / "none.wav"))
+    with pytest.raises(TransductError, match=r"cannot be read \(embedded null byte\)"):
+        read_sound(tmp_path / "a\0.wav", "a")
 
 
 @pytest.mark.parametrize("package", ["soundfile", "scipy.signal"])

@@ -229,6 +229,9 @@ BROKEN = {
     r'boxes.jsonl:1: expected {"file": .., "boxes"': "no JSON",
     r'expected {"file": .., "boxes": \[..\], "labels"': {"file": "a.png"},
     r"\(TypeError": "[1]",
+    r"\(OverflowError": line(boxes=[[10**400, 2, 3, 4]]),
+    r"\(RecursionError": "[" * 100_000,
+    "a.png: expected a label, a word, for each box, four": line(labels="r"),
 }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from transduct.data import files
 from transduct.data.files import Refused, pack, read_members, unpack
 from transduct.errors import TransductError
 
@@ -77,12 +78,36 @@ def test_a_file_that_may_not_be_read_is_said(tmp_path):
         list(read_members(tmp_path, (".png",)))
 
 
+def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1") as archive:
+        archive.addfile(tarfile.TarInfo("caf\xe9/1.png"))
+        archive.addfile(tarfile.TarInfo("caf\xe9/1.txt"))
+    message = "a.tar: 'caf\ufffd/1.png': its name is not UTF-8; rename it, and pack the archive again"
+    with pytest.raises(TransductError, match=message):
+        list(read_members(tmp_path / "a.tar", (".png",)))
+    assert list(read_members(tmp_path / "a.tar", (".wav",))) == []
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LARGEST", 1000)
+    with pytest.raises(
+        TransductError, match=r"a\.tar: '\./cat/2\.png': holds 1,500 bytes, at most 1,000 are read; take"
+    ):
+        list(read_members(written(tmp_path / "a.tar"), (".png",)))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "1.png").write_bytes(bytes(1001))
+    with pytest.raises(TransductError, match=r"b: '1\.png': holds 1,001 bytes"):
+        list(read_members(tmp_path / "b", (".png",)))
+
+
 def test_broken_files_stop_or_are_counted_and_named():
     def broken(number):
         raise TransductError(f"{number}.png: broken")
 
     expected = r"0\.png: broken; or leave such files out with data\.broken=skip"
     with pytest.raises(TransductError, match=expected), Refused("stop").each():
+        broken(0)
+    with pytest.raises(TransductError, match=r"^0\.png: broken$"), Refused("stop", advise=False).each():
         broken(0)
     refused = Refused("skip")
     assert refused.said() == ""

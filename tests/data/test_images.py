@@ -38,6 +38,8 @@ MODES = {
     "grey with alpha": (encoded(plain("LA", (90, 255))), GREY),
     "palette with transparency": (encoded(plain("P", 0), transparency=0), (255, 255, 255)),
     "16 bit grey": (encoded(Image.fromarray(np.full((4, 6), 90 * 257, np.uint16))), GREY),
+    "16 bit grey in a TIFF": (encoded(Image.fromarray(np.full((4, 6), 90 * 257, np.uint16)), "TIFF"), GREY),
+    "16 bit grey in a PPM": (b"P5 6 4 65535\n" + np.full((4, 6), 90 * 257, ">u2").tobytes(), GREY),
     "CMYK": (encoded(plain("CMYK", (0, 0, 0, 165)), "JPEG", quality=100), GREY),
     "JPEG": (encoded(plain("RGB", GREY), "JPEG", quality=100), GREY),
     "WebP": (encoded(plain("RGB", RED), "WEBP", lossless=True), RED),
@@ -83,6 +85,30 @@ def png_of_size(width, height):
 def test_a_decompression_bomb_is_refused_before_it_is_decoded(size):
     with pytest.raises(TransductError, match=r"a\.png: claims too many pixels \(.+\), at most 67,108,864 are read"):
         read_picture(png_of_size(*size), "a.png")
+
+
+@pytest.mark.parametrize("mode, kind", [("I", np.int32), ("F", np.float32)])
+def test_a_picture_of_32_bits_a_pixel_is_refused(mode, kind):
+    data = encoded(Image.fromarray(np.full((4, 6), 90, kind)), "TIFF")
+    message = rf"a\.tif: found a TIFF of 32 bits a pixel \(mode {mode}\), expected 8 or 16 bits a channel; convert it"
+    with pytest.raises(TransductError, match=message):
+        read_picture(data, "a.tif")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no frame"), NotImplementedError("no frame"), MemoryError("no frame")])
+def test_whatever_a_decoder_raises_is_refused(error, monkeypatch):
+    def load(*args):
+        raise error
+
+    monkeypatch.setattr(Image.Image, "convert", load)
+    with pytest.raises(TransductError, match=r"a\.png: not a whole picture \(no frame\); expected one that Pillow"):
+        read_picture(MODES["RGB"][0], "a.png")
+
+
+def test_what_is_no_picture_is_said_the_same_each_time():
+    for data in (b"", b"hello" * 100):
+        with pytest.raises(TransductError, match=r"a\.png: not a whole picture \(of no known format\); expected one"):
+            read_picture(data, "a.png")
 
 
 NOISE = np.random.default_rng(1).integers(0, 256, (16, 16, 3), np.uint8)
@@ -163,6 +189,13 @@ def test_captions_and_pictures_must_find_each_other(corpus):
     assert refused.dropped == {"broken": 3}
     assert "all: dog/1.png: found no text for it, expected a caption of it" in refused.said()
     assert "captions.tsv: dog/2.png: found a caption without its picture in all" in refused.said()
+
+
+def test_a_broken_picture_with_a_caption_counts_once(corpus):
+    (corpus / "captions.tsv").write_text("cat/1.png\ta cat\ncat/2.png\tbroken\ndog/1.png\ta dog\n")
+    refused = Refused("skip")
+    assert len(list(read_labelled(ImageSource("all", "captions.tsv"), corpus, refused))) == 2
+    assert refused.dropped == {"broken": 1}
 
 
 def test_a_picture_in_no_folder_has_no_label(corpus):

@@ -83,7 +83,7 @@ BAD = {
     "broken.wav": (b"RIFFxxxx", "broken.wav: not a whole sound file"),
     "silent.wav": (encoded(np.zeros(4000, np.float32)), "silent.wav: silent"),
     "short.wav": (encoded(tone(1)[:100]), r"short.wav: too short, 0.013 s, expected from 0.025 s to 30 s"),
-    "long.wav": (encoded(np.tile(tone(1), 200)), r"long.wav: too long, 3.\.\d+ s, expected"),
+    "long.wav": (encoded(np.tile(tone(1), 200)), r"long.wav: too long, 3.\.\d+ s by its header, expected"),
     "unsaid.wav": (encoded(tone(1)), "unsaid.wav: has no text in a.tsv"),
 }
 

@@ -341,6 +341,9 @@ def test_predict_draws_each_answer(program, monkeypatch, tmp_path):
     assert read_picture(tmp_path / "all_2.png", "").tolist() == [[[3] * 3] * 3] * 2
     done = program("predict", "m", "a")
     assert_refused(done, "m: this model answers with pictures; say where to draw them with --out FILE.png")
+    monkeypatch.setattr(Painter, "predict", lambda *_: pytest.fail("painted before the name was looked at"))
+    done = program("predict", "m", "a", "--out", tmp_path / "a.xyz")
+    assert_refused(done, "a.xyz' is no name for a picture; end it in .png, .jpg, .jpeg")
     done = program("predict", "m", "a", "--out", tmp_path / "none" / "a.png")
     assert_refused(done, "a.png: there is no folder", "make it, or give another file")
     done = program("predict", "m", "a", "--out", tmp_path / "one.png", "--attention", tmp_path / "a.svg")

@@ -186,6 +186,17 @@ def test_what_cannot_be_drawn_is_said():
         pictures.curves([[1]], {"loss": [1]})
 
 
+@pytest.mark.parametrize("size", [(3000, 4000), (1, 2000), (320, 100)])
+def test_a_large_photograph_is_kept_at_twice_its_size_on_the_page(size):
+    values = np.linspace(0, 250, size[1])[None, :, None].repeat(size[0], 0).repeat(3, 2).astype(np.uint8)
+    [shape] = (s for s in pictures.overlays([("", [[0.0]], values)]).shapes if isinstance(s, Photograph))
+    assert max(shape.pixels.shape[:2]) <= 320
+    assert shape.pixels.mean() == pytest.approx(values.mean(), abs=1.0)
+    assert max(shape.width, shape.height) == 160
+    if size == (320, 100):
+        assert np.array_equal(shape.pixels, values)
+
+
 def test_a_photograph_is_red_where_the_matrix_is_large():
     grey = np.full((6, 8, 3), 100, np.uint8)
     matrix = [[0.0, 0.0], [0.0, 0.4]]

@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tests.tasks.test_object_detection import annotate
 from transduct.data.collages import Example, SceneSource
 from transduct.errors import TransductError
 from transduct.functional.boxes import to_corners
+from transduct.tasks import detector as detector_of
 from transduct.tasks import object_detection
 from transduct.tasks.detector import (
     Detection,
@@ -83,6 +85,19 @@ def test_a_threshold_keeps_what_is_surer():
     assert model.predict(given, threshold=1.0) == [[]]
     with pytest.raises(TransductError, match=r"unknown key 'decoding.treshold'; did you mean 'threshold'"):
         model.predict(given, treshold=0.1)
+
+
+def test_no_photograph_is_kept_at_its_size(monkeypatch):
+    given, kept = picture(40, 60), []
+
+    def read(_):
+        kept.append(weakref.ref(photograph := given.copy()))
+        assert sum(each() is not None for each in kept) <= 2  # this one, and the one before
+        return photograph
+
+    monkeypatch.setattr(detector_of, "_read", read)
+    model = detector()
+    assert model.predict([None] * 5) == model.predict([None]) * 5
 
 
 def test_batches_change_nothing():

@@ -1,6 +1,7 @@
 """The image classification task: its corpus, its batches, its loss, its mistakes, what it saves; and that it learns."""
 
 import json
+import shutil
 import tarfile
 from collections import Counter
 from dataclasses import replace
@@ -18,6 +19,7 @@ from transduct.errors import TransductError
 from transduct.tasks import base, image_classification
 from transduct.tasks.image_classification import DataConfig, share, test_set
 from transduct.tasks.picture_classifier import Labelled, rows_of
+from transduct.training.checkpoint import read_tensors
 from transduct.training.machine import seed_generators
 
 test_set.__test__ = False  # it is no test
@@ -263,14 +265,16 @@ def test_a_broken_picture_stops_training_by_name(tmp_path):
         prepared(tmp_path)
 
 
-def test_or_it_is_left_out_counted_and_named(tmp_path):
+def test_or_it_is_left_out_counted_and_named(tmp_path, caplog):
     broken_corpus(tmp_path)
     said = []
-    task, _ = prepared(tmp_path, said.append, data={"broken": "skip", "test": TRAIN})
+    task, model = prepared(tmp_path, said.append, data={"broken": "skip", "valid": TRAIN, "test": None})
     assert said[0] == "corpus prepared: 29 pictures of 3 labels from train.tar (left out: 2 broken)"
     assert "train.tar: down/0001.png: not a whole picture" in said[1]
     assert "train.tar: loose.png: found no text for it" in said[1]
-    assert said[2] == said[1]  # the same corpus was to be the test set
+    assert said[2] == said[1]  # the same corpus was to be validated on
+    assert task.evaluate(model).details["left_out"] == {"broken": 2}
+    assert not caplog.records  # each validation would say it again
     assert task.corpus.dropped == {"broken": 2}
 
 
@@ -318,6 +322,7 @@ def test_nothing_to_train_on_is_said(tmp_path):
         ({"hold_out": 1.0}, r"hold_out is 1.0, must be in \[0, 1\)"),
         ({"hold_out": 0.1, "valid": TEST}, "hold_out and valid are both set"),
         ({"workers": -1}, "workers is -1, must be at least 0"),
+        ({"size": SIDE, "augmentation": {"crop": SIDE + 1}}, r"augmentation.crop is 13, must be at most size \(12\)"),
         ({"augmentation": {"mix": 2.0}}, "mix is 2.0, must be from 0 to 1"),
     ],
     ids=str,
@@ -381,6 +386,17 @@ def test_another_run_may_start_from_it(run, tmp_path):
     said = []
     prepared(tmp_path, said.append, model={"start_from": str(run / "model")})
     assert any("started from" in line and "24 of 24 weights taken" in line for line in said), said
+
+
+def test_what_another_run_knows_of_a_label_stays_with_it(run, tmp_path):
+    shutil.copytree(run / "model", tmp_path / "held")
+    config = json.loads((tmp_path / "held" / "config.json").read_text())
+    config["pictures"]["labels"].reverse()
+    (tmp_path / "held" / "config.json").write_text(json.dumps(config))
+    _, model = prepared(tmp_path, model={"start_from": str(tmp_path / "held")})
+    held = read_tensors(tmp_path / "held" / "model.safetensors")
+    assert torch.equal(model.output.weight, held["output.weight"].flip(0))
+    assert torch.equal(model.output.bias, held["output.bias"].flip(0))
 
 
 def test_evaluation_reads_the_test_set_or_what_is_given(run, tmp_path):

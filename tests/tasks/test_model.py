@@ -65,6 +65,53 @@ def test_a_model_that_shares_nothing_is_refused(tmp_path):
         shared.start_from(tiny(), held, str)
 
 
+def classifier(labels, seed, width=8):
+    """A picture classifier, and one whose rows are told apart by their labels."""
+    torch.manual_seed(seed)
+    return vit.ViT(vit.Config(labels=len(labels), image_size=8, patch_size=4, d_model=width, num_heads=2, layers=1))
+
+
+def started(directory, labels, other, held=None, **named):
+    """The rows of a model of `labels` begun from one of the labels `other`, its own rows, and what was said."""
+    model, said = classifier(labels, 2), []
+    before = model.output.weight.detach().clone()
+    written(directory, held or classifier(other, 1))
+    (directory / files.CONFIG).write_text(json.dumps({"format": 1, "pictures": {"labels": other}} | named))
+    rows = shared.LabelRows(labels, ("pictures", "labels"), ("output.*",))
+    shared.start_from(model, directory, said.append, lambda held: rows.order(model, directory, said.append, held))
+    return model.output.weight, before, said
+
+
+def test_rows_of_labels_are_taken_by_label(tmp_path):
+    theirs = classifier(["sea", "apple"], 1).output.weight
+    rows, _, said = started(tmp_path / "held", ["apple", "sea"], ["sea", "apple"])
+    assert torch.equal(rows, theirs.flip(0))
+    assert said[0] == f"{tmp_path / 'held'}: rows taken by label, 2 of 2"
+    rows, _, said = started(tmp_path / "same", ["sea", "apple"], ["sea", "apple"])
+    assert torch.equal(rows, theirs)
+    assert len(said) == 1
+
+
+def test_rows_of_new_labels_stay_and_are_said(tmp_path):
+    theirs = classifier(["sea", "apple"], 1).output.weight
+    rows, before, said = started(tmp_path / "more", ["leaf", "apple", "sea"], ["sea", "apple"])
+    assert torch.equal(rows, torch.stack((before[0], theirs[1], theirs[0])))
+    assert said[0].endswith("rows taken by label, 2 of 3; new: leaf")
+    rows, before, said = started(tmp_path / "others", ["leaf", "stone"], ["sea", "apple"])
+    assert torch.equal(rows, before)
+    assert said[0].endswith("rows taken by label, 0 of 2; new: leaf, stone")
+
+
+def test_rows_that_are_no_labels_are_not_taken(tmp_path):
+    rows, before, said = started(tmp_path / "held", ["leaf", "sea"], ["sea", "leaf"], pictures={"kind": "span"})
+    assert torch.equal(rows, before)
+    assert said[0].endswith("rows taken by label, 0 of 2; new: leaf, sea")
+    with pytest.raises(TransductError, match="give this model the sizes of that one"):
+        started(tmp_path / "wide", ["leaf", "sea"], ["sea", "leaf"], classifier(["sea", "leaf"], 1, 16))
+    one = shared.LabelRows(["a", "b"], ("labels",), ("output.*",))
+    one.order(classifier(["a", "b"], 1), tmp_path / "nowhere", str, {})  # which has no such weights
+
+
 FAMILIES = {
     "transformer": shared.Family(transformer.Config, transformer.SIZES, transformer.Transformer),
     "rnn": shared.Family(rnn.Config, rnn.SIZES, rnn.RNN),

@@ -21,6 +21,7 @@ from transduct.errors import TransductError
 from transduct.tasks import base, object_detection
 from transduct.tasks.detector import SceneSet, make_batch
 from transduct.tasks.object_detection import DataConfig, test_set
+from transduct.training.checkpoint import read_tensors
 from transduct.training.machine import seed_generators
 
 test_set.__test__ = False  # it is no test
@@ -309,6 +310,19 @@ def test_a_model_begins_with_another_s_weights(tmp_path):
     task.prepare()
     task.build_model()
     assert any("weights taken" in line for line in said)
+
+
+def test_what_another_model_knows_of_a_label_stays_with_it(tmp_path):
+    write_photographs(tmp_path)
+    held = base.train(Recipe(**tree_of(data={"root": str(tmp_path)})), tmp_path / "run", notify=str)
+    config = json.loads((held / "config.json").read_text())
+    config["labels"].reverse()
+    (held / "config.json").write_text(json.dumps(config))
+    task = make_task(tmp_path, model={"start_from": str(held)})
+    task.prepare()
+    model, weights = task.build_model(), read_tensors(held / "model.safetensors")
+    for name in ("heads.0.classes.weight", "heads.1.classes.weight", "places.weight", "places.bias"):
+        assert torch.equal(model.get_parameter(name), weights[name][[2, 1, 0, 3]])  # no object stays the last
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """A picture classifier gives each picture one answer, the same in any company, and shows where it looked."""
 
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -109,13 +110,15 @@ def test_two_models_are_compared_picture_by_picture(corpus):
     assert make().evaluate(corpus, against=make()).details["p_values"]["accuracy"] == 1.0
 
 
-def test_broken_pictures_are_counted_or_stop_it(corpus, tmp_path):
+def test_broken_pictures_are_counted_or_stop_it(corpus, tmp_path, caplog):
     (tmp_path / "pictures" / "down" / "0001.png").write_bytes(b"")
-    report = make().evaluate(corpus)
+    with caplog.at_level(logging.WARNING, "transduct"):
+        report = make().evaluate(corpus)
+    assert "left out: pictures: down/0001.png: not a whole picture" in caplog.text
     assert report.details["left_out"] == {"broken": 1}
     assert report.details["examples"] == 11
-    with pytest.raises(TransductError, match=r"pictures: down/0001.png: not a whole picture"):
-        make().evaluate(Labelled(corpus.source, corpus.root))
+    with pytest.raises(TransductError, match=r"pictures: down/0001.png: not a whole picture .* Pillow can read$"):
+        make().evaluate(Labelled(corpus.source, corpus.root))  # for evaluate has no data.broken
 
 
 def test_a_label_that_the_model_does_not_know_is_named(corpus, tmp_path):

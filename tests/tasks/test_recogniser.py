@@ -1,6 +1,7 @@
 """A recogniser in use: files and samples to text, error rates, attention, and what it refuses."""
 
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -9,10 +10,10 @@ import transduct
 from tests.tasks.test_speech_recognition import DATA, recipe_of
 from tests.tones import RATE, encoded, string, tone, write_archive, write_tones
 from transduct.data.audio import Features
-from transduct.data.utterances import Recording
+from transduct.data.utterances import Recording, SoundSource
 from transduct.errors import TransductError
 from transduct.tasks import base
-from transduct.tasks.recogniser import DecodingConfig, Hearing, Recogniser, flat_features
+from transduct.tasks.recogniser import DecodingConfig, Hearing, Recogniser, Spoken, flat_features
 
 INPUTS = [string("1 2 3"), string("4"), string("0 1 2 3", "bela")]
 
@@ -59,7 +60,11 @@ def test_other_rates_are_resampled(model, tmp_path):
     [
         ("none.wav", r"none\.wav: cannot be read"),
         (tone(1)[:100], "input: too short, 0.013 s"),
-        (np.zeros(31 * RATE), "input: too long, 31.000 s, expected from 0.025 s to 30 s"),
+        (np.ones(31 * RATE), "input: too long, 31.000 s, expected from 0.025 s to 30 s"),
+        (np.zeros(RATE), "input: silent, 1.00 s without a sound"),
+        (np.full(RATE, np.nan), "input: holds samples that are no numbers"),
+        (np.zeros(0), "input: holds no samples"),
+        (np.ones((RATE, 2)), r"input: found an array of shape \(8000, 2\), expected samples, \(N,\); mix channels"),
     ],
 )
 def test_what_cannot_be_heard_is_refused(model, given, message):
@@ -122,13 +127,33 @@ def test_error_rates_are_edits_a_word_and_a_character(model):
 
 
 def test_models_are_compared(model):
-    class Other:
-        def predict(self, sounds, **options):
-            return ["1 2 3", "9", "5 7"]
-
-    details = Said(model, ["1 2", "4", "5 7"]).evaluate(RECORDINGS, Other()).details
+    other = Said(model, ["1 2 3", "9", "5 7"])
+    details = Said(model, ["1 2", "4", "5 7"]).evaluate(RECORDINGS, other).details
     assert details["against"]["word_error_rate"] == 25.0
     assert details["p_values"] == {"whole_utterances": 1.0}
+
+
+def test_another_model_hears_at_its_own_rate_whatever_this_one_may_hear(model):
+    heard = []
+
+    class Other(Said):
+        def _generate(self, sounds, options):
+            heard.extend(map(len, sounds))
+            return super()._generate(sounds, options)
+
+    other = Other(model, ["1 2 3", "9", "5 7"])
+    other.hearing = Hearing(Features(rate=2 * RATE, bands=20, window=0.5, fft=8192), 0.1)
+    Said(model, ["1 2", "4", "5 7"]).evaluate(RECORDINGS, other)
+    assert heard == [max(RATE, 2 * len(each.samples)) for each in RECORDINGS]  # at least a window
+
+
+def test_what_is_left_out_is_said(run, tmp_path, caplog):
+    write_archive(tmp_path / "a.tar", {"a.wav": encoded(string("1 2")), "b.wav": b""})
+    (tmp_path / "a.tsv").write_text("a.wav\t1 2\nb.wav\t3\n")
+    with caplog.at_level(logging.WARNING, "transduct"):
+        report = transduct.load(run).evaluate(Spoken(SoundSource("a.tar", "a.tsv"), [], tmp_path, "skip"))
+    assert (report.details["utterances"], report.details["left_out"]) == (1, 1)
+    assert "left out: b.wav: not a whole sound file" in caplog.text
 
 
 def test_it_is_measured_on_known_speakers_and_on_those_left_out(run):

@@ -385,6 +385,16 @@ def test_training_starts_from_a_model_of_masked_tokens(tmp_path):
     assert any("weights taken, the rest is new" in line for line in said)
 
 
+def test_what_another_model_knows_of_a_label_stays_with_it(tmp_path):
+    task, held = prepared(tmp_path / "held")
+    task.save(held, tmp_path / "model", {"step": 1, "seconds": 1.0})
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config["answers"]["labels"].reverse()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    _, model = prepared(tmp_path / "run", model={"start_from": str(tmp_path / "model")})
+    assert torch.equal(model.output.weight, held.output.weight.flip(0))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_leaves_a_model_that_is_loaded_and_scored(tmp_path, kind):
     if kind == "pair":

@@ -6,7 +6,7 @@ Let M be mel bins (bands), T frames.
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
-from math import gcd
+from math import gcd, inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from transduct.errors import TransductError, missing_extra
 Sound = NDArray[np.float32]
 ENDINGS = (".wav", ".flac")
 SILENT = 2.0**-12  # a peak below this, eight steps of 16 bits, is no sound
+PIPED = 0x7FFF0000  # bytes of sound; so many and more are claimed by whatever wrote to a pipe
 LOWEST = 20.0  # Hz; Kaldi's filterbanks begin here, Whisper's at 0
 PREEMPHASIS = 0.97
 DITHER = 60.0  # dB below the sound
@@ -91,11 +92,14 @@ class Masks:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0")
 
 
-def read_sound(data: bytes | Path, name: str) -> tuple[Sound, int]:
+def read_sound(data: bytes | Path, name: str, max_seconds: float = inf) -> tuple[Sound, int]:
     """A WAV or FLAC file as samples between -1 and 1, its channels mixed, and their rate.
 
+    Args:
+        max_seconds: what says that it is longer is refused before it is decoded.
+
     Raises:
-        TransductError: it is missing, damaged, empty or silent.
+        TransductError: it is missing, damaged, empty, silent or too long.
     """
     try:
         import soundfile
@@ -103,21 +107,63 @@ def read_sound(data: bytes | Path, name: str) -> tuple[Sound, int]:
         raise missing_extra("soundfile", "speech") from error
     try:
         content = data.read_bytes() if isinstance(data, Path) else data
-        channels, rate = soundfile.read(BytesIO(content), dtype="float32", always_2d=True)
-    except OSError as error:
-        raise TransductError(f"{name}: cannot be read ({error.strerror}); give a WAV or FLAC file") from error
+    except (OSError, ValueError) as error:  # ValueError: a path that holds a zero byte
+        reason = getattr(error, "strerror", error)
+        raise TransductError(f"{name}: cannot be read ({reason}); give a WAV or FLAC file") from error
+    check_size(content, name)
+    seconds = 0.0
+    try:
+        with soundfile.SoundFile(BytesIO(content)) as file:
+            rate, seconds = file.samplerate, file.frames / file.samplerate
+            if seconds > max_seconds:
+                found = f"too long, {seconds:.3f} s by its header"
+                raise TransductError(f"{name}: {found}, expected at most {max_seconds:g} s; cut it anew")
+            channels = file.read(dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
         raise TransductError(
             f"{name}: not a whole sound file ({error.error_string}); give a WAV or FLAC file"
         ) from error
-    samples: Sound = channels.mean(1)
+    except (MemoryError, ValueError) as error:  # ValueError: more than any memory could hold
+        raise TransductError(
+            f"{name}: too long, {seconds:.3f} s by its header; it may be damaged: copy it again"
+        ) from error
+    return checked(channels.mean(1), rate, name), rate
+
+
+def check_size(content: bytes, name: str) -> None:
+    """Refuse a WAV file that ends before its samples do, which is read as a shorter sound otherwise.
+
+    Raises:
+        TransductError: it holds fewer bytes of sound than it says.
+    """
+    if content[:4] != b"RIFF":
+        return
+    place = 12
+    while place + 8 <= len(content):
+        size = int.from_bytes(content[place + 4 : place + 8], "little")
+        place += 8
+        if content[place - 8 : place - 4] == b"data":
+            if len(content) - place < size < PIPED:
+                found = f"{len(content) - place:,} of {size:,} bytes of sound"
+                raise TransductError(f"{name}: not a whole sound file ({found}); copy it again")
+            return
+        place += size + size % 2
+
+
+def checked(samples: Sound, rate: int, name: str) -> Sound:
+    """Samples between -1 and 1: as they are, or where some are louder, over the loudest.
+
+    Raises:
+        TransductError: there are none, some are no numbers, or nothing is heard.
+    """
     if not len(samples):
         raise TransductError(f"{name}: holds no samples; record it again")
-    if not np.isfinite(samples).all():
+    peak = np.abs(samples).max()
+    if not np.isfinite(peak):
         raise TransductError(f"{name}: holds samples that are no numbers; record it again")
-    if np.abs(samples).max() < SILENT:
+    if peak < SILENT:
         raise TransductError(f"{name}: silent, {len(samples) / rate:.2f} s without a sound; record it again")
-    return samples, rate
+    return samples / peak if peak > 1.0 else samples
 
 
 def resampled(samples: Sound, rate: int, wanted: int) -> Sound:

@@ -184,8 +184,9 @@ def _line(text: bytes, place: str) -> tuple[str, np.ndarray, list[str]]:
         line = json.loads(text)
         name, boxes, labels = line["file"], np.array(line["boxes"], np.float64), line["labels"]
         shape = boxes.shape if len(labels) else (0, 4)
-        right = isinstance(name, str) and all(isinstance(each, str) for each in labels)
-    except (ValueError, KeyError, TypeError) as error:
+        words = isinstance(labels, list) and all(isinstance(each, str) for each in labels)
+        right = isinstance(name, str) and words
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise TransductError(f'{place}: expected {{"file": .., "boxes": [..], "labels": [..]}} ({error!r})') from error
     if not right or shape != (len(labels), 4) or boxes.size != 4 * len(labels) or not np.isfinite(boxes).all():
         raise TransductError(f"{place}: {name}: expected a label, a word, for each box, four numbers; mend the line")

@@ -18,6 +18,7 @@ from transduct.errors import TransductError
 Policy = Literal["stop", "skip"]
 NAMED = 3  # refused files that are named; the rest is counted
 BLOCK = 1 << 20
+LARGEST = 1 << 30  # bytes of a file; what is larger is no picture and no sound, and is refused before it is read
 
 
 def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -27,18 +28,22 @@ def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, byte
     are relative ("cat/0001.jpg"), endings are compared in lower case (".jpg").
 
     Raises:
-        TransductError: nothing is there, it is no such archive, or it is damaged.
+        TransductError: nothing is there, it is no such archive, it is damaged, or a file has a name that is not UTF-8
+            or is too large.
     """
     if path.is_dir():
         for file in sorted(path.rglob("*")):
             if file.is_file() and file.name.lower().endswith(tuple(endings)):
-                yield file.relative_to(path).as_posix(), _read(file)
+                name = file.relative_to(path).as_posix()
+                _check(path, name, file.stat().st_size)
+                yield name, _read(file)
         return
     with opened(path) as stream:
         try:
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
                     if member.isfile() and member.name.lower().endswith(tuple(endings)):
+                        _check(path, member.name, member.size)
                         content = archive.extractfile(member)
                         assert content is not None  # what is a file has some
                         yield member.name.removeprefix("./"), content.read()
@@ -67,6 +72,14 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise TransductError(f"{path}: cannot be read ({error}); fetch or write the file again") from error
 
 
+def _check(path: Path, name: str, size: int) -> None:
+    shown = name.encode(errors="surrogateescape").decode(errors="replace")
+    if shown != name:
+        raise TransductError(f"{path}: '{shown}': its name is not UTF-8; rename it, and pack the archive again")
+    if size > LARGEST:
+        raise TransductError(f"{path}: '{name}': holds {size:,} bytes, at most {LARGEST:,} are read; take it out")
+
+
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -75,10 +88,14 @@ def _read(path: Path) -> bytes:
 
 
 class Refused:
-    """What happens to a damaged file: training stops at the first, or goes on without it, counted and named."""
+    """What happens to a damaged file: training stops at the first, or goes on without it, counted and named.
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+    Args:
+        advise: whether the error that stops it names the policy, which a recipe can change.
+    """
+
+    def __init__(self, policy: Policy, advise: bool = True) -> None:
+        self.policy, self.advise = policy, advise
         self.errors: list[str] = []
 
     @contextmanager
@@ -88,6 +105,8 @@ class Refused:
             yield
         except TransductError as error:
             if self.policy == "stop":
+                if not self.advise:
+                    raise
                 raise TransductError(f"{error}; or leave such files out with data.broken=skip") from error
             self.errors.append(str(error))
 

@@ -20,6 +20,8 @@ Picture = np.ndarray  # (height, width, 3), uint8
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
 MOST_PIXELS = 64 * 2**20  # a file that says it holds more is refused before it is decoded
+SIXTEEN_BITS = ("PNG", "PPM")  # formats whose mode "I", of 32 bits, holds 16
+DECODING_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, RuntimeError, MemoryError)  # of Pillow
 WHITE = (255, 255, 255)
 
 
@@ -52,13 +54,18 @@ def read_picture(data: bytes | Path, name: str) -> Picture:
                 width, height = opened.size
                 if width * height > MOST_PIXELS:
                     raise TransductError(_too_large(name, f"{width} x {height}"))
+                if opened.mode == "F" or (opened.mode == "I" and opened.format not in SIXTEEN_BITS):
+                    found = f"a {opened.format} of 32 bits a pixel (mode {opened.mode})"
+                    raise TransductError(f"{name}: found {found}, expected 8 or 16 bits a channel; convert it")
                 return _colours(ImageOps.exif_transpose(opened), image)
     except image.DecompressionBombError as error:
         raise TransductError(_too_large(name, str(error))) from error
     except FileNotFoundError as error:
         raise TransductError(f"{name}: no such file; give the path of a picture") from error
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:  # what Pillow's decoders raise
-        raise TransductError(f"{name}: not a whole picture ({error}); expected one that Pillow can read") from error
+    except DECODING_ERRORS as error:
+        unknown = isinstance(error, image.UnidentifiedImageError)
+        reason = "of no known format" if unknown else str(error) or type(error).__name__
+        raise TransductError(f"{name}: not a whole picture ({reason}); expected one that Pillow can read") from error
 
 
 def _too_large(name: str, found: str) -> str:
@@ -66,7 +73,7 @@ def _too_large(name: str, found: str) -> str:
 
 
 def _colours(opened: Any, image: Any) -> Picture:
-    if opened.mode.startswith("I"):  # 16 bits of grey
+    if opened.mode.startswith("I"):  # 16 bits of grey; `read_picture` has refused what holds more
         grey = np.asarray(opened, np.int64).clip(0, 65535) // 257
         return np.repeat(grey.astype(np.uint8)[..., None], 3, 2)  # (height, width, 3)
     if opened.has_transparency_data:
@@ -91,14 +98,19 @@ def fitted(picture: Picture, size: int) -> Picture:
     return resized(picture[top : top + side, left : left + side], size, size)
 
 
+def check_ending(path: Path) -> None:
+    """Raise TransductError if a name ends in no format that pictures are written in."""
+    if path.suffix.lower() not in ENDINGS:
+        raise TransductError(f"'{path}' is no name for a picture; end it in {', '.join(ENDINGS[:3])}")
+
+
 def save_picture(picture: Picture, path: Path) -> None:
     """Write a picture in the format its name ends with; the file appears whole or not at all.
 
     Raises:
         TransductError: the name ends in no known format, or the file cannot be written.
     """
-    if path.suffix.lower() not in ENDINGS:
-        raise TransductError(f"'{path}' is no name for a picture; end it in {', '.join(ENDINGS[:3])}")
+    check_ending(path)
     beside = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         _pillow().fromarray(np.ascontiguousarray(picture)).save(beside)
@@ -150,9 +162,10 @@ def read_labelled(source: ImageSource, root: Path, refused: Refused) -> Iterator
         TransductError: as `read_pictures`, or the captions cannot be read or name a picture twice.
     """
     captions = None if source.captions is None else read_captions(source.captions, root)
-    for name, picture in read_pictures(source, root, refused):
+    for name, data in read_members(root / source.images, ENDINGS):
         text = Path(name).parent.name if captions is None else captions.pop(name, None)
         with refused.each():
+            picture = read_picture(data, f"{source.images}: {name}")
             if not text:
                 expected = "a caption of it" if source.captions else "a folder named by its label"
                 raise TransductError(f"{source.images}: {name}: found no text for it, expected {expected}")

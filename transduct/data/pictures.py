@@ -115,7 +115,7 @@ def read_examples(source: PictureSource, data: PicturesConfig | None, captioned:
     Raises:
         TransductError: nothing is left of it, or as `read_labelled`.
     """
-    refused = Refused(data.broken if data else "stop")
+    refused = Refused(data.broken) if data else Refused("stop", advise=False)
     root, size = (Path(data.root), data.size) if data else (Path(), 0)
     found = list(source.read(root, size, refused, captioned))
     name = source.images or f"the {source.part} part of {source.generate}"

@@ -163,7 +163,7 @@ def read_recordings(
         with found.refused.each():
             if not said[0].strip():
                 raise TransductError(f"{name}: has no text in {source.texts}; write its line")
-            samples, rate = read_sound(data, name)
+            samples, rate = read_sound(data, name, max_seconds)
             samples = usable(samples, rate, features, max_seconds, name)
             found.resampled += rate != features.rate
             count += 1

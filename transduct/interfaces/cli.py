@@ -287,22 +287,18 @@ def predict(
     from transduct.config import parse_override
     from transduct.errors import TransductError
     from transduct.interfaces.start import load
+    from transduct.tasks.model import check_drawable, draw
 
     chosen: dict[str, Any] = {}
     for option in options or []:
         chosen |= parse_override(option)
     loaded = load(model, device)
-    if out is not None and not hasattr(loaded, "picture"):
-        raise TransductError(f"{model}: this model answers in text, which has no picture; leave --out away")
-    if out is None and getattr(loaded, "paints", False):
-        raise TransductError(f"{model}: this model answers with pictures; say where to draw them with --out FILE.png")
+    check_drawable(loaded, str(model), out)
     for path in filter(None, (out, attention)):
         if not path.parent.is_dir():
             raise TransductError(f"{path}: there is no folder {path.parent}; make it, or give another file")
     if attention is not None and not hasattr(loaded, "attention"):
         raise TransductError(f"{model}: this model has no attention to show; leave --attention away")
-    from transduct.tasks.model import draw
-
     for number, (given, output) in enumerate(zip(inputs, loaded.predict(inputs, **chosen), strict=True), 1):
         print(output)
         if out is not None:

@@ -255,6 +255,7 @@ def _panel(name: str, matrix: Values, rows: Labels, columns: Labels, limits: Lim
 
 def _overlay(name: str, matrix: Values, pixels: np.ndarray) -> Picture:
     """One photograph with its title above."""
+    pixels = _shrunk(pixels)
     height, width = pixels.shape[:2]
     rows, columns = (np.arange(size) * count // size for size, count in zip((height, width), matrix.shape))
     share = REDDEST * _fractions(matrix, (0.0, _limits([matrix])[1]))[rows][:, columns, None]  # (height, width, 1)
@@ -263,6 +264,15 @@ def _overlay(name: str, matrix: Values, pixels: np.ndarray) -> Picture:
     size = (width * scale, height * scale)
     photograph = Photograph(0, 20, *size, np.rint(mixed).astype(np.uint8))
     return Picture(max(size[0], text_width(name, 12)), 20 + size[1], (Text(0, 12, name, 12, bold=True), photograph))
+
+
+def _shrunk(pixels: np.ndarray) -> np.ndarray:
+    """A photograph at no more than twice the size at which it is shown: the means of blocks of its pixels."""
+    step = math.ceil(max(pixels.shape[:2]) / (2 * PHOTOGRAPH))
+    down, across = (min(step, size) for size in pixels.shape[:2])
+    height, width = pixels.shape[0] // down, pixels.shape[1] // across
+    blocks = pixels[: height * down, : width * across].reshape(height, down, width, across, 3)
+    return pixels if step == 1 else blocks.mean((1, 3))
 
 
 def _colour_bar(limits: Limits, height: float) -> Picture:

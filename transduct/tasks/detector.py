@@ -207,9 +207,12 @@ class Detector:
             TransductError: a file is no picture, or an option unknown.
         """
         decoding = self._decoding(options)
-        pictures = [_read(each) for each in inputs]
-        found = self._found([self._square(picture) for picture in pictures], decoding)
-        return [self._detections(*each, decoding) for each in zip(found, pictures, strict=True)]
+        squares, shapes = [], []  # of a photograph no more is kept
+        for each in inputs:
+            picture = _read(each)
+            squares.append(self._square(picture))
+            shapes.append(picture.shape)
+        return [self._detections(*each, decoding) for each in zip(self._found(squares, decoding), shapes, strict=True)]
 
     def evaluate(
         self, data: "SceneSet | Sequence[Example]", against: "Detector | None" = None, **options: Any
@@ -226,7 +229,7 @@ class Detector:
         """
         decoding, refused = self._decoding(options), Refused("skip")
         if isinstance(data, SceneSet):
-            refused = Refused(data.broken)
+            refused = Refused(data.broken, advise=False)
             scenes: Sequence[Example] = data.read(self.labels, self.side, refused)
         else:
             scenes = data
@@ -239,7 +242,9 @@ class Detector:
         details = {**ours.details, "left_out": len(refused.errors)}
         if against is not None:
             details["against"] = against.evaluate(data, **options).scores
-        return Report(ours.scores, details, [self._detections(f, e.picture, decoding) for f, e in zip(found, scenes)])
+        return Report(
+            ours.scores, details, [self._detections(f, e.picture.shape, decoding) for f, e in zip(found, scenes)]
+        )
 
     @torch.inference_mode()
     def attention(self, given: str | Path | Picture, **options: Any) -> Attention:
@@ -250,7 +255,7 @@ class Detector:
         found, queries = _answers(logits[0], boxes[0])  # the surest first, so that those kept are the first ones
         decoding = replace(decoding, threshold=min(decoding.threshold, float(found.scores[0])))
         named = {name: each[0].float().cpu() for name, each in zip(self.model.attention_names, weights, strict=True)}
-        return Attention(named, picture, list(zip(self._detections(found, picture, decoding), queries.tolist())))
+        return Attention(named, picture, list(zip(self._detections(found, picture.shape, decoding), queries.tolist())))
 
     def picture(self, given: str | Path | Picture, output: Detections) -> Picture:
         """The picture with the boxes of `output` drawn on it, each class in a colour of its own."""
@@ -298,8 +303,9 @@ class Detector:
         logits, boxes = self.model.decode(memory, grid, weights)
         return logits[-1].cpu(), boxes[-1].cpu()
 
-    def _detections(self, found: Found, picture: Picture, decoding: PredictConfig) -> Detections:
-        height, width = picture.shape[:2]
+    def _detections(self, found: Found, shape: Sequence[int], decoding: PredictConfig) -> Detections:
+        """What is found in a picture of a shape (height, width, 3), as far as it counts."""
+        height, width = shape[:2]
         size = np.array([width, height, width, height])
         kept = found.scores >= decoding.threshold
         corners = np.rint(found.boxes[kept] * size).astype(int).tolist()

@@ -28,7 +28,7 @@ from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.models.vit import SIZES, Config, ViT
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.classifier import PredictConfig
-from transduct.tasks.model import Family, ModelSection, card, files_said, write_model
+from transduct.tasks.model import Family, LabelRows, ModelSection, card, files_said, write_model
 from transduct.tasks.picture_classifier import About, HeldOut, Labelled, PictureClassifier, rows_of
 from transduct.training.config import TrainingConfig
 from transduct.training.trainer import Terms
@@ -64,6 +64,8 @@ class DataConfig:
             raise ValueError("train is empty; name at least one corpus")
         if self.size < 1:
             raise ValueError(f"size is {self.size}, must be at least 1")
+        if self.augmentation.crop > self.size:
+            raise ValueError(f"augmentation.crop is {self.augmentation.crop}, must be at most size ({self.size})")
         if not 0.0 <= self.hold_out < 1.0:
             raise ValueError(f"hold_out is {self.hold_out}, must be in [0, 1)")
         if self.hold_out and self.valid:
@@ -265,11 +267,12 @@ class ImageClassificationTask:
                 self.notify(f"left out: {refused.said()}")
 
     def _labelled(self, source: ImageSource) -> Labelled:
-        return Labelled(source, self.data.root, self.data.broken)
+        return Labelled(source, self.data.root, self.data.broken, said=True)  # by `prepare`
 
     def build_model(self) -> ViT:
         """The model of the recipe for the labels, begun from another's weights if it says so."""
-        model: ViT = self.model.build(self._config(len(self.about.labels)), self.notify)
+        labels = LabelRows(self.about.labels, ("pictures", "labels"), ("output.*",))
+        model: ViT = self.model.build(self._config(len(self.about.labels)), self.notify, labels=labels)
         return model
 
     def _config(self, labels: int) -> Any:

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +18,7 @@ from transduct.blocks.packed import pack_layers
 from transduct.blocks.quantised import pack_quantised
 from transduct.blocks.transformer import settle
 from transduct.config import record
-from transduct.data.images import save_picture
+from transduct.data.images import check_ending, save_picture
 from transduct.decoding.engine import DecodingConfig
 from transduct.errors import TransductError
 from transduct.tasks.base import Notify
@@ -90,12 +92,71 @@ class ModelSection:
         rest = {name: value for name, value in asdict(config).items() if name not in self.derived}
         return {"family": self.name, **start, **rest}
 
-    def build(self, config: Any, notify: Notify, rename: Rename | None = None) -> Any:
-        """The model, begun from another's weights if the section says so; see `start_from`."""
+    def build(
+        self, config: Any, notify: Notify, rename: Rename | None = None, labels: "LabelRows | None" = None
+    ) -> Any:
+        """The model, begun from another's weights if the section says so; see `start_from` and `LabelRows`."""
         model = self.family.build(config)
         if self.start is not None:
+            if labels is not None:
+                rename = partial(labels.order, model, self.start, notify)
             start_from(model, self.start, notify, rename)
         return model
+
+
+@dataclass(frozen=True)
+class LabelRows:
+    """The weights of a model that have a row for each label, and after these perhaps more, as for no object.
+
+    The order of labels is that of the training data, so the rows of a model to start from are taken by label.
+
+    Attributes:
+        labels: in the order of this model's rows.
+        held: where `config.json` names those of another model, such as ("pictures", "labels").
+        weights: patterns of the names of such weights.
+    """
+
+    labels: Sequence[str]
+    held: Sequence[str]
+    weights: Sequence[str]
+
+    def order(self, model: nn.Module, directory: Path, notify: Notify, held: dict[str, Tensor]) -> None:
+        """Give the weights `held` of another model the rows of this one; rows of labels that it lacks are `model`'s.
+
+        Raises:
+            TransductError: the other model's `config.json` cannot be read.
+        """
+        rows = {
+            name: weight
+            for name, weight in files.weights_of(model).items()
+            if name in held and any(fnmatchcase(name, pattern) for pattern in self.weights)
+        }
+        if not rows:
+            return
+        theirs = self._labels_in(directory)
+        if theirs == list(self.labels):
+            return
+        places = {label: place for place, label in enumerate(theirs)}
+        known = [label for label in self.labels if label in places]
+        for name, weight in rows.items():
+            rest = len(weight) - len(self.labels)
+            if len(held[name]) != len(theirs) + rest:  # a head that answers otherwise
+                known, held[name] = [], weight
+            elif held[name].shape[1:] == weight.shape[1:]:  # another width is refused with the other weights
+                taken = weight.clone()
+                to = [number for number, label in enumerate(self.labels) if label in places]
+                taken[to] = held[name][[places[label] for label in known]]
+                taken[len(self.labels) :] = held[name][len(theirs) :]
+                held[name] = taken
+        new = [label for label in self.labels if label not in known]
+        said = f"; new: {', '.join(new)}" if new else ""
+        notify(f"{directory}: rows taken by label, {len(known)} of {len(self.labels)}{said}")
+
+    def _labels_in(self, directory: Path) -> list[str]:
+        found: Any = files.read_json(directory / files.CONFIG, "a model's configuration")
+        for key in self.held:
+            found = found.get(key) if isinstance(found, dict) else None
+        return list(map(str, found)) if isinstance(found, list) else []
 
 
 def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename | None = None) -> None:
@@ -215,6 +276,24 @@ def files_said(names: Sequence[str], dropped: Mapping[str, int]) -> str:
     """ "from a.de, a.en (left out: 3 empty)"."""
     left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items() if count)
     return f"from {', '.join(names) or 'a generated corpus'} (left out: {left_out or 'none'})"
+
+
+def check_drawable(model: Any, name: str, path: Path | None) -> None:
+    """Refuse a place for pictures that does not fit a model, or of no known format, before it has answered.
+
+    Raises:
+        TransductError: it answers in text and there is a place, it answers in pictures and there is none, or its name
+            ends in no format of pictures.
+    """
+    if path is None:
+        if getattr(model, "paints", False):
+            raise TransductError(
+                f"{name}: this model answers with pictures; say where to draw them with --out FILE.png"
+            )
+        return
+    if not hasattr(model, "picture"):
+        raise TransductError(f"{name}: this model answers in text, which has no picture; leave --out away")
+    check_ending(path)
 
 
 def draw(model: Any, given: str, output: Any, path: Path) -> None:

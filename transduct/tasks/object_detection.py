@@ -22,7 +22,7 @@ from transduct.functional.losses import SET_WEIGHTS, set_losses
 from transduct.models.detr import SIZES, Config, Detr
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.detector import Batch, Detections, Detector, PredictConfig, SceneSet, make_batch
-from transduct.tasks.model import Family, ModelSection, card, files_said, write_model
+from transduct.tasks.model import Family, LabelRows, ModelSection, card, files_said, write_model
 from transduct.training.config import TrainingConfig
 from transduct.training.trainer import Terms
 
@@ -155,7 +155,8 @@ class ObjectDetectionTask:
 
     def build_model(self) -> Detr:
         """The model of the recipe for the labels, begun from another's weights if it says so."""
-        model: Detr = self.model.build(self._config(len(self.labels)), self.notify)
+        labels = LabelRows(self.labels, ("labels",), ("heads.*.classes.*", "places.*"))
+        model: Detr = self.model.build(self._config(len(self.labels)), self.notify, labels=labels)
         return model
 
     def _config(self, classes: int) -> Any:

@@ -3,6 +3,7 @@
 Let B be pictures, S the tokens of each (its patches, and the class token before them if there is one), H heads.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -26,6 +27,7 @@ from transduct.tasks.classifier import PredictConfig
 from transduct.tasks.model import Panel, blank, read_weights
 from transduct.training import checkpoint as files
 
+log = logging.getLogger("transduct")
 CHUNK = 1024  # pictures that are scored together
 
 
@@ -53,11 +55,16 @@ def rows_of(corpus: Corpus, numbers: Indices, size: int) -> tuple[np.ndarray, np
 
 @dataclass(frozen=True)
 class Labelled:
-    """Pictures with their labels, read anew each time they are gone through."""
+    """Pictures with their labels, read anew each time they are gone through.
+
+    Attributes:
+        said: whether what is broken has been named before.
+    """
 
     source: ImageSource
     root: str
     broken: Policy = "stop"
+    said: bool = False
 
     def read(self, known: Sequence[str], refused: Refused) -> Iterator[tuple[Picture, str]]:
         """Each picture and its label.
@@ -81,6 +88,7 @@ class HeldOut:
     start: int
     size: int
     broken: Policy = "stop"
+    said: bool = True
 
     def read(self, known: Sequence[str], refused: Refused) -> Iterator[tuple[Picture, str]]:  # noqa: ARG002
         """Each picture and its label."""
@@ -172,7 +180,7 @@ class PictureClassifier:
         Raises:
             TransductError: as `predict`; a picture has no label, or one that the model does not know.
         """
-        refused = Refused(data.broken)
+        refused = Refused(data.broken, advise=False)
         found: list[str] = []
         theirs: list[str] = []
         answers: list[str] = []
@@ -182,6 +190,8 @@ class PictureClassifier:
             found += self.predict(pictures, **options)
             theirs += [] if against is None else against.predict(pictures, **options)
             answers += labels
+        if refused.errors and not data.said:
+            log.warning("left out: %s", refused.said())
         ours = label_scores(found, answers)
         details: dict[str, Any] = {"examples": len(found), "left_out": refused.dropped, **ours.details}
         if against is not None:

@@ -3,6 +3,7 @@
 Let T be the encoder tokens of an utterance and S the tokens of its text.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from transduct.config import record
-from transduct.data.audio import Features, Sound, filterbanks, read_sound
+from transduct.data.audio import Features, Sound, checked, filterbanks, read_sound, resampled
 from transduct.data.files import Policy, Refused
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.utterances import (
@@ -39,6 +40,7 @@ from transduct.tasks.model import Family, Panel, blank, read_weights
 from transduct.tasks.text import TOKENIZER, check_sizes
 from transduct.training import checkpoint as files
 
+log = logging.getLogger("transduct")
 FAMILIES = {"speech": Family(Config, SIZES, Speech)}
 BLANK = Tokenizer.BEGIN  # of CTC: no text holds it
 Given = str | Path | np.ndarray
@@ -93,13 +95,13 @@ class Spoken:
     root: Path
     broken: Policy = "stop"
 
-    def read(self, hearing: Hearing) -> list[Recording]:
+    def read(self, hearing: Hearing, refused: Refused) -> list[Recording]:
         """The utterances of known speakers, and those of the ones left out.
 
         Raises:
             TransductError: as `read_recordings`.
         """
-        found, out = Found(Refused(self.broken)), set(hearing.leave_out)
+        found, out = Found(refused), set(hearing.leave_out)
         recordings = [
             list(read_recordings(each, self.root, hearing.features, hearing.max_seconds, found))
             for each in (self.source, *(self.more if out else []))
@@ -189,7 +191,10 @@ class Recogniser:
         Raises:
             TransductError: as `predict`.
         """
-        recordings = data.read(self.hearing) if isinstance(data, Spoken) else data
+        refused = Refused(data.broken if isinstance(data, Spoken) else "stop", advise=False)
+        recordings = data.read(self.hearing, refused) if isinstance(data, Spoken) else data
+        if refused.errors:
+            log.warning("left out: %s", refused.said())
         found, paths = self._generate([each.samples for each in recordings], options)
         outputs = self._texts(found)
         speakers = sorted({each.speaker for each in recordings})
@@ -199,16 +204,24 @@ class Recogniser:
         }
         details: dict[str, Any] = {
             "utterances": len(recordings),
+            "left_out": len(refused.errors),
             "seconds": round(sum(len(each.samples) for each in recordings) / self.hearing.features.rate, 1),
             "speakers": {name: rates["word_error_rate"] for name, rates in of_speakers.items()},
             "ctc_alone": self._scores(self.tokenizer.decode(paths), recordings),
         }
         if against is not None:
-            others = against.predict([each.samples for each in recordings], **options)
+            others = against.texts_of(recordings, self.hearing.features.rate, options)
             details["against"] = self._scores(others, recordings)
             right = [[o.split() == r.text.split() for o, r in zip(each, recordings)] for each in (outputs, others)]
             details["p_values"] = {"whole_utterances": mcnemar(*right)}
         return Report(self._scores(outputs, recordings), details, outputs)
+
+    def texts_of(self, recordings: Sequence[Recording], rate: int, options: dict[str, Any]) -> list[str]:
+        """What is said in recordings of another rate, however long they are."""
+        features = self.hearing.features
+        sounds = [resampled(each.samples, rate, features.rate) for each in recordings]
+        filled = [np.pad(sound, (0, max(0, features.width - len(sound)))) for sound in sounds]
+        return self._texts(self._generate(filled, options)[0])
 
     @torch.inference_mode()
     def attention(self, given: Given, text: str | None = None) -> Attention:
@@ -237,13 +250,16 @@ class Recogniser:
         return [f"bands {i * width + 1} to {(i + 1) * width}" for i in range(config.groups)]
 
     def _sound(self, given: Given) -> Sound:
-        hearing = self.hearing
+        features, longest = self.hearing.features, self.hearing.max_seconds
         if isinstance(given, np.ndarray):
-            return usable(
-                given.astype(np.float32), hearing.features.rate, hearing.features, hearing.max_seconds, "input"
-            )
-        samples, rate = read_sound(Path(given), str(given))
-        return usable(samples, rate, hearing.features, hearing.max_seconds, str(given))
+            if given.ndim != 1:
+                raise TransductError(
+                    f"input: found an array of shape {given.shape}, expected samples, (N,); mix channels"
+                )
+            samples = checked(given.astype(np.float32), features.rate, "input")
+            return usable(samples, features.rate, features, longest, "input")
+        samples, rate = read_sound(Path(given), str(given), longest)
+        return usable(samples, rate, features, longest, str(given))
 
     def _encode(self, sounds: Sequence[Sound], weights: list[Tensor] | None = None) -> tuple[Tensor, Segments]:
         first = next(self.model.parameters())

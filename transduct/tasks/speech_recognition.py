@@ -191,6 +191,7 @@ class SpeechRecognitionTask:
         self.tokenizer: Tokenizer
         self.corpus: Corpus
         self._validation: list[Recording] = []
+        self._speakers: set[str] = set()  # whoever was heard in what has been read
 
     def prepare(self) -> None:
         """Train the tokenizer if the run has none yet, and prepare the corpus if it is not there as it should be.
@@ -199,12 +200,16 @@ class SpeechRecognitionTask:
         """
         data, root = self.data, Path(self.data.root)
         if data.valid is not None:
-            heard = Spoken(data.valid, [], root, data.broken).read(self.hearing)
+            refused = Refused(data.broken)
+            heard = Spoken(data.valid, [], root).read(self.hearing, refused)
+            if refused.errors:
+                self.notify(f"validation, left out: {refused.said()}")
+            self._speakers.update(each.speaker for each in heard)
             self._validation = [each for each in heard if each.speaker not in data.leave_out]
         held = None if self.model.start is None else self.model.start / TOKENIZER
         self.tokenizer = run_tokenizer(self.directory / TOKENIZER, held, self._trained_tokenizer, self.notify)
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, ("ctc", "augment"))
-        inputs["augment.speeds"] = data.augment.speeds
+        inputs |= {"augment.speeds": data.augment.speeds, "model.max_length": self._longest}
         self.corpus = build(self.directory / "corpus", inputs, self._fill, self.notify)
 
     def _trained_tokenizer(self) -> Tokenizer:
@@ -214,15 +219,20 @@ class SpeechRecognitionTask:
 
     def _recordings(self, source: SoundSource, found: Found) -> Iterator[Recording]:
         """The recordings of a source that are trained on."""
-        data = self.data
-        for each in read_recordings(source, Path(data.root), data.features, data.max_seconds, found):
-            if each.speaker not in data.leave_out:
+        for each in self._all_recordings(source, found):
+            self._speakers.add(each.speaker)
+            if each.speaker not in self.data.leave_out:
                 yield each
+
+    def _all_recordings(self, source: SoundSource, found: Found) -> Iterator[Recording]:
+        data = self.data
+        return read_recordings(source, Path(data.root), data.features, data.max_seconds, found)
 
     def _fill(self, folder: Path) -> dict[str, Any]:
         data, found = self.data, Found(Refused(self.data.broken))
-        sources = [(source, self._long_enough(self._recordings(source, found), found)) for source in data.train]
+        sources = [(source, self._learnable(source, found)) for source in data.train]
         manifest = write_recordings(folder, sources, data.features.rate, data.augment.speeds)
+        self._check_speakers()
         said = files_said(names_of(data.train), found.dropped)
         if not manifest["rows"]:
             raise TransductError(f"no recording is left to train on {said}; check data.train and data.leave_out")
@@ -232,13 +242,43 @@ class SpeechRecognitionTask:
         self.notify(f"corpus prepared: {count:,} recordings {said}{changed}{named}")
         return manifest | {"dropped": found.dropped}
 
-    def _long_enough(self, recordings: Iterator[Recording], found: Found) -> Iterator[Recording]:
-        """Recordings that at the highest speed are as long as CTC needs for their texts."""
-        features, fastest = self.data.features, max(self.data.augment.speeds)
-        for each in recordings:
+    def _check_speakers(self) -> None:
+        """Refuse speakers to leave out whom nobody has heard; the test set is read only if one is missing.
+
+        Raises:
+            TransductError: there is such a speaker.
+        """
+        data, out = self.data, set(self.data.leave_out)
+        if data.test is not None and not out <= self._speakers:
+            found = Found(Refused("skip"))
+            self._speakers.update(each.speaker for each in self._all_recordings(data.test, found))
+        for name in sorted(out - self._speakers):
+            there = ", ".join(sorted(filter(None, self._speakers))) or "none"
+            raise TransductError(f"recipe: data.leave_out names '{name}', who says nothing; speakers are: {there}")
+
+    @property
+    def _longest(self) -> int:
+        """Tokens of the longest text that the model can write, its end included."""
+        longest: int = self._config(1000).max_length
+        return longest
+
+    def _learnable(self, source: SoundSource, found: Found) -> Iterator[Recording]:
+        """Recordings that at the highest speed are as long as CTC needs for their texts, and these not too long.
+
+        Where recordings are joined, one may be drawn as often as there are in a string.
+        """
+        features, fastest, longest = self.data.features, max(self.data.augment.speeds), self._longest
+        for each in self._recordings(source, found):
             with found.refused.each():
                 tokens = tokens_of(features, int(len(each.samples) / fastest))
-                needed = ctc_frames(self.tokenizer.encode([each.text])[0])
+                single, joined = self.tokenizer.encode([each.text, " ".join([each.text] * source.join[1])])
+                if len(joined) >= longest:
+                    times = f", {source.join[1]} times in a string," if source.strings else ""
+                    raise TransductError(
+                        f"{each.name}: its text{times} has {len(joined) + 1:,} tokens with the end, model.max_length "
+                        f"is {longest:,}; raise it, or cut the recording anew"
+                    )
+                needed = ctc_frames(single)
                 if tokens < needed:
                     raise TransductError(
                         f"{each.name}: too short, {tokens} encoder tokens, its text needs {needed} for CTC; check it"

@@ -42,7 +42,7 @@ from transduct.tasks.classifier import (
     make_batch,
     scores_of,
 )
-from transduct.tasks.model import Family, ModelSection, card, files_said, write_model
+from transduct.tasks.model import Family, LabelRows, ModelSection, card, files_said, write_model
 from transduct.tasks.text import TOKENIZER, TextTraining, run_tokenizer
 from transduct.training.trainer import Terms
 
@@ -298,7 +298,9 @@ class TextClassificationTask:
 
     def build_model(self) -> Bert:
         """The model of the recipe for the tokenizer and the labels, begun from another's weights if it says so."""
-        model: Bert = self.model.build(self._config(self.tokenizer.size, len(self.answers.labels)), self.notify)
+        labels = LabelRows(self.answers.labels, ("answers", "labels"), ("output.*",))
+        config = self._config(self.tokenizer.size, len(labels.labels))
+        model: Bert = self.model.build(config, self.notify, labels=labels)
         return model
 
     def _config(self, vocabulary_size: int, labels: int) -> Any:

@@ -20,6 +20,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 
 PAIRS = [*generate("reverse", 60), *generate("number_names", 40)]
+NAMES = [*dict.fromkeys(name for _, name in generate("number_names", 400))]
 
 
 @pytest.fixture(autouse=True)
@@ -167,6 +168,31 @@ def test_held_out_pairs_are_never_trained_on(made, tokenizers):
     assert said == ["corpus prepared: 180 pairs (left out: 20 held out, 1 empty)"]
     again, _ = made([*PAIRS[::-1], ("", "a")], held_out=10)
     assert sorted(read_examples(again.held_out, Path())[0]) == sorted(sources)
+
+
+def test_no_text_of_a_held_out_pair_is_trained_on(made, tokenizers):
+    draw = random.Random(1)
+    pairs = [(NAMES[draw.randrange(40)], f"a {NAMES[draw.randrange(200)]}") for _ in range(300)]
+    corpus, _ = made(pairs, held_out=8, drop_duplicates=False, max_ratio=0)
+    found = read_examples(corpus.held_out, Path())
+    held = [(source, target) for source, (target,) in zip(*found)]
+    assert len({source for source, _ in held}) == 8
+    assert set(held) <= set(pairs)
+    texts_of_held = [set(side) for side in zip(*held)]
+    kept = [pair for pair in pairs if not any(text in side for text, side in zip(pair, texts_of_held))]
+    assert 100 < len(kept) < 292
+    assert texts(corpus, tokenizers) == kept
+    assert corpus.dropped["held_out"] == len(pairs) - len(kept)
+    again, _ = made(pairs[::-1], held_out=8, max_ratio=0)
+    assert sorted(zip(*read_examples(again.held_out, Path()))) == sorted(zip(*found))
+
+
+def test_what_is_held_out_is_told_from_the_rest_after_the_replacements(made, tokenizers):
+    pairs = [(f"{name}{mark}", f"a {name}") for name in NAMES[:20] for mark in "ab"]
+    corpus, _ = made(pairs, held_out=5, replace=[Replacement("source", "[ab]$", "")], max_ratio=0)
+    held = {source[:-1] for source in read_examples(corpus.held_out, Path())[0]}
+    assert len(held) == 5
+    assert {source for source, _ in texts(corpus, tokenizers)} == {*NAMES[:20]} - held
 
 
 def test_an_unchanged_corpus_is_reused(made, tmp_path):

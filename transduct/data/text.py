@@ -133,7 +133,8 @@ class DataConfig:
 
     `max_length` counts the tokens of a side with its end of sentence; `max_ratio` bounds how many times
     longer one side may be (0: no bound; 9 is the bound of the Moses scripts). `held_out` takes that many
-    pairs out of `train` to validate on.
+    pairs, each with a source of its own, out of `train` to validate on, and with them every pair that shares a source
+    or a target with one of them.
     """
 
     train: list[TextSource]

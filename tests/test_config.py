@@ -233,8 +233,12 @@ def test_without_a_section_the_name_is_that_of_the_key():
 
 
 @pytest.mark.parametrize(
-    "value", [1e-3, 1e-9, 1e300, 0.1, 3, True, None, "1e-3", "null", "", "한 국어: x", "a\nb", [1, {"b": 2}]]
-)
+    "value",
+    [
+        1e-3, 1e-9, 1e300, 0.1, 3, True, None, "1e-3", "null", "", "한 국어: x", "a\nb", "\x85", "a\x85\nb", "a\u2028b",
+        "\u2029", "\r\n", " \t", [1, {"b": 2}], {"a\x85b": 1},
+    ],
+)  # fmt: skip
 def test_what_is_written_is_read_again(recipe, value):
     written = Recipe("t", data={"z": value, "a": {"z": value}}, stages=[{"x": value}])
     text = dump(asdict(written))

@@ -45,9 +45,14 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Safe YAML that quotes the text `1e-3`, which would else come back as a number."""
+    """Safe YAML that quotes the text `1e-3`, which would else come back as a number, and escapes U+0085, which would
+    else come back as a blank."""
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if "\x85" in data else None)
 
 
+_Dumper.add_representer(str, _Dumper.represent_str)
 for _yaml in (_Loader, _Dumper):
     _yaml.add_implicit_resolver(
         "tag:yaml.org,2002:float",

@@ -71,8 +71,10 @@ def refused(folder, source):
     """The error message, less the folder."""
     with pytest.raises(TransductError) as error:
         read(folder, source)
-    assert "\n" not in str(error.value)
-    return str(error.value).replace(f"{folder}/", "")
+    message = str(error.value)
+    del error  # it holds the files that were being read
+    assert "\n" not in message
+    return message.replace(f"{folder}/", "")
 
 
 @pytest.mark.parametrize("compression", ["", ".gz", ".xz", ".zst"])
@@ -340,16 +342,30 @@ def test_impossible_data_sections_are_refused(values, message):
         DataConfig(**{"train": [TextSource(pairs="a.tsv")], **values})
 
 
-@pytest.mark.parametrize("pattern, by", [("(", ""), ("a", r"\1"), ("a", r"\g<name>")])
-def test_impossible_replacements_are_refused(pattern, by):
+@pytest.mark.parametrize("cycle", [0, 3])
+@pytest.mark.parametrize(
+    "pattern, by",
+    [
+        ("(", ""),
+        ("a", r"\1"),
+        ("a", r"\g<name>"),
+        ("a", "\\"),
+        ("(a)", r"{n}\2"),
+        ("a{99999999999999999999}", ""),
+        ("(" * 5000 + ")" * 5000, ""),
+    ],
+)
+def test_impossible_replacements_are_refused(pattern, by, cycle):
     with pytest.raises(ValueError, match=re.escape(f"cannot replace '{pattern}' by '{by}': ")):
-        Replacement("both", pattern, by)
+        Replacement("both", pattern, by, cycle)
 
 
 def test_a_replacement_may_number_its_matches():
     change = changes_of("source", [Replacement("source", r"\S+", r"#{n} \g<0>", cycle=3)])
     assert change("a b c d") == "#0 a #1 b #2 c #0 d"
     assert change("a") == "#0 a"
+    change = changes_of("source", [Replacement("source", r"(\S+)", r"\1{n}{n}", cycle=11)])
+    assert change("a {n} " + "c " * 9) == "a00 {n}11 c22 c33 c44 c55 c66 c77 c88 c99 c1010 "
     with pytest.raises(ValueError, match="cycle is -1; give at least 1, or 0 to count nothing"):
         Replacement("source", "a", "b", cycle=-1)
 

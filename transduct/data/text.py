@@ -107,24 +107,29 @@ class Replacement:
         if self.cycle < 0:
             raise ValueError(f"cycle is {self.cycle}; give at least 1, or 0 to count nothing")
         try:
-            self.function("")
-        except (re.error, IndexError) as error:
+            pattern = re.compile(self.pattern)
+            for template in self._templates:
+                pattern.sub(template, "")  # where nothing matches too, a mistake in it is found
+        except (re.error, IndexError, OverflowError, RecursionError) as error:
             raise ValueError(f"cannot replace '{self.pattern}' by '{self.by}': {error}") from error
 
     @property
     def function(self) -> Callable[[str], str]:
         """The replacement as a function of a text."""
-        pattern = re.compile(self.pattern)
+        pattern, templates = re.compile(self.pattern), self._templates
         if not self.cycle:
-            pattern.sub(self.by, "")  # so that a mistake in `by` is found at once
             return partial(pattern.sub, self.by)
-        templates = [self.by.replace("{n}", str(n)) for n in range(self.cycle)]
 
         def numbered(text: str) -> str:
             numbers = count()
-            return pattern.sub(lambda match: match.expand(templates[next(numbers) % self.cycle]), text)
+            return pattern.sub(lambda match: str(next(numbers) % self.cycle).join(map(match.expand, templates)), text)
 
         return numbered
+
+    @property
+    def _templates(self) -> list[str]:
+        """The parts of `by` around the numbers: a number right after "\\1" is no part of the group's."""
+        return self.by.split("{n}") if self.cycle else [self.by]
 
 
 @dataclass(frozen=True)

@@ -279,6 +279,24 @@ def test_parquet_columns_that_do_not_fit_are_named(tmp_path):
         assert refused(tmp_path, TextSource(pairs="a.parquet", columns=list(columns))) == message
 
 
+def test_parquet_bytes_that_are_not_utf8_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "CHUNK", 2)
+    broken = pa.array([b"a", b"b", b"c", b"\xe4"]).view(pa.string())
+    pa.parquet.write_table(pa.table({"de": broken, "en": ["a", "b", "c", "d"]}), tmp_path / "a.parquet")
+    message = "a.parquet, rows 3 and on: 'de' holds bytes that are not UTF-8; write the file again"
+    assert refused(tmp_path, TextSource(pairs="a.parquet", columns=["en", "de"])) == message
+
+
+def test_parquet_columns_of_one_name_are_refused(tmp_path):
+    columns = [pa.array(["a"]), pa.array(["b"]), pa.array([{"x": "c"}]), pa.array(["d"])]
+    pa.parquet.write_table(pa.Table.from_arrays(columns, ["de", "de", "en", "en.x"]), tmp_path / "a.parquet")
+    pa.parquet.write_table(pa.Table.from_arrays(columns[1:], ["de", "", "en.x"]), tmp_path / "b.parquet")
+    for columns in (["de", "de"], ["en.x", "de"]):
+        message = f"a.parquet: 2 columns are named '{columns[0]}'; give each its own name"
+        assert refused(tmp_path, TextSource(pairs="a.parquet", columns=columns)) == message
+    assert read(tmp_path, TextSource(pairs="b.parquet", columns=["de", "en.x"])) == [("b", "d")]
+
+
 def test_examples_hold_every_reference(tmp_path):
     write(tmp_path, "a.tsv", "s\tone\ttwo\t\tthree\nt\t\t\n")
     source = TextSource(pairs="a.tsv", alternatives=True)

@@ -335,11 +335,21 @@ def _parquet_rows(path: Path, keys: Sequence[str], seekable: bool) -> Iterator[R
         for key in keys:
             if key not in names:
                 raise TransductError(f"{path}: no column '{key}'; set columns to some of: {', '.join(names)}")
+            if names.count(key) > 1:
+                raise TransductError(f"{path}: {names.count(key)} columns are named '{key}'; give each its own name")
         for batch in file.iter_batches(CHUNK, columns=keys):
             table = pa.Table.from_batches([batch]).flatten()
-            for row in zip(*(table.column(key).to_pylist() for key in keys)):
+            for row in zip(*(_listed_column(table, key, f"{path}, rows {number + 1:,} and on") for key in keys)):
                 number += 1
                 yield [_text(text, key, f"{path}, row {number}") for key, text in zip(keys, row)]
+
+
+def _listed_column(table: pa.Table, key: str, place: str) -> list[object]:
+    try:
+        values: list[object] = table.column(key).to_pylist()
+    except UnicodeDecodeError as error:
+        raise TransductError(f"{place}: '{key}' holds bytes that are not UTF-8; write the file again") from error
+    return values
 
 
 def _text(value: object, key: str, place: str) -> str:

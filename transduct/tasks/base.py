@@ -21,7 +21,7 @@ from torch import nn
 
 import transduct.tasks
 from transduct.config import Recipe, dump, load_recipe, merge, parse_override, record
-from transduct.errors import TransductError
+from transduct.errors import TrainingFailed, TransductError
 from transduct.training.checkpoint import CONFIG, disk_error, read_json, write_directory, write_file
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
@@ -346,7 +346,9 @@ def _claimed(
             if not finished:
                 write_file(held, dump(asdict(recipe)).encode())
             yield
-        except (TransductError, OSError) as error:
+        except TrainingFailed:
+            raise  # it had begun: what it says is to be read, or it goes on
+        except Exception as error:
             if fresh and not any(directory.glob("**/checkpoints/step_*")):
                 _remove(directory, made)  # so that the corrected call may start afresh
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):

@@ -294,7 +294,7 @@ class TextClassificationTask:
         config = self.tokenizer_config
         rows = chain.from_iterable(read_examples(source, self.data) for source in self.data.train)
         texts = sample((text for texts, _, _ in rows for text in texts), config.sample)
-        return Tokenizer.train(texts, config.kind, config.size)
+        return Tokenizer.train(texts, config.kind, config.size, config.dropout)
 
     def build_model(self) -> Bert:
         """The model of the recipe for the tokenizer and the labels, begun from another's weights if it says so."""

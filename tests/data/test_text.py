@@ -83,6 +83,7 @@ def refused(folder, source):
 def test_every_format_gives_the_same_pairs(tmp_path, monkeypatch, format, compression, block):
     monkeypatch.setattr(text, "BLOCK", block)
     monkeypatch.setattr(text, "CHUNK", 2)
+    monkeypatch.setattr(text, "ROWS", 3)
     if format == ".txt":
         for side, name in enumerate(("a", "b")):
             data = "".join(f"{pair[side]}\n" for pair in PAIRS).encode()
@@ -94,6 +95,15 @@ def test_every_format_gives_the_same_pairs(tmp_path, monkeypatch, format, compre
     chunks = list(read_pairs(source, tmp_path))
     assert [pair for chunk in chunks for pair in chunk] == PAIRS
     assert max(map(len, chunks)) == 2
+
+
+def test_of_long_texts_fewer_are_handed_on_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "CHUNK", 4)
+    monkeypatch.setattr(text, "CHARACTERS", 100)
+    lengths = [1, 2, 3, 4, 60, 39, 1, 99, 1, 500, 5, 5]
+    name = write(tmp_path, "a.tsv", "".join(f"{'x' * (n - 1)}\ty\n" for n in lengths))
+    chunks = [[len("".join(pair)) for pair in chunk] for chunk in read_pairs(TextSource(pairs=name), tmp_path)]
+    assert chunks == [[1, 2, 3, 4], [60, 39, 1], [99, 1], [500], [5, 5]]
 
 
 @pytest.mark.parametrize("block", [1, 2, 1 << 20])
@@ -280,7 +290,7 @@ def test_parquet_columns_that_do_not_fit_are_named(tmp_path):
 
 
 def test_parquet_bytes_that_are_not_utf8_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "CHUNK", 2)
+    monkeypatch.setattr(text, "ROWS", 2)
     broken = pa.array([b"a", b"b", b"c", b"\xe4"]).view(pa.string())
     pa.parquet.write_table(pa.table({"de": broken, "en": ["a", "b", "c", "d"]}), tmp_path / "a.parquet")
     message = "a.parquet, rows 3 and on: 'de' holds bytes that are not UTF-8; write the file again"

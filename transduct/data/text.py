@@ -6,12 +6,12 @@ cannot be read is refused with file and line; nothing is skipped in silence.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, count, islice, zip_longest
+from itertools import chain, count, zip_longest
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +21,13 @@ from transduct.data.samples import CORPORA, WIDTHS, Pair, Part, generate
 from transduct.data.trees import VIEWS, read_trees
 from transduct.errors import TransductError
 
+Item = TypeVar("Item")
 Row = Sequence[str]  # a text and what belongs to it: its translations, its label, its tags
 Errors = Literal["strict", "replace", "surrogateescape"]
 
-CHUNK = 2_000  # pairs handed on at a time: encoded, they take some 10 MB
+CHUNK = 2_000  # texts handed on at a time: encoded, they take some 10 MB
+CHARACTERS = 1_000_000  # of long texts, fewer at a time: those that first reach so many
+ROWS = 200  # rows of a Parquet file read at a time
 BLOCK = 1 << 20  # bytes read at a time
 FORMATS = (".tsv", ".jsonl", ".parquet")
 COMPRESSIONS = (".gz", ".xz", ".zst")
@@ -172,15 +175,28 @@ class DataConfig:
 
 
 def read_pairs(source: TextSource, root: Path, replace: Sequence[Replacement] = ()) -> Iterator[list[Pair]]:
-    """The pairs of a corpus in lists of up to `CHUNK`, in constant memory.
+    """The pairs of a corpus in lists of up to `CHUNK`, fewer where they are long, in constant memory.
 
     Raises:
         TransductError: the corpus is empty, or a file of it is missing, damaged, not UTF-8, not of its format,
             or not aligned with its partner.
     """
-    rows = read_rows(source, root)
-    while chunk := list(islice(rows, CHUNK)):
+    for chunk in in_chunks(read_rows(source, root), lambda row: sum(map(len, row))):
         yield changed([(row[0], row[1]) for row in chunk], replace)
+
+
+def in_chunks(items: Iterable[Item], measure: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """The items in lists of up to `CHUNK`, or fewer where those first reach `CHARACTERS`, as `measure` counts them."""
+    chunk: list[Item] = []
+    held = 0
+    for item in items:
+        chunk.append(item)
+        held += measure(item)
+        if len(chunk) >= CHUNK or held >= CHARACTERS:
+            yield chunk
+            chunk, held = [], 0
+    if chunk:
+        yield chunk
 
 
 def changed(pairs: list[Pair], replace: Sequence[Replacement]) -> list[Pair]:
@@ -337,7 +353,7 @@ def _parquet_rows(path: Path, keys: Sequence[str], seekable: bool) -> Iterator[R
                 raise TransductError(f"{path}: no column '{key}'; set columns to some of: {', '.join(names)}")
             if names.count(key) > 1:
                 raise TransductError(f"{path}: {names.count(key)} columns are named '{key}'; give each its own name")
-        for batch in file.iter_batches(CHUNK, columns=keys):
+        for batch in file.iter_batches(ROWS, columns=keys):
             table = pa.Table.from_batches([batch]).flatten()
             for row in zip(*(_listed_column(table, key, f"{path}, rows {number + 1:,} and on") for key in keys)):
                 number += 1

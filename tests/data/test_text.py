@@ -235,6 +235,11 @@ def test_columns_by_number_by_header_by_key_and_by_field(tmp_path):
     assert read(tmp_path, TextSource(pairs="a.tsv", columns=["de", "en"])) == [("ja", "yes")]
     write(tmp_path, "a.jsonl", '{"de": "ja", "en": "yes"}')
     assert read(tmp_path, TextSource(pairs="a.jsonl", columns=["en", "de"])) == [("yes", "ja")]
+    write(tmp_path, "b.jsonl", '{"translation": {"de": "ja", "en": {"us": "yes"}}, "translation.fr": "oui"}')
+    nested = ["translation.de", "translation.en.us"]
+    assert read(tmp_path, TextSource(pairs="b.jsonl", columns=nested)) == [("ja", "yes")]
+    literal = ["translation.fr", "translation.de"]
+    assert read(tmp_path, TextSource(pairs="b.jsonl", columns=literal)) == [("oui", "ja")]
     table = pa.table({"id": [0], "translation": [{"de": "ja", "en": "yes"}]})
     pa.parquet.write_table(table, tmp_path / "a.parquet")
     assert read(tmp_path, TextSource(pairs="a.parquet", columns=["translation.en", "translation.de"])) == [
@@ -263,6 +268,13 @@ def test_a_line_feed_inside_a_value_becomes_a_blank(tmp_path):
             r"a.jsonl:1: not JSON \(.*\); expected an object with 'source' and 'target' on every line",
         ),
         ("a.jsonl", "[1]", None, r"a.jsonl:1: found \[1\], expected an object with 'source' and 'target'"),
+        ("a.jsonl", '{"s": ""}', ["s.x", "t"], "a.jsonl:1: found nothing for 's.x', expected text; mend it or set col"),
+        (
+            "a.jsonl",
+            "[" * 100_000,
+            ["t", "t"],
+            r"a.jsonl:1: not JSON \(maximum recursion depth .*\); expected an object",
+        ),
         ("a.jsonl", '{"source": ""}', None, "a.jsonl:1: found nothing for 'target', expected text; mend it or set col"),
         ("a.jsonl", '{"source": 12, "target": ""}', None, "a.jsonl:1: found 12 for 'source', expected text"),
         (
@@ -313,6 +325,10 @@ def test_examples_hold_every_reference(tmp_path):
     assert read_examples(source, tmp_path) == (["s", "t"], [["one", "two", "three"], [""]])
     assert read_examples(TextSource(pairs="a.tsv"), tmp_path) == (["s", "t"], [["one"], [""]])
     assert read(tmp_path, source) == [("s", "one"), ("t", "")]
+    for columns, expected in (([1, 0], ["s", "two", "three"]), ([1, 2], ["two", "three"])):
+        source = TextSource(pairs="a.tsv", columns=columns, alternatives=True)
+        assert read_examples(source, tmp_path)[0] == ["one", ""]
+        assert read_examples(source, tmp_path)[1][0] == expected
 
 
 def test_replacements_happen_in_order_on_their_side(tmp_path):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count, zip_longest
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +42,7 @@ class TextSource:
     `columns` names what to read from `pairs`: numbers or, where the first line is a header, names for TSV; keys for
     JSONL and Parquet ("translation.de" is the field de of translation). Of trees it names views: words, tags, brackets.
     It is source and target unless a task wants more or fewer. With `alternatives` every column of a TSV line from the
-    target on is a reference of the same source. `weight` is how often an epoch shows each row.
+    target on, save the source, is a reference of the same source. `weight` is how often an epoch shows each row.
     """
 
     source: str | list[str] = field(default_factory=list)
@@ -319,8 +319,8 @@ def _tsv_rows(path: Path, columns: list[str] | list[int], alternatives: bool) ->
         if len(cells) <= max(places):
             expected = f"expected at least {max(places) + 1} columns with tabs between; mend it or set columns"
             raise TransductError(f"{path}:{number}: found {len(cells)}, {expected}")
-        further = [cell for cell in cells[places[-1] + 1 :] if cell] if alternatives else []
-        yield [*(cells[place] for place in places), *further]
+        rest = range(places[-1] + 1, len(cells)) if alternatives else ()
+        yield [*(cells[place] for place in places), *(cells[n] for n in rest if cells[n] and n not in places)]
 
 
 def _jsonl_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
@@ -328,15 +328,24 @@ def _jsonl_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
     for number, line in enumerate(read_lines(path), 1):
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # brackets may be thousands deep
             raise TransductError(f"{path}:{number}: not JSON ({error}); {expected}") from error
         if not isinstance(value, dict):
             raise TransductError(f"{path}:{number}: found {line:.40}, {expected}")
-        row = [_text(value.get(key), key, f"{path}:{number}") for key in keys]
+        row = [_text(_field(value, key), key, f"{path}:{number}") for key in keys]
         # JSON can spell half of a surrogate pair, which is no text but would fail only later.
         if "\\u" in line and re.search("[\ud800-\udfff]", "".join(row)):
             raise TransductError(f"{path}:{number}: found half of a surrogate pair, expected text; mend the line")
         yield row
+
+
+def _field(value: dict[str, Any], key: str) -> object:
+    """What a key names, if need be a field of a field: "translation.de"."""
+    if key in value or "." not in key:
+        return value.get(key)
+    first, rest = key.split(".", 1)
+    inner = value.get(first)
+    return _field(inner, rest) if isinstance(inner, dict) else None
 
 
 def _parquet_rows(path: Path, keys: Sequence[str], seekable: bool) -> Iterator[Row]:

@@ -197,9 +197,13 @@ def test_what_is_held_out_is_told_from_the_rest_after_the_replacements(made, tok
 
 def test_an_unchanged_corpus_is_reused(made, tmp_path):
     before = made()[0].directory.stat().st_mtime_ns
-    corpus, said = made(workers=3, valid=TextSource(pairs="v.tsv"))
+    corpus, said = made(workers=3, valid=TextSource(pairs="v.tsv"), metrics=["chrf"], bleu_tokenize="zh")
     assert said == ["corpus unchanged: reused 100 rows"]
     assert corpus.directory.stat().st_mtime_ns == before
+    manifest = json.loads((tmp_path / "corpus" / "manifest.json").read_text())
+    manifest["inputs"]["metrics"] = ["bleu"]  # as it was written once
+    (tmp_path / "corpus" / "manifest.json").write_text(json.dumps(manifest))
+    assert made()[1] == ["corpus unchanged: reused 100 rows"]
     moved = tmp_path.with_name("moved")
     shutil.copytree(tmp_path, moved)
     data = DataConfig(train=[TextSource(source="a.s", target="a.t")], root=str(moved))
@@ -332,6 +336,17 @@ def test_a_folder_of_other_files_is_left_alone(made, tmp_path):
     with pytest.raises(TransductError, match="exists and is no corpus"):
         build(tmp_path / "a.s", {}, lambda folder: {}, Recorder())
     assert len(made()[0]) == 100
+
+
+def test_a_link_to_another_disk_stays_one(made, tmp_path, tokenizers):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "corpus").symlink_to(tmp_path / "disk")
+    for pairs in (PAIRS, PAIRS[:50]):
+        corpus, _ = made(pairs)
+        assert texts(corpus, tokenizers) == pairs
+        assert corpus.directory == tmp_path / "disk"
+    assert (tmp_path / "corpus").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.s", "a.t", "corpus", "disk"]
 
 
 def test_nothing_left_is_refused_with_the_counts(made, tmp_path):

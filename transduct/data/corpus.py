@@ -149,7 +149,7 @@ def _reason_to_rebuild(directory: Path, inputs: dict[str, Any]) -> str | None:
     try:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
         before, files = dict(manifest["inputs"]), dict(manifest["files"])
-        changed = [key for key in sorted(before.keys() | inputs) if before.get(key) != inputs.get(key)]
+        changed = [key for key in sorted(inputs) if before.get(key) != inputs.get(key)]
         if changed:
             return f"{', '.join(changed)} changed"
         damaged = [name for name, digest in files.items() if _digest(directory / name) != digest]
@@ -162,6 +162,7 @@ def _reason_to_rebuild(directory: Path, inputs: dict[str, Any]) -> str | None:
 @contextmanager
 def _replacement(directory: Path) -> Iterator[Path]:
     """A new folder that takes the place of the directory if all goes well, and otherwise leaves no trace."""
+    directory = directory.resolve()  # a link goes on to lead where it led
     fresh, old = (directory.with_name(f"{directory.name}.{state}") for state in ("partial", "old"))
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -273,7 +274,8 @@ def prepare(
         notify(f"corpus prepared: {manifest['rows']:,} pairs{left_out}")
         return manifest | {"weights": weights, "dropped": filters.dropped}
 
-    inputs = inputs_of(data, {f"the {side} tokenizer": each for side, each in zip(("source", "target"), tokenizers)})
+    named = {f"the {side} tokenizer": each for side, each in zip(("source", "target"), tokenizers)}
+    inputs = inputs_of(data, named, apart=("metrics", "bleu_tokenize"))
     return build(directory, inputs, fill, notify)
 
 

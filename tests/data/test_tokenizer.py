@@ -85,6 +85,13 @@ def test_the_forms_of_unicode_are_one(tokenizers, kind):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
+def test_separators_that_are_no_white_space_to_the_library_are_known(kind):
+    line = "a\x1cb \x1d c\x1e\x1f d"
+    tokenizer = Tokenizer.train([*LINES, *[line] * 5], kind, 400)
+    assert tokenizer.decode(tokenizer.encode([line])) == [line]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
 def test_white_space_is_one_blank_and_none_at_the_ends(tokenizers, kind):
     tokenizer = tokenizers[kind]
     assert tokenizer.encode(["\ttwo\u2028 \xa0three "]) == tokenizer.encode(["two three"])

@@ -33,6 +33,7 @@ SPECIALS = ["<unk>", "<s>", "</s>"]
 RARE = 10_000_000  # a character seen less than once in so many gets no token of its own
 LONGEST_WORD = 1_000  # letters that are learnt from together
 REMEMBERED = 1 << 15  # words whose ids are kept at hand
+SEPARATORS = "\x1c\x1d\x1e\x1f"  # white space to Python, and letters to the library
 ONE_BLANK = normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
 TIDY = normalizers.Sequence([normalizers.NFC(), ONE_BLANK, normalizers.Strip()])
 WORDS = pre_tokenizers.Metaspace(BLANK)
@@ -386,7 +387,11 @@ def _alphabet(lines: Iterable[str], most: int, blanks: bool) -> list[str]:
     """The characters worth a token, most frequent first; ▁ comes before them where they are without `blanks`."""
     counts = Counter(chain.from_iterable(lines))
     least = 1 + counts.total() // RARE
-    worth = [letter for letter, count in counts.items() if count >= least and (blanks or not letter.isspace())]
+    worth = [
+        letter
+        for letter, count in counts.items()
+        if count >= least and (blanks or letter in SEPARATORS or not letter.isspace())
+    ]
     worth.sort(key=lambda letter: (-counts[letter], letter))
     if blanks:
         return worth[:most]

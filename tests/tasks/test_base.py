@@ -225,6 +225,14 @@ def test_lines_are_read_as_the_task_of_the_model_reads_them(trained_run):
     assert broken == [2]
 
 
+def test_files_may_lie_at_home(tmp_path, monkeypatch, trained_run):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a").write_text("x\n" * 20)
+    recipe = base.file_recipe("translation", {"source": ["~/a"], "target": "~/a", "valid_source": None}, [], str)
+    assert recipe.data["train"] == [{"source": [f"{tmp_path}/a"], "target": f"{tmp_path}/a"}]
+    assert len(base.score(trained_run, {"source": "~/a", "reference": "~/a"})) == 20
+
+
 def test_a_recipe_for_files_takes_overrides(tmp_path):
     (tmp_path / "a").write_text("x\n" * 20)
     files = {"source": [str(tmp_path / "a")], "target": [str(tmp_path / "a")]}

@@ -246,12 +246,19 @@ def _test_set(path: str | Path, files: Mapping[str, str]) -> Any:
     if files and recipe is None:  # a model directory alone knows as much of the data as its files need
         config = _configuration(model_directory(path))
         recipe = Recipe(config["task"], data={"replace": config.get("replace", [])})
-    return _module_of(path).test_set(files, recipe)
+    return _module_of(path).test_set({name: _from_home(given) for name, given in files.items()}, recipe)
+
+
+def _from_home(names: Any) -> Any:
+    """One or more names of files, or none, with the home folder in place of ~."""
+    if isinstance(names, list):
+        return [os.path.expanduser(name) for name in names]
+    return names and os.path.expanduser(names)
 
 
 def file_recipe(task: str, files: Mapping[str, Any], overrides: Sequence[str], notify: Notify) -> Recipe:
     """A recipe for training files and nothing else; the task chooses sizes and says which."""
-    tree = _task_module(task).file_recipe(files, notify)
+    tree = _task_module(task).file_recipe({name: _from_home(given) for name, given in files.items()}, notify)
     for override in overrides:
         tree = merge(tree, parse_override(override))
     return record(Recipe, tree, "", "the recipe for your files")

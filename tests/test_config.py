@@ -77,7 +77,10 @@ profiles:
         ("task: t\ntrainin: {}", "unknown key 'trainin'; did you mean 'training'?"),
         ("task: t\nzzz: {}", "unknown key 'zzz'; known are: task, data, tokenizer, model, training, decoding, stages"),
         ("task: t\ndata: {a: 1, a: 2}", ", line 2: not valid YAML: the key 'a' appears twice"),
-        ("task: t\ntask: u", ", line 1: not valid YAML: the key 'task' appears twice"),
+        ("task: t\ntask: u", ", line 2: not valid YAML: the key 'task' appears twice"),
+        ("task: t\ndata:\n  a: {b: 1}\n  <<: {c: 1}\n  <<: {d: 1}", ", line 5: not valid YAML: the key '<<' appears"),
+        ("task: t\ndata: {a: 2024-13-45}", ": not valid YAML: month must be in 1..12; put text in quotes"),
+        ("task: t\ndata: " + "[" * 5000 + "]" * 5000, ": not valid YAML: maximum recursion depth exceeded"),
         ("task: [", ", line 1: not valid YAML: "),
         ("task: t\n\tdata: {}", ", line 2: not valid YAML: "),
         ("task: !!python/object/apply:os.getcwd []", ", line 1: not valid YAML: could not determine a constructor"),
@@ -92,6 +95,27 @@ def test_what_is_no_recipe_is_refused_with_its_place(recipe, text, said):
     assert str(caught.value).startswith(str(path))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_mappings_of_a_recipe_may_be_merged(recipe):
+    text = """
+task: t
+data: {a: &one {x: 1, y: 2}, b: &two {<<: *one, y: 3}}
+model: {<<: *two, z: 4}
+stages: [{<<: [*two, *one], x: 5}]
+"""
+    found = load_recipe(recipe(text))
+    assert found.data == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}
+    assert found.model == {"x": 1, "y": 3, "z": 4}
+    assert found.stages == [{"x": 5, "y": 3}]
+
+
+def test_the_root_of_data_may_begin_at_home(recipe, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    path = recipe("task: t\ndata: {root: ~/a}\nstages: [{data: {root: b}}, {}, {data: }]")
+    assert load_recipe(path).data == {"root": "/home/me/a"}
+    found = load_recipe(path, ["data.root=~/c", "stages.0.data.root=~"])
+    assert (found.data["root"], found.stages[0]["data"]["root"]) == ("/home/me/c", None)
 
 
 def test_a_recipe_that_is_not_there_is_named(tmp_path):
@@ -128,7 +152,8 @@ def test_a_profile_that_is_not_there_is_refused(recipe, profiles, said):
     [
         ("1e-3", 0.001), ("1E5", 100000.0), ("-2.5e+3", -2500.0), (".5", 0.5), ("3", 3), ("true", True), ("null", None),
         ("", None), ("[1, 2e-1]", [1, 0.2]), ("{b: {c: 1}}", {"b": {"c": 1}}), ("'1e-3'", "1e-3"), ("x=y", "x=y"),
-        ("1e", "1e"), ("e3", "e3"), ("한국어", "한국어"),
+        ("1:30", "1:30"), ("-1:30.5", "-1:30.5"), ("0100", "0100"), ("-010", "-010"), ("0", 0), ("-5", -5),
+        ("0.5", 0.5), ("00.5", 0.5), ("1_000", 1000), ("0x1f", 31), ("1e", "1e"), ("e3", "e3"), ("한국어", "한국어"),
     ],
 )  # fmt: skip
 def test_an_override_is_read_as_yaml(text, value):
@@ -157,6 +182,8 @@ def test_items_of_a_list_are_changed_by_their_numbers():
     assert base["stages"][0]["training"]["steps"] == 1
     with pytest.raises(TransductError, match="'stages' has no item '2'; it has 2, counted from 0"):
         merge(base, {"stages": {2: {}}})
+    with pytest.raises(TransductError, match=r"'data\.train\.0\.source' has no item '1'; it has 1, counted from 0"):
+        merge({"data": {"train": [{"source": ["a"]}]}}, parse_override("data.train.0.source.1=b"))
 
 
 @pytest.mark.parametrize(
@@ -233,8 +260,12 @@ def test_without_a_section_the_name_is_that_of_the_key():
 
 
 @pytest.mark.parametrize(
-    "value", [1e-3, 1e-9, 1e300, 0.1, 3, True, None, "1e-3", "null", "", "한 국어: x", "a\nb", [1, {"b": 2}]]
-)
+    "value",
+    [
+        1e-3, 1e-9, 1e300, 0.1, 3, True, None, "1e-3", "null", "", "한 국어: x", "a\nb", "\x85", "a\x85\nb", "a\u2028b",
+        "\u2029", "\r\n", " \t", [1, {"b": 2}], {"a\x85b": 1},
+    ],
+)  # fmt: skip
 def test_what_is_written_is_read_again(recipe, value):
     written = Recipe("t", data={"z": value, "a": {"z": value}}, stages=[{"x": value}])
     text = dump(asdict(written))

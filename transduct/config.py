@@ -5,8 +5,9 @@ refuses unknown keys and wrong types with the key's full name. This file knows n
 """
 
 import difflib
+import os
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -34,25 +35,39 @@ class Recipe:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads `1e-3` as a number and refuses a key given twice."""
+    """Safe YAML that reads `1e-3` as a number, `1:30` and `0100` as text, and refuses a key given twice."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.MarkedYAMLError(problem=f"the key '{key}' appears twice", problem_mark=node.start_mark)
-        return super().construct_mapping(node, deep)
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"the key '{key.value}' appears twice", problem_mark=key.start_mark
+                    )
+                seen.add((key.tag, key.value))
+        return node
 
 
 class _Dumper(yaml.SafeDumper):
-    """Safe YAML that quotes the text `1e-3`, which would else come back as a number."""
+    """Safe YAML that quotes the text `1e-3`, which would else come back as a number, and escapes U+0085, which would
+    else come back as a blank."""
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if "\x85" in data else None)
 
 
+_Dumper.add_representer(str, _Dumper.represent_str)
 for _yaml in (_Loader, _Dumper):
     _yaml.add_implicit_resolver(
         "tag:yaml.org,2002:float",
         re.compile(r"^[-+]?([0-9][0-9_]*)(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
         list("-+0123456789"),
+    )
+for _first in "-+0123456789":  # YAML 1.1 reads 1:30 as 90 and 0100 as 64; what is found first holds
+    _Loader.yaml_implicit_resolvers[_first].insert(
+        0, ("tag:yaml.org,2002:str", re.compile(r"^[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)$"))
     )
 
 
@@ -79,7 +94,11 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), profile: str | None =
         tree = merge(tree, profiles[profile])
     for override in overrides:
         tree = merge(tree, parse_override(override))
-    return record(Recipe, tree, "", str(path))
+    recipe = record(Recipe, tree, "", str(path))
+    for data in (recipe.data, *(stage.get("data") for stage in recipe.stages)):
+        if isinstance(data, dict) and isinstance(data.get("root"), str):
+            data["root"] = os.path.expanduser(data["root"])
+    return recipe
 
 
 def parse_override(text: str) -> dict[str, Any]:
@@ -94,18 +113,18 @@ def parse_override(text: str) -> dict[str, Any]:
     return tree
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """`over` laid over `base`, mapping by mapping; a mapping of numbers changes those items of a list
-    (`stages.0.training.steps=100`); anything else is replaced whole."""
+    (`stages.0.training.steps=100`); anything else is replaced whole. `where` is the full name of the mapping."""
     if not isinstance(over, Mapping):
         raise TransductError(f"found {_kind(over)}, expected a mapping of keys to lay over the recipe")
     result = dict(base)
     for key, value in over.items():
-        held = result.get(key)
+        held, name = result.get(key), f"{where}.{key}" if where else str(key)
         if isinstance(value, Mapping) and isinstance(held, list):
-            result[key] = _merge_items(held, value, key)
+            result[key] = _merge_items(held, value, name)
         elif isinstance(value, Mapping) and isinstance(held, Mapping):
-            result[key] = merge(held, value)
+            result[key] = merge(held, value, name)
         else:
             result[key] = value
     return result
@@ -116,7 +135,7 @@ def _merge_items(items: list[Any], over: Mapping[Any, Any], name: str) -> list[A
     held = {str(number): item for number, item in enumerate(items)}
     if wrong := [key for key in over if str(key) not in held]:
         raise TransductError(f"'{name}' has no item '{wrong[0]}'; it has {len(items)}, counted from 0")
-    return list(merge(held, {str(key): value for key, value in over.items()}).values())
+    return list(merge(held, {str(key): value for key, value in over.items()}, name).values())
 
 
 def dump(tree: Any) -> str:
@@ -182,6 +201,8 @@ def _parse_yaml(text: str, source: str) -> Any:
         raise TransductError(f"{source}{line}: not valid YAML: {error.problem}") from error
     except yaml.YAMLError as error:
         raise TransductError(f"{source}: not valid YAML: {error}") from error
+    except (ValueError, RecursionError) as error:  # a date that is none, brackets thousands deep
+        raise TransductError(f"{source}: not valid YAML: {error}; put text in quotes") from error
 
 
 def _nearest(name: str, known: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from transduct.data import batching
 from transduct.data.batching import load, philox, plan
+from transduct.errors import TransductError
 
 RANDOM = np.random.default_rng(1)
 # Sentence lengths as corpora have them: log-normal, about 25 tokens, both sides alike.
@@ -153,3 +154,16 @@ def test_a_worker_whose_parent_is_gone_when_it_begins_ends(monkeypatch):
 def test_workers_of_a_parent_that_lives_give_every_batch():
     batches = [np.array([i, i + 1]) for i in range(5)]
     assert [batch.tolist() for batch in load(batches, np.copy, workers=2)] == [batch.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_that_a_user_can_mend_comes_from_a_worker_as_it_is(workers):
+    def make(batch):
+        if batch[0] == 3:
+            raise TransductError("a.jpg: not a picture; mend it")
+        return batch
+
+    loaded = load([np.array([i]) for i in range(5)], make, workers=workers)
+    assert [next(loaded).tolist() for _ in range(3)] == [[0], [1], [2]]
+    with pytest.raises(TransductError, match=r"^a\.jpg: not a picture; mend it$"):
+        next(loaded)

@@ -20,6 +20,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 
 PAIRS = [*generate("reverse", 60), *generate("number_names", 40)]
+NAMES = [*dict.fromkeys(name for _, name in generate("number_names", 400))]
 
 
 @pytest.fixture(autouse=True)
@@ -169,11 +170,40 @@ def test_held_out_pairs_are_never_trained_on(made, tokenizers):
     assert sorted(read_examples(again.held_out, Path())[0]) == sorted(sources)
 
 
+def test_no_text_of_a_held_out_pair_is_trained_on(made, tokenizers):
+    draw = random.Random(1)
+    pairs = [(NAMES[draw.randrange(40)], f"a {NAMES[draw.randrange(200)]}") for _ in range(300)]
+    corpus, _ = made(pairs, held_out=8, drop_duplicates=False, max_ratio=0)
+    found = read_examples(corpus.held_out, Path())
+    held = [(source, target) for source, (target,) in zip(*found)]
+    assert len({source for source, _ in held}) == 8
+    assert set(held) <= set(pairs)
+    texts_of_held = [set(side) for side in zip(*held)]
+    kept = [pair for pair in pairs if not any(text in side for text, side in zip(pair, texts_of_held))]
+    assert 100 < len(kept) < 292
+    assert texts(corpus, tokenizers) == kept
+    assert corpus.dropped["held_out"] == len(pairs) - len(kept)
+    again, _ = made(pairs[::-1], held_out=8, max_ratio=0)
+    assert sorted(zip(*read_examples(again.held_out, Path()))) == sorted(zip(*found))
+
+
+def test_what_is_held_out_is_told_from_the_rest_after_the_replacements(made, tokenizers):
+    pairs = [(f"{name}{mark}", f"a {name}") for name in NAMES[:20] for mark in "ab"]
+    corpus, _ = made(pairs, held_out=5, replace=[Replacement("source", "[ab]$", "")], max_ratio=0)
+    held = {source[:-1] for source in read_examples(corpus.held_out, Path())[0]}
+    assert len(held) == 5
+    assert {source for source, _ in texts(corpus, tokenizers)} == {*NAMES[:20]} - held
+
+
 def test_an_unchanged_corpus_is_reused(made, tmp_path):
     before = made()[0].directory.stat().st_mtime_ns
-    corpus, said = made(workers=3, valid=TextSource(pairs="v.tsv"))
+    corpus, said = made(workers=3, valid=TextSource(pairs="v.tsv"), metrics=["chrf"], bleu_tokenize="zh")
     assert said == ["corpus unchanged: reused 100 rows"]
     assert corpus.directory.stat().st_mtime_ns == before
+    manifest = json.loads((tmp_path / "corpus" / "manifest.json").read_text())
+    manifest["inputs"]["metrics"] = ["bleu"]  # as it was written once
+    (tmp_path / "corpus" / "manifest.json").write_text(json.dumps(manifest))
+    assert made()[1] == ["corpus unchanged: reused 100 rows"]
     moved = tmp_path.with_name("moved")
     shutil.copytree(tmp_path, moved)
     data = DataConfig(train=[TextSource(source="a.s", target="a.t")], root=str(moved))
@@ -306,6 +336,17 @@ def test_a_folder_of_other_files_is_left_alone(made, tmp_path):
     with pytest.raises(TransductError, match="exists and is no corpus"):
         build(tmp_path / "a.s", {}, lambda folder: {}, Recorder())
     assert len(made()[0]) == 100
+
+
+def test_a_link_to_another_disk_stays_one(made, tmp_path, tokenizers):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "corpus").symlink_to(tmp_path / "disk")
+    for pairs in (PAIRS, PAIRS[:50]):
+        corpus, _ = made(pairs)
+        assert texts(corpus, tokenizers) == pairs
+        assert corpus.directory == tmp_path / "disk"
+    assert (tmp_path / "corpus").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.s", "a.t", "corpus", "disk"]
 
 
 def test_nothing_left_is_refused_with_the_counts(made, tmp_path):

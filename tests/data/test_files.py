@@ -1,6 +1,7 @@
 """Members of archives and folders come by name, and what is broken is refused by name."""
 
 import io
+import lzma
 import subprocess
 import tarfile
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from transduct.data import files
-from transduct.data.files import Refused, pack, read_members, unpack
+from transduct.data.files import Refused, opened, pack, read_members, unpack
 from transduct.errors import TransductError
 
 CONTENT = {"cat/2.png": b"two" * 500, "dog/1.PNG": b"one", "cat/notes.txt": b"no"}
@@ -70,6 +71,42 @@ def test_what_is_no_archive_is_refused(tmp_path, ending):
     (tmp_path / f"a{ending}").write_bytes(b"hello" * 400)
     with pytest.raises(TransductError, match=DAMAGED):
         list(read_members(tmp_path / f"a{ending}", (".png",)))
+
+
+ONE, TWO = b"one" * 3000, b"two"
+STREAMS = [lzma.compress(ONE), lzma.compress(TWO)]
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 20])
+@pytest.mark.parametrize("padding", [0, 4, 4096])
+def test_an_xz_file_is_read_beyond_its_first_stream(tmp_path, monkeypatch, block, padding):
+    monkeypatch.setattr(files, "BLOCK", block)
+    path = tmp_path / "a.xz"
+    path.write_bytes(bytes(padding).join([*STREAMS, b""]))
+    with opened(path) as stream:
+        assert stream.read() == ONE + TWO
+        assert stream.read() == b""
+
+
+@pytest.mark.parametrize(
+    "between, second, reason",
+    [
+        (b"", b"garbage" * 2, "Input format not supported by decoder"),
+        (bytes(4), b"\xfd" + STREAMS[1][2:], "Input format not supported by decoder"),
+        (bytes(3), STREAMS[1], "found 3 bytes of padding, expected a multiple of 4"),
+        (bytes(5), b"", "found 5 bytes of padding, expected a multiple of 4"),
+        (bytes(4), STREAMS[1][:-9], "it ends before its end is marked"),
+        (bytes(4), STREAMS[1][:3], "it ends before its end is marked"),
+    ],
+)
+def test_what_follows_an_xz_stream_and_is_none_is_refused(tmp_path, between, second, reason):
+    path = tmp_path / "a.xz"
+    path.write_bytes(STREAMS[0] + between + second)
+    with (
+        pytest.raises(TransductError, match=rf"a\.xz: cannot be read \({reason}\); fetch or write the file again"),
+        opened(path) as stream,
+    ):
+        stream.read()
 
 
 def test_a_file_that_may_not_be_read_is_said(tmp_path):

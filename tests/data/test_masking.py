@@ -125,7 +125,7 @@ def test_lines_are_kept_in_order_and_blank_ones_counted(tmp_path):
 
 
 def test_pairs_are_consecutive_lines_of_one_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr("transduct.data.masking.CHUNK", 2)
+    monkeypatch.setattr("transduct.data.text.CHUNK", 2)
     (tmp_path / "other").write_text("g\nh\n")
     both = [TextSource(text="text", weight=2.0), TextSource(text="other")]
     corpus, tokenizer = made(tmp_path, "a\n\nb\nc\nd\ne\n", next_sentence=True, train=both)

@@ -71,8 +71,10 @@ def refused(folder, source):
     """The error message, less the folder."""
     with pytest.raises(TransductError) as error:
         read(folder, source)
-    assert "\n" not in str(error.value)
-    return str(error.value).replace(f"{folder}/", "")
+    message = str(error.value)
+    del error  # it holds the files that were being read
+    assert "\n" not in message
+    return message.replace(f"{folder}/", "")
 
 
 @pytest.mark.parametrize("compression", ["", ".gz", ".xz", ".zst"])
@@ -81,6 +83,7 @@ def refused(folder, source):
 def test_every_format_gives_the_same_pairs(tmp_path, monkeypatch, format, compression, block):
     monkeypatch.setattr(text, "BLOCK", block)
     monkeypatch.setattr(text, "CHUNK", 2)
+    monkeypatch.setattr(text, "ROWS", 3)
     if format == ".txt":
         for side, name in enumerate(("a", "b")):
             data = "".join(f"{pair[side]}\n" for pair in PAIRS).encode()
@@ -92,6 +95,15 @@ def test_every_format_gives_the_same_pairs(tmp_path, monkeypatch, format, compre
     chunks = list(read_pairs(source, tmp_path))
     assert [pair for chunk in chunks for pair in chunk] == PAIRS
     assert max(map(len, chunks)) == 2
+
+
+def test_of_long_texts_fewer_are_handed_on_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "CHUNK", 4)
+    monkeypatch.setattr(text, "CHARACTERS", 100)
+    lengths = [1, 2, 3, 4, 60, 39, 1, 99, 1, 500, 5, 5]
+    name = write(tmp_path, "a.tsv", "".join(f"{'x' * (n - 1)}\ty\n" for n in lengths))
+    chunks = [[len("".join(pair)) for pair in chunk] for chunk in read_pairs(TextSource(pairs=name), tmp_path)]
+    assert chunks == [[1, 2, 3, 4], [60, 39, 1], [99, 1], [500], [5, 5]]
 
 
 @pytest.mark.parametrize("block", [1, 2, 1 << 20])
@@ -223,6 +235,11 @@ def test_columns_by_number_by_header_by_key_and_by_field(tmp_path):
     assert read(tmp_path, TextSource(pairs="a.tsv", columns=["de", "en"])) == [("ja", "yes")]
     write(tmp_path, "a.jsonl", '{"de": "ja", "en": "yes"}')
     assert read(tmp_path, TextSource(pairs="a.jsonl", columns=["en", "de"])) == [("yes", "ja")]
+    write(tmp_path, "b.jsonl", '{"translation": {"de": "ja", "en": {"us": "yes"}}, "translation.fr": "oui"}')
+    nested = ["translation.de", "translation.en.us"]
+    assert read(tmp_path, TextSource(pairs="b.jsonl", columns=nested)) == [("ja", "yes")]
+    literal = ["translation.fr", "translation.de"]
+    assert read(tmp_path, TextSource(pairs="b.jsonl", columns=literal)) == [("oui", "ja")]
     table = pa.table({"id": [0], "translation": [{"de": "ja", "en": "yes"}]})
     pa.parquet.write_table(table, tmp_path / "a.parquet")
     assert read(tmp_path, TextSource(pairs="a.parquet", columns=["translation.en", "translation.de"])) == [
@@ -251,6 +268,13 @@ def test_a_line_feed_inside_a_value_becomes_a_blank(tmp_path):
             r"a.jsonl:1: not JSON \(.*\); expected an object with 'source' and 'target' on every line",
         ),
         ("a.jsonl", "[1]", None, r"a.jsonl:1: found \[1\], expected an object with 'source' and 'target'"),
+        ("a.jsonl", '{"s": ""}', ["s.x", "t"], "a.jsonl:1: found nothing for 's.x', expected text; mend it or set col"),
+        (
+            "a.jsonl",
+            "[" * 100_000,
+            ["t", "t"],
+            r"a.jsonl:1: not JSON \(maximum recursion depth .*\); expected an object",
+        ),
         ("a.jsonl", '{"source": ""}', None, "a.jsonl:1: found nothing for 'target', expected text; mend it or set col"),
         ("a.jsonl", '{"source": 12, "target": ""}', None, "a.jsonl:1: found 12 for 'source', expected text"),
         (
@@ -277,12 +301,34 @@ def test_parquet_columns_that_do_not_fit_are_named(tmp_path):
         assert refused(tmp_path, TextSource(pairs="a.parquet", columns=list(columns))) == message
 
 
+def test_parquet_bytes_that_are_not_utf8_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "ROWS", 2)
+    broken = pa.array([b"a", b"b", b"c", b"\xe4"]).view(pa.string())
+    pa.parquet.write_table(pa.table({"de": broken, "en": ["a", "b", "c", "d"]}), tmp_path / "a.parquet")
+    message = "a.parquet, rows 3 and on: 'de' holds bytes that are not UTF-8; write the file again"
+    assert refused(tmp_path, TextSource(pairs="a.parquet", columns=["en", "de"])) == message
+
+
+def test_parquet_columns_of_one_name_are_refused(tmp_path):
+    columns = [pa.array(["a"]), pa.array(["b"]), pa.array([{"x": "c"}]), pa.array(["d"])]
+    pa.parquet.write_table(pa.Table.from_arrays(columns, ["de", "de", "en", "en.x"]), tmp_path / "a.parquet")
+    pa.parquet.write_table(pa.Table.from_arrays(columns[1:], ["de", "", "en.x"]), tmp_path / "b.parquet")
+    for columns in (["de", "de"], ["en.x", "de"]):
+        message = f"a.parquet: 2 columns are named '{columns[0]}'; give each its own name"
+        assert refused(tmp_path, TextSource(pairs="a.parquet", columns=columns)) == message
+    assert read(tmp_path, TextSource(pairs="b.parquet", columns=["de", "en.x"])) == [("b", "d")]
+
+
 def test_examples_hold_every_reference(tmp_path):
     write(tmp_path, "a.tsv", "s\tone\ttwo\t\tthree\nt\t\t\n")
     source = TextSource(pairs="a.tsv", alternatives=True)
     assert read_examples(source, tmp_path) == (["s", "t"], [["one", "two", "three"], [""]])
     assert read_examples(TextSource(pairs="a.tsv"), tmp_path) == (["s", "t"], [["one"], [""]])
     assert read(tmp_path, source) == [("s", "one"), ("t", "")]
+    for columns, expected in (([1, 0], ["s", "two", "three"]), ([1, 2], ["two", "three"])):
+        source = TextSource(pairs="a.tsv", columns=columns, alternatives=True)
+        assert read_examples(source, tmp_path)[0] == ["one", ""]
+        assert read_examples(source, tmp_path)[1][0] == expected
 
 
 def test_replacements_happen_in_order_on_their_side(tmp_path):
@@ -340,16 +386,30 @@ def test_impossible_data_sections_are_refused(values, message):
         DataConfig(**{"train": [TextSource(pairs="a.tsv")], **values})
 
 
-@pytest.mark.parametrize("pattern, by", [("(", ""), ("a", r"\1"), ("a", r"\g<name>")])
-def test_impossible_replacements_are_refused(pattern, by):
+@pytest.mark.parametrize("cycle", [0, 3])
+@pytest.mark.parametrize(
+    "pattern, by",
+    [
+        ("(", ""),
+        ("a", r"\1"),
+        ("a", r"\g<name>"),
+        ("a", "\\"),
+        ("(a)", r"{n}\2"),
+        ("a{99999999999999999999}", ""),
+        ("(" * 5000 + ")" * 5000, ""),
+    ],
+)
+def test_impossible_replacements_are_refused(pattern, by, cycle):
     with pytest.raises(ValueError, match=re.escape(f"cannot replace '{pattern}' by '{by}': ")):
-        Replacement("both", pattern, by)
+        Replacement("both", pattern, by, cycle)
 
 
 def test_a_replacement_may_number_its_matches():
     change = changes_of("source", [Replacement("source", r"\S+", r"#{n} \g<0>", cycle=3)])
     assert change("a b c d") == "#0 a #1 b #2 c #0 d"
     assert change("a") == "#0 a"
+    change = changes_of("source", [Replacement("source", r"(\S+)", r"\1{n}{n}", cycle=11)])
+    assert change("a {n} " + "c " * 9) == "a00 {n}11 c22 c33 c44 c55 c66 c77 c88 c99 c1010 "
     with pytest.raises(ValueError, match="cycle is -1; give at least 1, or 0 to count nothing"):
         Replacement("source", "a", "b", cycle=-1)
 

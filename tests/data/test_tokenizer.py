@@ -64,11 +64,31 @@ def test_a_verbatim_token_is_a_character_and_no_character_is_lost():
     assert Tokenizer.train(["aaa bb c"], "verbatim", 6).pieces(range(6))[3:] == ["a", " ", "b"]
 
 
+def test_a_line_without_blanks_is_learnt_from_in_pieces(monkeypatch):
+    monkeypatch.setattr(module, "LONGEST_WORD", 100)
+    letters = random.Random(1)
+    long = "".join(letters.choice("abcdefg") for _ in range(1050))
+    pieces = " ".join(long[start : start + 100] for start in range(0, 1050, 100))
+    assert module._cut(f"a {long} b") == f"a {pieces} b"
+    learnt = Tokenizer.train([*LINES, f"a {long} b"], "bpe", 200)
+    assert learnt.digest == Tokenizer.train([*LINES, f"a {pieces} b"], "bpe", 200).digest
+    assert learnt.decode(learnt.encode([long])) == [long]
+    ordinary = [*LINES, " ".join(LINES)]
+    assert [*map(module._cut, ordinary)] == ordinary
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_forms_of_unicode_are_one(tokenizers, kind):
     composed = "Häuschen 학교에"
     for form in ("NFC", "NFD"):
         assert tokenizers[kind].encode([unicodedata.normalize(form, composed)]) == tokenizers[kind].encode([composed])
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
+def test_separators_that_are_no_white_space_to_the_library_are_known(kind):
+    line = "a\x1cb \x1d c\x1e\x1f d"
+    tokenizer = Tokenizer.train([*LINES, *[line] * 5], kind, 400)
+    assert tokenizer.decode(tokenizer.encode([line])) == [line]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
@@ -301,6 +321,19 @@ def test_a_sample_is_even_and_the_same_each_time():
     assert len(set(chosen)) == 1000
     tenths = [sum(i * 10_000 <= x < (i + 1) * 10_000 for x in chosen) for i in range(10)]
     assert all(50 < n < 150 for n in tenths)  # 100 expected, give or take five standard deviations
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_dropout_without_merges_is_refused(shared):
+    pairs = [("abcdefghi", "abcdefghi")] * 5
+    message = "size 12 leaves no room for merges beside 9 characters; raise it, or set tokenizer.dropout to 0"
+    with pytest.raises(TransductError, match=message):
+        train_tokenizers(pairs, TokenizerConfig("bpe", 12, shared, dropout=0.1))
+    assert {each.kind for each in train_tokenizers(pairs, TokenizerConfig("bpe", 12, shared))} == {"character"}
+    assert {each.kind for each in train_tokenizers(pairs, TokenizerConfig("bpe", 20, shared, dropout=0.1))} == {"bpe"}
+    message = "found no two characters twice beside each other, so nothing merges; give more text, or set tokenizer"
+    with pytest.raises(TransductError, match=message):
+        train_tokenizers([("abc", "def")], TokenizerConfig("bpe", 100, shared, dropout=0.1))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import transduct
 from tests.recipes import tiny_recipe
 from transduct.config import dump, load_recipe
 from transduct.data.samples import generate
-from transduct.errors import TransductError
+from transduct.errors import TrainingFailed, TransductError
 from transduct.tasks import base
 from transduct.tasks.translation import TranslationTask
 from transduct.tasks.translator import Translator
@@ -126,7 +126,12 @@ def test_training_and_decoding_may_change_and_are_told(unfinished):
 
 
 @pytest.mark.parametrize(
-    "error", [TransductError("bad data"), OSError(errno.EACCES, "Permission denied", "corpus/shard")]
+    "error",
+    [
+        TransductError("bad data"),
+        OSError(errno.EACCES, "Permission denied", "corpus/shard"),
+        KeyError("a mistake of ours"),
+    ],
 )
 def test_a_run_that_cannot_begin_leaves_nothing_and_one_that_cannot_go_on_loses_nothing(
     tmp_path, unfinished, monkeypatch, error
@@ -138,16 +143,26 @@ def test_a_run_that_cannot_begin_leaves_nothing_and_one_that_cannot_go_on_loses_
 
     monkeypatch.setattr(TranslationTask, "prepare", fail)
     before = set(everything_in(unfinished))
-    message = r"^(bad data|corpus/shard: cannot be written \(Permission denied\); choose another place)$"
-    with pytest.raises(TransductError, match=message):
+    message = r"^(bad data|'a mistake of ours'|corpus/shard: cannot be written \(Perm.*\); choose another place)$"
+    with pytest.raises((TransductError, KeyError), match=message):
         base.train(load_recipe(unfinished / "recipe.yaml"), unfinished, resume=True, notify=str)
     assert set(everything_in(unfinished)) == before
     (tmp_path / "empty").mkdir()
     for name in ("empty", "new"):
-        with pytest.raises(TransductError, match=message):
+        with pytest.raises((TransductError, KeyError), match=message):
             base.train(SHORT, tmp_path / name, notify=str)
     assert not list((tmp_path / "empty").iterdir())
     assert not (tmp_path / "new").exists()
+
+
+def test_a_training_that_failed_stays_to_be_read(tmp_path, monkeypatch):
+    def fail(self):
+        raise TrainingFailed("stopped by a signal at step 3; go on with --resume")
+
+    monkeypatch.setattr(TranslationTask, "build_model", fail)
+    with pytest.raises(TrainingFailed, match="stopped by a signal"):
+        base.train(SHORT, tmp_path / "run", notify=str)
+    assert (tmp_path / "run" / "recipe.yaml").exists()
 
 
 def test_whoever_has_had_enough_of_our_words_is_no_disk_error(tmp_path):
@@ -208,6 +223,14 @@ def test_lines_are_read_as_the_task_of_the_model_reads_them(trained_run):
     broken = []
     assert list(base.readable_lines(trained_run, BytesIO(b"a\n\xff\nb"), broken)) == ["a", "\ufffd", "b"]
     assert broken == [2]
+
+
+def test_files_may_lie_at_home(tmp_path, monkeypatch, trained_run):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a").write_text("x\n" * 20)
+    recipe = base.file_recipe("translation", {"source": ["~/a"], "target": "~/a", "valid_source": None}, [], str)
+    assert recipe.data["train"] == [{"source": [f"{tmp_path}/a"], "target": f"{tmp_path}/a"}]
+    assert len(base.score(trained_run, {"source": "~/a", "reference": "~/a"})) == 20
 
 
 def test_a_recipe_for_files_takes_overrides(tmp_path):

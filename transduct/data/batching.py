@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
+from transduct.errors import TransductError
+
 Batch = TypeVar("Batch")
 Indices = NDArray[np.integer[Any]]
 BLUR = 0.1  # lengths are drawn up to a tenth longer before they are sorted
@@ -85,14 +87,18 @@ def _cut(order: Indices, lengths: NDArray[Any], budget: int, random: np.random.G
     return batches
 
 
-class _Batches(Dataset[Batch]):
-    """Batch number i of an epoch, made from nothing but the plan."""
+class _Batches(Dataset[Batch | TransductError]):
+    """Batch number i of an epoch, made from nothing but the plan, or the error that says why there is none: raised in a
+    worker, it would come with the worker's traceback in its message."""
 
     def __init__(self, batches: list[Indices], make: Callable[[Indices], Batch]) -> None:
         self.batches, self.make = batches, make
 
-    def __getitem__(self, number: int) -> Batch:
-        return self.make(self.batches[number])
+    def __getitem__(self, number: int) -> Batch | TransductError:
+        try:
+            return self.make(self.batches[number])
+        except TransductError as error:
+            return error
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -111,16 +117,22 @@ def load(
     `make` turns example indices into a batch and must depend on nothing else, so that workers change nothing.
     """
     numbers = range(start + rank, len(batches), world)
-    return iter(
-        DataLoader(
-            _Batches(batches, make),
-            batch_size=None,
-            sampler=numbers,
-            num_workers=workers if len(numbers) > 1 else 0,
-            prefetch_factor=4 if workers and len(numbers) > 1 else None,
-            worker_init_fn=partial(_end_without, os.getpid()),
-        )
+    loader = DataLoader(
+        _Batches(batches, make),
+        batch_size=None,
+        sampler=numbers,
+        num_workers=workers if len(numbers) > 1 else 0,
+        prefetch_factor=4 if workers and len(numbers) > 1 else None,
+        worker_init_fn=partial(_end_without, os.getpid()),
     )
+    return map(_raised, iter(loader))
+
+
+def _raised(batch: Batch | TransductError) -> Batch:
+    """The batch; an error is raised."""
+    if isinstance(batch, TransductError):
+        raise batch
+    return batch
 
 
 def _end_without(parent: int, _: int) -> None:

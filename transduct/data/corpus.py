@@ -149,7 +149,7 @@ def _reason_to_rebuild(directory: Path, inputs: dict[str, Any]) -> str | None:
     try:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
         before, files = dict(manifest["inputs"]), dict(manifest["files"])
-        changed = [key for key in sorted(before.keys() | inputs) if before.get(key) != inputs.get(key)]
+        changed = [key for key in sorted(inputs) if before.get(key) != inputs.get(key)]
         if changed:
             return f"{', '.join(changed)} changed"
         damaged = [name for name, digest in files.items() if _digest(directory / name) != digest]
@@ -162,6 +162,7 @@ def _reason_to_rebuild(directory: Path, inputs: dict[str, Any]) -> str | None:
 @contextmanager
 def _replacement(directory: Path) -> Iterator[Path]:
     """A new folder that takes the place of the directory if all goes well, and otherwise leaves no trace."""
+    directory = directory.resolve()  # a link goes on to lead where it led
     fresh, old = (directory.with_name(f"{directory.name}.{state}") for state in ("partial", "old"))
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -259,7 +260,7 @@ def prepare(
     def fill(folder: Path) -> dict[str, Any]:
         held = _hold_out(data)
         if held:
-            lines = (json.dumps({"source": source, "target": target}) + "\n" for source, target in held.values())
+            lines = (json.dumps({"source": source, "target": target}) + "\n" for source, target in held)
             (folder / HELD_OUT).write_text("".join(lines), encoding="utf-8")
         filters = Filters(data, held)
         weights: list[tuple[int, int, float]] = []
@@ -273,7 +274,8 @@ def prepare(
         notify(f"corpus prepared: {manifest['rows']:,} pairs{left_out}")
         return manifest | {"weights": weights, "dropped": filters.dropped}
 
-    inputs = inputs_of(data, {f"the {side} tokenizer": each for side, each in zip(("source", "target"), tokenizers)})
+    named = {f"the {side} tokenizer": each for side, each in zip(("source", "target"), tokenizers)}
+    inputs = inputs_of(data, named, apart=("metrics", "bleu_tokenize"))
     return build(directory, inputs, fill, notify)
 
 
@@ -290,7 +292,7 @@ def _kept_columns(
         start = rows
         for pairs in read_pairs(source, Path(data.root), data.replace):
             columns = [ragged(tokenizer.encode(texts)) for texts, tokenizer in zip(zip(*pairs), tokenizers)]
-            keep = filters.keep(_hashes(pairs), *(lengths for _, lengths in columns))
+            keep = filters.keep(pairs, *(lengths for _, lengths in columns))
             if keep.any():
                 yield [(flat[np.repeat(keep, lengths)], lengths[keep]) for flat, lengths in columns]
             rows += int(keep.sum())
@@ -300,49 +302,60 @@ def _kept_columns(
         weights.append((start, rows, source.weight))
 
 
-def _hashes(pairs: Sequence[Pair]) -> np.ndarray:
-    """8 bytes that stand for both texts of each pair."""
-    digests = [blake2b(f"{source}\n{target}".encode(), digest_size=8).digest() for source, target in pairs]
+def _hashes(texts: Iterable[str]) -> np.ndarray:
+    """8 bytes that stand for each text."""
+    digests = [blake2b(text.encode(), digest_size=8).digest() for text in texts]
     return np.frombuffer(b"".join(digests), "<u8")
 
 
-def _hold_out(data: DataConfig) -> dict[int, Pair]:
-    """The pairs, as they are in the files, with the smallest hashes of what is made of them: as good as drawn by lot,
-    and no copy of one can stay in training."""
-    held: dict[int, Pair] = {}
+def _hashes_of_pairs(pairs: Iterable[Pair]) -> np.ndarray:
+    """8 bytes that stand for both texts of each pair."""
+    return _hashes(f"{source}\n{target}" for source, target in pairs)
+
+
+def _hold_out(data: DataConfig) -> list[Pair]:
+    """Pairs, as they are in the files, of the sources with the smallest hashes of what is made of them: as good as
+    drawn by lot. Of the translations of one source it is that with the smallest hash."""
+    held: dict[int, tuple[int, Pair]] = {}  # by the hash of the source: that of the pair, and the pair
     if not data.held_out:
-        return held
+        return []
     largest = 1 << 64
     for pairs in chain.from_iterable(read_pairs(corpus, Path(data.root)) for corpus in data.train):
-        for key, pair in zip(_hashes(changed(pairs, data.replace)).tolist(), pairs):
-            if key < largest and pair[0].strip() and pair[1].strip():
-                held[key] = pair
+        made = changed(pairs, data.replace)
+        sources = _hashes(source for source, _ in made)
+        for source, key, pair in zip(sources.tolist(), _hashes_of_pairs(made).tolist(), pairs):
+            if source <= largest and pair[0].strip() and pair[1].strip():
+                held[source] = min(held.get(source, (key, pair)), (key, pair))
         if len(held) > data.held_out:
             held = dict(sorted(held.items())[: data.held_out])
             largest = max(held)
-    return held
+    return [pair for _, pair in held.values()]
 
 
 class Filters:
-    """What leaves a pair out of training; `dropped` counts, by the first reason that applies."""
+    """What leaves a pair out of training; `dropped` counts, by the first reason that applies.
 
-    def __init__(self, data: DataConfig, held: Iterable[int]) -> None:
+    Held out is every pair with a text of a pair in `held`: another translation of its source would tell too much of it.
+    """
+
+    def __init__(self, data: DataConfig, held: list[Pair]) -> None:
         self.dropped = dict.fromkeys(("held_out", "empty", "too_long", "length_ratio", "duplicate"), 0)
         self._data = data
-        self._held = np.array([*held], np.uint64)
+        self._held = [_hashes(texts) for texts in zip(*changed(held, data.replace))]  # of the sources, the targets
         self._seen = Seen()
 
-    def keep(self, hashes: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Whether each pair, given by its hash and its lengths in tokens, is trained on."""
+    def keep(self, pairs: Sequence[Pair], source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """Whether each pair, whose lengths in tokens are given too, is trained on."""
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
-        keep = np.ones(len(hashes), bool)
-        self._leave_out("held_out", keep, np.isin(hashes, self._held))
+        keep = np.ones(len(pairs), bool)
+        for texts, held in zip(zip(*pairs), self._held):
+            self._leave_out("held_out", keep, np.isin(_hashes(texts), held))
         self._leave_out("empty", keep, shorter == 0)
         self._leave_out("too_long", keep, longer + 1 > self._data.max_length)
         if self._data.max_ratio:
             self._leave_out("length_ratio", keep, longer > self._data.max_ratio * shorter)
         if self._data.drop_duplicates:
-            known = np.zeros(len(hashes), bool)
+            hashes, known = _hashes_of_pairs(pairs), np.zeros(len(pairs), bool)
             known[keep] = ~self._seen.add(hashes[keep])
             self._leave_out("duplicate", keep, known)
         return keep

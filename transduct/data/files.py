@@ -1,6 +1,7 @@
 """Files, compressed or many in an archive, such as pictures and sounds: opened, refused by name, packed."""
 
 import gzip
+import io
 import lzma
 import tarfile
 import zlib
@@ -60,7 +61,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """The bytes of a file, decompressed as its ending says."""
     openers: dict[str, Callable[[Path], Any]] = {
         ".gz": gzip.open,
-        ".xz": lzma.open,
+        ".xz": lambda path: io.BufferedReader(_XzFile(path), BLOCK),
         ".zst": lambda path: pa.input_stream(str(path), compression="zstd"),
     }
     try:
@@ -70,6 +71,51 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise TransductError(f"{path}: no such file; a relative path in a recipe starts at data.root") from error
     except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
         raise TransductError(f"{path}: cannot be read ({error}); fetch or write the file again") from error
+
+
+class _XzFile(io.RawIOBase):
+    """What an .xz file holds, stream after stream, with the padding that may lie between them.
+
+    Python's own reader takes padding, and damage where a stream begins, for the end of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self._stream = lzma.LZMADecompressor()
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found = b""
+        while not found and not self._ended:
+            if self._stream.eof:
+                self._next_stream()
+                continue
+            data = self._file.read(BLOCK) if self._stream.needs_input else b""
+            if self._stream.needs_input and not data:
+                raise EOFError("it ends before its end is marked")
+            found = self._stream.decompress(data, len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
+
+    def _next_stream(self) -> None:
+        """Begin the stream after this one; only padding, zeros by the four, may lie before it or the end."""
+        rest, padding = self._stream.unused_data, 0
+        while held := rest or self._file.read(BLOCK):
+            rest = held.lstrip(b"\0")
+            padding += len(held) - len(rest)
+            if rest:
+                break
+        if padding % 4:
+            raise lzma.LZMAError(f"found {padding} bytes of padding, expected a multiple of 4")
+        self._file.seek(-len(rest), io.SEEK_CUR)
+        self._stream, self._ended = lzma.LZMADecompressor(lzma.FORMAT_XZ), not rest
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _check(path: Path, name: str, size: int) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from transduct.data.batching import Indices, philox
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.text import CHUNK, TextSource, read_rows
+from transduct.data.text import TextSource, in_chunks, read_rows
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 
@@ -139,7 +139,7 @@ def _columns(
     for source in data.train:
         start, lines = stop, _encoded(data.lines(source), tokenizer, counts)
         examples: Iterator[tuple[list[int], ...]] = pairwise(lines) if data.next_sentence else zip(lines)
-        while chunk := list(islice(examples, CHUNK)):
+        for chunk in in_chunks(examples, lambda example: sum(map(len, example))):
             counts[f"ends_of_long_{data.unit}"] += sum(sum(map(len, example)) > room for example in chunk)
             yield [ragged(column) for column in zip(*chunk)]
             stop += len(chunk)
@@ -147,7 +147,7 @@ def _columns(
 
 
 def _encoded(lines: Iterator[str], tokenizer: Tokenizer, counts: dict[str, int]) -> Iterator[list[int]]:
-    while chunk := list(islice(lines, CHUNK)):
+    for chunk in in_chunks(lines, len):
         found = encoded_lines(chunk, tokenizer)
         counts["blank_lines"] += len(chunk) - len(found)
         yield from found

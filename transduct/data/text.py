@@ -6,12 +6,12 @@ cannot be read is refused with file and line; nothing is skipped in silence.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, count, islice, zip_longest
+from itertools import chain, count, zip_longest
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +21,13 @@ from transduct.data.samples import CORPORA, WIDTHS, Pair, Part, generate
 from transduct.data.trees import VIEWS, read_trees
 from transduct.errors import TransductError
 
+Item = TypeVar("Item")
 Row = Sequence[str]  # a text and what belongs to it: its translations, its label, its tags
 Errors = Literal["strict", "replace", "surrogateescape"]
 
-CHUNK = 2_000  # pairs handed on at a time: encoded, they take some 10 MB
+CHUNK = 2_000  # texts handed on at a time: encoded, they take some 10 MB
+CHARACTERS = 1_000_000  # of long texts, fewer at a time: those that first reach so many
+ROWS = 200  # rows of a Parquet file read at a time
 BLOCK = 1 << 20  # bytes read at a time
 FORMATS = (".tsv", ".jsonl", ".parquet")
 COMPRESSIONS = (".gz", ".xz", ".zst")
@@ -39,7 +42,7 @@ class TextSource:
     `columns` names what to read from `pairs`: numbers or, where the first line is a header, names for TSV; keys for
     JSONL and Parquet ("translation.de" is the field de of translation). Of trees it names views: words, tags, brackets.
     It is source and target unless a task wants more or fewer. With `alternatives` every column of a TSV line from the
-    target on is a reference of the same source. `weight` is how often an epoch shows each row.
+    target on, save the source, is a reference of the same source. `weight` is how often an epoch shows each row.
     """
 
     source: str | list[str] = field(default_factory=list)
@@ -107,24 +110,29 @@ class Replacement:
         if self.cycle < 0:
             raise ValueError(f"cycle is {self.cycle}; give at least 1, or 0 to count nothing")
         try:
-            self.function("")
-        except (re.error, IndexError) as error:
+            pattern = re.compile(self.pattern)
+            for template in self._templates:
+                pattern.sub(template, "")  # where nothing matches too, a mistake in it is found
+        except (re.error, IndexError, OverflowError, RecursionError) as error:
             raise ValueError(f"cannot replace '{self.pattern}' by '{self.by}': {error}") from error
 
     @property
     def function(self) -> Callable[[str], str]:
         """The replacement as a function of a text."""
-        pattern = re.compile(self.pattern)
+        pattern, templates = re.compile(self.pattern), self._templates
         if not self.cycle:
-            pattern.sub(self.by, "")  # so that a mistake in `by` is found at once
             return partial(pattern.sub, self.by)
-        templates = [self.by.replace("{n}", str(n)) for n in range(self.cycle)]
 
         def numbered(text: str) -> str:
             numbers = count()
-            return pattern.sub(lambda match: match.expand(templates[next(numbers) % self.cycle]), text)
+            return pattern.sub(lambda match: str(next(numbers) % self.cycle).join(map(match.expand, templates)), text)
 
         return numbered
+
+    @property
+    def _templates(self) -> list[str]:
+        """The parts of `by` around the numbers: a number right after "\\1" is no part of the group's."""
+        return self.by.split("{n}") if self.cycle else [self.by]
 
 
 @dataclass(frozen=True)
@@ -133,7 +141,8 @@ class DataConfig:
 
     `max_length` counts the tokens of a side with its end of sentence; `max_ratio` bounds how many times
     longer one side may be (0: no bound; 9 is the bound of the Moses scripts). `held_out` takes that many
-    pairs out of `train` to validate on.
+    pairs, each with a source of its own, out of `train` to validate on, and with them every pair that shares a source
+    or a target with one of them.
     """
 
     train: list[TextSource]
@@ -166,15 +175,28 @@ class DataConfig:
 
 
 def read_pairs(source: TextSource, root: Path, replace: Sequence[Replacement] = ()) -> Iterator[list[Pair]]:
-    """The pairs of a corpus in lists of up to `CHUNK`, in constant memory.
+    """The pairs of a corpus in lists of up to `CHUNK`, fewer where they are long, in constant memory.
 
     Raises:
         TransductError: the corpus is empty, or a file of it is missing, damaged, not UTF-8, not of its format,
             or not aligned with its partner.
     """
-    rows = read_rows(source, root)
-    while chunk := list(islice(rows, CHUNK)):
+    for chunk in in_chunks(read_rows(source, root), lambda row: sum(map(len, row))):
         yield changed([(row[0], row[1]) for row in chunk], replace)
+
+
+def in_chunks(items: Iterable[Item], measure: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """The items in lists of up to `CHUNK`, or fewer where those first reach `CHARACTERS`, as `measure` counts them."""
+    chunk: list[Item] = []
+    held = 0
+    for item in items:
+        chunk.append(item)
+        held += measure(item)
+        if len(chunk) >= CHUNK or held >= CHARACTERS:
+            yield chunk
+            chunk, held = [], 0
+    if chunk:
+        yield chunk
 
 
 def changed(pairs: list[Pair], replace: Sequence[Replacement]) -> list[Pair]:
@@ -297,8 +319,8 @@ def _tsv_rows(path: Path, columns: list[str] | list[int], alternatives: bool) ->
         if len(cells) <= max(places):
             expected = f"expected at least {max(places) + 1} columns with tabs between; mend it or set columns"
             raise TransductError(f"{path}:{number}: found {len(cells)}, {expected}")
-        further = [cell for cell in cells[places[-1] + 1 :] if cell] if alternatives else []
-        yield [*(cells[place] for place in places), *further]
+        rest = range(places[-1] + 1, len(cells)) if alternatives else ()
+        yield [*(cells[place] for place in places), *(cells[n] for n in rest if cells[n] and n not in places)]
 
 
 def _jsonl_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
@@ -306,15 +328,24 @@ def _jsonl_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
     for number, line in enumerate(read_lines(path), 1):
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # brackets may be thousands deep
             raise TransductError(f"{path}:{number}: not JSON ({error}); {expected}") from error
         if not isinstance(value, dict):
             raise TransductError(f"{path}:{number}: found {line:.40}, {expected}")
-        row = [_text(value.get(key), key, f"{path}:{number}") for key in keys]
+        row = [_text(_field(value, key), key, f"{path}:{number}") for key in keys]
         # JSON can spell half of a surrogate pair, which is no text but would fail only later.
         if "\\u" in line and re.search("[\ud800-\udfff]", "".join(row)):
             raise TransductError(f"{path}:{number}: found half of a surrogate pair, expected text; mend the line")
         yield row
+
+
+def _field(value: dict[str, Any], key: str) -> object:
+    """What a key names, if need be a field of a field: "translation.de"."""
+    if key in value or "." not in key:
+        return value.get(key)
+    first, rest = key.split(".", 1)
+    inner = value.get(first)
+    return _field(inner, rest) if isinstance(inner, dict) else None
 
 
 def _parquet_rows(path: Path, keys: Sequence[str], seekable: bool) -> Iterator[Row]:
@@ -329,11 +360,21 @@ def _parquet_rows(path: Path, keys: Sequence[str], seekable: bool) -> Iterator[R
         for key in keys:
             if key not in names:
                 raise TransductError(f"{path}: no column '{key}'; set columns to some of: {', '.join(names)}")
-        for batch in file.iter_batches(CHUNK, columns=keys):
+            if names.count(key) > 1:
+                raise TransductError(f"{path}: {names.count(key)} columns are named '{key}'; give each its own name")
+        for batch in file.iter_batches(ROWS, columns=keys):
             table = pa.Table.from_batches([batch]).flatten()
-            for row in zip(*(table.column(key).to_pylist() for key in keys)):
+            for row in zip(*(_listed_column(table, key, f"{path}, rows {number + 1:,} and on") for key in keys)):
                 number += 1
                 yield [_text(text, key, f"{path}, row {number}") for key, text in zip(keys, row)]
+
+
+def _listed_column(table: pa.Table, key: str, place: str) -> list[object]:
+    try:
+        values: list[object] = table.column(key).to_pylist()
+    except UnicodeDecodeError as error:
+        raise TransductError(f"{place}: '{key}' holds bytes that are not UTF-8; write the file again") from error
+    return values
 
 
 def _text(value: object, key: str, place: str) -> str:

@@ -6,6 +6,7 @@ character, runs of white space become one blank, and a blank becomes the ▁ tha
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,9 @@ Pair = tuple[str, str]
 BLANK = "▁"
 SPECIALS = ["<unk>", "<s>", "</s>"]
 RARE = 10_000_000  # a character seen less than once in so many gets no token of its own
+LONGEST_WORD = 1_000  # letters that are learnt from together
 REMEMBERED = 1 << 15  # words whose ids are kept at hand
+SEPARATORS = "\x1c\x1d\x1e\x1f"  # white space to Python, and letters to the library
 ONE_BLANK = normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
 TIDY = normalizers.Sequence([normalizers.NFC(), ONE_BLANK, normalizers.Strip()])
 WORDS = pre_tokenizers.Metaspace(BLANK)
@@ -105,11 +108,11 @@ class Tokenizer:
         return Tokenizer, (self._text,)
 
     @classmethod
-    def train(cls, lines: Iterable[str], kind: Kind, size: int) -> "Tokenizer":
+    def train(cls, lines: Iterable[str], kind: Kind, size: int, dropout: float = 0.0) -> "Tokenizer":
         """Learn a vocabulary of at most `size` tokens; a small text may give fewer, and bytes are always 259.
 
         Raises:
-            TransductError: there is no text in the lines.
+            TransductError: there is no text in the lines, or no merge is learnt for a `dropout` to drop.
         """
         if kind == "byte":
             return cls(_byte_library().to_str())
@@ -122,11 +125,17 @@ class Tokenizer:
         if kind == "unigram":
             library.pre_tokenizer = WORDS_OF_UNIGRAM
         if kind in ("bpe", "unigram"):
-            lines = _without_others(lines, set(alphabet))
+            lines = [_cut(line) for line in _without_others(lines, set(alphabet))]
         if kind not in ("character", "verbatim"):
             library.train_from_iterator(lines, _trainer(kind, size), len(lines))
         library.add_special_tokens(SPECIALS)
-        return cls(library.to_str())
+        tokenizer = cls(library.to_str())
+        if dropout and not tokenizer._merges:
+            found = f"tokenizer.size {size} leaves no room for merges beside {len(alphabet)} characters; raise it"
+            if tokenizer.size < size:
+                found = "found no two characters twice beside each other, so nothing merges; give more text"
+            raise TransductError(f"{found}, or set tokenizer.dropout to 0")
+        return tokenizer
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
@@ -283,16 +292,16 @@ def train_tokenizers(pairs: Iterable[Pair], config: TokenizerConfig) -> tuple[To
     """The tokenizers of source and target, one and the same where shared, trained on a sample of the pairs.
 
     Raises:
-        TransductError: there is no text in the pairs.
+        TransductError: there is no text in the pairs, or no merge to drop.
     """
     chosen = sample(pairs, config.sample)
     if config.shared:
-        both = Tokenizer.train(chain.from_iterable(chosen), config.kind, config.size)
+        both = Tokenizer.train(chain.from_iterable(chosen), config.kind, config.size, config.dropout)
         return both, both
     source, target = config.sides()
     return (
-        Tokenizer.train((text for text, _ in chosen), source.kind, source.size),
-        Tokenizer.train((text for _, text in chosen), target.kind, target.size),
+        Tokenizer.train((text for text, _ in chosen), source.kind, source.size, config.dropout),
+        Tokenizer.train((text for _, text in chosen), target.kind, target.size, config.dropout),
     )
 
 
@@ -382,7 +391,11 @@ def _alphabet(lines: Iterable[str], most: int, blanks: bool) -> list[str]:
     """The characters worth a token, most frequent first; ▁ comes before them where they are without `blanks`."""
     counts = Counter(chain.from_iterable(lines))
     least = 1 + counts.total() // RARE
-    worth = [letter for letter, count in counts.items() if count >= least and (blanks or not letter.isspace())]
+    worth = [
+        letter
+        for letter, count in counts.items()
+        if count >= least and (blanks or letter in SEPARATORS or not letter.isspace())
+    ]
     worth.sort(key=lambda letter: (-counts[letter], letter))
     if blanks:
         return worth[:most]
@@ -393,6 +406,11 @@ def _without_others(lines: list[str], alphabet: set[str]) -> list[str]:
     """The lines with every other character made a blank, so that the trainers give it no token."""
     others = {ord(letter): " " for letter in set(chain.from_iterable(lines)) - alphabet}
     return [line.translate(others) for line in lines] if others.keys() - {ord(" ")} else lines
+
+
+def _cut(line: str) -> str:
+    """The line with a blank after so many letters without one: over a long word the trainers take hours, or crash."""
+    return re.sub(rf"(\S{{{LONGEST_WORD}}})", r"\1 ", line) if len(line) > LONGEST_WORD else line
 
 
 @cache

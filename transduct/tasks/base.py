@@ -22,7 +22,7 @@ from torch import nn
 
 import transduct.tasks
 from transduct.config import Recipe, dump, load_recipe, merge, parse_override, record
-from transduct.errors import TransductError
+from transduct.errors import TrainingFailed, TransductError
 from transduct.training.checkpoint import CONFIG, disk_error, read_json, write_directory, write_file
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
@@ -260,12 +260,19 @@ def _test_set(path: str | Path, files: Mapping[str, str]) -> Any:
     if files and recipe is None:  # a model directory alone knows as much of the data as its files need
         config = _configuration(model_directory(path))
         recipe = Recipe(config["task"], data={"replace": config.get("replace", [])})
-    return _module_of(path).test_set(files, recipe)
+    return _module_of(path).test_set({name: _from_home(given) for name, given in files.items()}, recipe)
+
+
+def _from_home(names: Any) -> Any:
+    """One or more names of files, or none, with the home folder in place of ~."""
+    if isinstance(names, list):
+        return [os.path.expanduser(name) for name in names]
+    return names and os.path.expanduser(names)
 
 
 def file_recipe(task: str, files: Mapping[str, Any], overrides: Sequence[str], notify: Notify) -> Recipe:
     """A recipe for training files and nothing else; the task chooses sizes and says which."""
-    tree = _task_module(task).file_recipe(files, notify)
+    tree = _task_module(task).file_recipe({name: _from_home(given) for name, given in files.items()}, notify)
     for override in overrides:
         tree = merge(tree, parse_override(override))
     return record(Recipe, tree, "", "the recipe for your files")
@@ -384,7 +391,9 @@ def _claimed(
             if not finished:
                 write_file(held, dump(asdict(recipe)).encode())
             yield
-        except (TransductError, OSError) as error:
+        except TrainingFailed:
+            raise  # it had begun: what it says is to be read, or it goes on
+        except Exception as error:
             if fresh and not any(directory.glob("**/checkpoints/step_*")):
                 _remove(directory, made)  # so that the corrected call may start afresh
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):

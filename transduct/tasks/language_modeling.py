@@ -7,7 +7,7 @@ if a line had just been finished, and at most `context` tokens of it are seen at
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,7 +21,7 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
-from transduct.data.text import CHUNK, TextSource, read_rows
+from transduct.data.text import TextSource, in_chunks, read_rows
 from transduct.data.tokenizer import Side, Tokenizer, sample
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
@@ -315,8 +315,7 @@ class LanguageModelingTask:
 
     def _tokens(self) -> Iterator[Indices]:
         """The text in parts, an end before it."""
-        lines = self._lines()
-        while chunk := list(islice(lines, CHUNK)):
+        for chunk in in_chunks(self._lines(), len):
             yield np.array(with_ends(self.tokenizer, chunk), np.int32)
         yield np.array([END], np.int32)
 

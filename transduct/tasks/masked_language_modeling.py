@@ -390,7 +390,7 @@ class MaskedLanguageModelingTask:
     def _trained_tokenizer(self) -> Tokenizer:
         config = self.tokenizer_config
         lines = chain.from_iterable(self.data.lines(source) for source in self.data.train)
-        return Tokenizer.train(sample(lines, config.sample), config.kind, config.size)
+        return Tokenizer.train(sample(lines, config.sample), config.kind, config.size, config.dropout)
 
 
 def create(recipe: Recipe, directory: Path, notify: Notify) -> MaskedLanguageModelingTask:

@@ -20,7 +20,7 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.text import CHUNK, TextSource, read_rows
+from transduct.data.text import TextSource, in_chunks, read_rows
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, sample
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
@@ -170,8 +170,8 @@ class Rows:
         """The columns of the rows that are kept."""
         count = 0
         for source in self.data.train:
-            start, stream = count, read_examples(source, self.data)
-            while chunk := list(islice(stream, CHUNK)):
+            start, examples = count, read_examples(source, self.data)
+            for chunk in in_chunks(examples, lambda example: sum(map(len, example[0]))):
                 kept = [example for example in chunk if self._keep(*example[:2])]
                 encoded, cut = encode(
                     self.tokenizer, self.data.kind, [texts for texts, _, _ in kept], self.data.max_length
@@ -294,7 +294,7 @@ class TextClassificationTask:
         config = self.tokenizer_config
         rows = chain.from_iterable(read_examples(source, self.data) for source in self.data.train)
         texts = sample((text for texts, _, _ in rows for text in texts), config.sample)
-        return Tokenizer.train(texts, config.kind, config.size)
+        return Tokenizer.train(texts, config.kind, config.size, config.dropout)
 
     def build_model(self) -> Bert:
         """The model of the recipe for the tokenizer and the labels, begun from another's weights if it says so."""

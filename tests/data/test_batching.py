@@ -1,6 +1,8 @@
 """The order of data is a pure function that loses nothing, repeats nothing and fills its batches."""
 
 import os
+import subprocess
+import sys
 from itertools import combinations
 
 import numpy as np
@@ -167,3 +169,19 @@ def test_an_error_that_a_user_can_mend_comes_from_a_worker_as_it_is(workers):
     assert [next(loaded).tolist() for _ in range(3)] == [[0], [1], [2]]
     with pytest.raises(TransductError, match=r"^a\.jpg: not a picture; mend it$"):
         next(loaded)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_may_be_begun_in_other_ways(method, tmp_path):
+    """Python 3.14 has a server fork them, which is then their parent."""
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import multiprocessing
+import numpy as np
+from transduct.data.batching import load
+if __name__ == "__main__":
+    multiprocessing.set_start_method("{method}")
+    print(*(batch.item() for batch in load([np.array([i]) for i in range(4)], np.copy, workers=1)))
+""")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("0 1 2 3\n", 0), done.stderr

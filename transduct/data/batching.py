@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from multiprocessing import get_start_method
 from typing import Any, TypeVar
 
 import numpy as np
@@ -117,13 +118,16 @@ def load(
     `make` turns example indices into a batch and must depend on nothing else, so that workers change nothing.
     """
     numbers = range(start + rank, len(batches), world)
+    workers = workers if len(numbers) > 1 else 0
+    # A worker's parent is this process, unless all come from a server that forks them.
+    watch = None if get_start_method() == "forkserver" else partial(_end_without, os.getpid())
     loader = DataLoader(
         _Batches(batches, make),
         batch_size=None,
         sampler=numbers,
-        num_workers=workers if len(numbers) > 1 else 0,
-        prefetch_factor=4 if workers and len(numbers) > 1 else None,
-        worker_init_fn=partial(_end_without, os.getpid()),
+        num_workers=workers,
+        prefetch_factor=4 if workers else None,
+        worker_init_fn=watch,
     )
     return map(_raised, iter(loader))
 

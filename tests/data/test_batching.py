@@ -139,6 +139,12 @@ def test_workers_change_nothing(workers):
     assert same(found, [FEW[batch] for batch in batches[1:]])
 
 
+@pytest.mark.parametrize(("count", "elsewhere"), [(4, False), (5, True)])
+def test_a_few_batches_are_not_worth_a_process(count, elsewhere):
+    made_by = list(load([np.array([i]) for i in range(count)], lambda batch: os.getpid(), workers=1))
+    assert (os.getpid() not in made_by) == elsewhere
+
+
 def test_an_epoch_that_is_over_gives_nothing():
     batches = plan(FEW, 1, 0, 1000)
     assert list(load(batches, lambda batch: batch, start=len(batches), workers=2)) == []
@@ -181,7 +187,7 @@ import numpy as np
 from transduct.data.batching import load
 if __name__ == "__main__":
     multiprocessing.set_start_method("{method}")
-    print(*(batch.item() for batch in load([np.array([i]) for i in range(4)], np.copy, workers=1)))
+    print(*(batch.item() for batch in load([np.array([i]) for i in range(6)], np.copy, workers=1)))
 """)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)
-    assert (done.stdout, done.returncode) == ("0 1 2 3\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("0 1 2 3 4 5\n", 0), done.stderr

@@ -1,8 +1,10 @@
 """A quantised copy of a model directory is read as the model it was made of."""
 
 import json
+import shutil
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 import transduct
 from tests.recipes import tiny_recipe
@@ -41,3 +43,13 @@ def test_what_cannot_be_quantised_is_said(trained_run, tmp_path):
     train(type(recipe)(**{**vars(recipe), "model": {"family": "rnn", **kept}}), tmp_path / "rnn", notify=str)
     with pytest.raises(TransductError, match="no Transformer for translation; no other model is quantised yet"):
         convert(tmp_path / "rnn" / "model", tmp_path / "other")
+
+
+def test_a_model_whose_numbers_are_not_finite_is_refused(trained_run, tmp_path):
+    shutil.copytree(trained_run / "model", tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    next(iter(weights.values())).fill_(float("nan"))
+    save_file(weights, tmp_path / "model" / "model.safetensors")
+    with pytest.raises(TransductError, match=r"model\.safetensors: holds numbers that are not finite; train the model"):
+        convert(tmp_path / "model", tmp_path / "int8")
+    assert not (tmp_path / "int8").exists()

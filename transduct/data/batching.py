@@ -15,6 +15,7 @@ from transduct.errors import TransductError
 Batch = TypeVar("Batch")
 Indices = NDArray[np.integer[Any]]
 BLUR = 0.1  # lengths are drawn up to a tenth longer before they are sorted
+FEWEST = 4  # batches of an epoch for which no process is begun: that takes a tenth of a second
 WINDOW = 2**20  # examples planned at a time, so that a plan's working memory does not grow with the corpus
 
 
@@ -118,7 +119,7 @@ def load(
     `make` turns example indices into a batch and must depend on nothing else, so that workers change nothing.
     """
     numbers = range(start + rank, len(batches), world)
-    workers = workers if len(numbers) > 1 else 0
+    workers = workers if len(numbers) > FEWEST else 0
     # A worker's parent is this process, unless all come from a server that forks them.
     watch = None if get_start_method() == "forkserver" else partial(_end_without, os.getpid())
     loader = DataLoader(

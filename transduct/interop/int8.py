@@ -16,7 +16,7 @@ def convert(directory: Path, out: Path) -> None:
     """Write a quantised copy of the Transformer in a model directory; whatever reads the one reads the other.
 
     Raises:
-        TransductError: it is no Transformer for translation, or quantised already, or `out` exists.
+        TransductError: it is no Transformer for translation, quantised already or not finite, or `out` exists.
     """
     if out.exists():
         raise TransductError(f"{out}: exists already; choose another name")
@@ -29,6 +29,8 @@ def convert(directory: Path, out: Path) -> None:
     path = directory / files.WEIGHTS
     with torch.no_grad():
         files.load_weights(model, files.read_tensors(path), path)
+    if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
+        raise TransductError(f"{path}: holds numbers that are not finite; train the model again, at a lower rate")
     quantise(model)
     changed = {
         files.CONFIG: json.dumps({**settings, "quantised": "int8"}, indent=1, ensure_ascii=False).encode(),

@@ -204,6 +204,9 @@ def test_an_unchanged_corpus_is_reused(made, tmp_path):
     manifest["inputs"]["metrics"] = ["bleu"]  # as it was written once
     (tmp_path / "corpus" / "manifest.json").write_text(json.dumps(manifest))
     assert made()[1] == ["corpus unchanged: reused 100 rows"]
+    manifest["inputs"]["something else"] = 3
+    (tmp_path / "corpus" / "manifest.json").write_text(json.dumps(manifest))
+    assert made()[1][0] == "corpus prepared again: something else changed"
     moved = tmp_path.with_name("moved")
     shutil.copytree(tmp_path, moved)
     data = DataConfig(train=[TextSource(source="a.s", target="a.t")], root=str(moved))

@@ -572,7 +572,7 @@ def test_the_run_is_named_after_its_recipe_and_a_profile_is_laid_over(program, t
     assert_refused(done, "--profile quick belongs to a recipe; give one, or leave it out")
 
 
-def test_two_files_are_enough(program, tmp_path):
+def test_two_files_are_enough(program, tmp_path, monkeypatch):
     source, target = write_pairs(tmp_path, [*generate("reverse", 60)])
     out = tmp_path / "run"
     done = program("train", "--source", source, "--target", target, "--out", out, *TINY)
@@ -582,6 +582,9 @@ def test_two_files_are_enough(program, tmp_path):
     assert len(program("translate", out, given=b"a b\n").lines) == 1
     resumed = program("train", "--source", source, "--target", target, "--out", out, "--resume")
     assert "this run is finished" in resumed.err
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = ["--source", f"~/{source.name}", "--target", f"~/{target.name}"]
+    assert "this run is finished" in program("train", *words, "--out", out, "--resume").err
     other = program("train", "--source", target, "--target", target, "--out", out, "--resume")
     assert_refused(other, f"{out}: --source is {target}, its run has {source}; choose another --out")
     more = ["--valid-source", source, "--valid-target", target]

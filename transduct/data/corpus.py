@@ -29,6 +29,7 @@ Notify = Callable[[str], None]
 
 FORMAT = 1
 MANIFEST, LENGTHS, HELD_OUT, SHARD = "manifest.json", "lengths.int32", "held_out.jsonl", "shard_{:05}.arrow"
+RETIRED = {"metrics", "bleu_tokenize"}  # what old manifests hold among their inputs, and decides nothing
 SHARD_TOKENS = 1 << 28  # 1 GiB of ids
 BUCKETS = 64
 PROGRESS = 1_000_000  # pairs read from one word of progress to the next
@@ -149,7 +150,9 @@ def _reason_to_rebuild(directory: Path, inputs: dict[str, Any]) -> str | None:
     try:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
         before, files = dict(manifest["inputs"]), dict(manifest["files"])
-        changed = [key for key in sorted(inputs) if before.get(key) != inputs.get(key)]
+        changed = [
+            key for key in sorted((before.keys() | inputs.keys()) - RETIRED) if before.get(key) != inputs.get(key)
+        ]
         if changed:
             return f"{', '.join(changed)} changed"
         damaged = [name for name, digest in files.items() if _digest(directory / name) != digest]
@@ -275,7 +278,7 @@ def prepare(
         return manifest | {"weights": weights, "dropped": filters.dropped}
 
     named = {f"the {side} tokenizer": each for side, each in zip(("source", "target"), tokenizers)}
-    inputs = inputs_of(data, named, apart=("metrics", "bleu_tokenize"))
+    inputs = inputs_of(data, named, apart=tuple(RETIRED))
     return build(directory, inputs, fill, notify)
 
 

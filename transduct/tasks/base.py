@@ -293,7 +293,7 @@ def run_of_files(directory: Path, files: Mapping[str, Any], overrides: Sequence[
 
     for split, prefix in (("train", ""), ("valid", "valid_")):
         for side in ("source", "target"):
-            given = paths({side: files.get(prefix + side)}, side, ".")
+            given = paths({side: _from_home(files.get(prefix + side))}, side, ".")
             theirs = paths(recipe.data.get(split), side, recipe.data["root"])
             if given != theirs:
                 found, held = (", ".join(map(str, each)) or "nothing" for each in (given, theirs))

@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("decoding", *(f"tasks.{name}" for name in HELPERS)),  # no other task
     },
     "interop": {"interop", "models", "blocks.quantised", "data.tokenizer", "training.checkpoint", "config", "errors"},
-    "interfaces": {"interop", "interfaces", "config", "errors", "tasks", "training", "decoding.engine"},
+    "interfaces": {"transduct", "interop", "interfaces", "config", "errors", "tasks", "training", "decoding.engine"},
 }
 WITHOUT_TORCH = ("transduct", "errors", "config", "interfaces.cli")  # torch.utils.data is all of it that data may take
 LONGEST_FILE, LONGEST_FUNCTION = 450, 60

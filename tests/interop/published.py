@@ -59,15 +59,16 @@ def folder(path, kind="unigram", separate=False, rule="nmt_nfkc", biased=True, s
     for side, names in enumerate(lists if separate else lists[:1]):
         kept = [name for name in names if generator.random() > 0.08]  # a list never has all
         generator.shuffle(kept)
-        padding = ["<pad>"]  # of the same id in both lists
-        named.append(["</s>", "<unk>", *padding * separate, *kept, ">>fra<<", *padding * (not separate)])
+        first, last = (["<pad>"], []) if separate else ([], ["<pad>"])  # of the same id in both lists
+        named.append(["</s>", "<unk>", *first, *kept, ">>fra<<", *last])
         file = path / ("vocab.json", "target_vocab.json")[side]
         file.write_text(json.dumps({name: number for number, name in enumerate(named[-1])}))
+    padding = named[0].index("<pad>")
     shape = {
         "vocab_size": len(named[0]), "decoder_vocab_size": len(named[-1]), "d_model": 16, "encoder_layers": 2,
         "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32,
         "decoder_ffn_dim": 32, "activation_function": "swish", "max_position_embeddings": LENGTH, "dropout": 0.0,
-        "scale_embedding": True, "pad_token_id": named[0].index("<pad>"), "decoder_start_token_id": named[0].index("<pad>"),
+        "scale_embedding": True, "pad_token_id": padding, "decoder_start_token_id": padding,
         "eos_token_id": 0, "forced_eos_token_id": 0, "share_encoder_decoder_embeddings": not separate,
     }  # fmt: skip
     library = transformers()
@@ -75,7 +76,7 @@ def folder(path, kind="unigram", separate=False, rule="nmt_nfkc", biased=True, s
     model = randomise(library.MarianMTModel(library.MarianConfig(**{**shape, **changes})).eval())
     with torch.no_grad():
         noise = torch.randn(model.final_logits_bias.shape, generator=torch.Generator().manual_seed(2))
-        noise[0, 0] = 6.0  # else outputs of random weights hardly end
+        noise[0, 0] = 2.5  # else outputs of random weights hardly end
         model.final_logits_bias.copy_(noise if biased else torch.zeros_like(noise))
     model.generation_config.bad_words_ids = [[model.config.pad_token_id]]
     model.generation_config.num_beams = 3

@@ -15,6 +15,7 @@ from tests.interop import published
 from tests.interop.published import PAIRS, renumbered
 from tests.recipes import tiny_recipe
 from transduct.errors import TransductError
+from transduct.interfaces.cli import main
 from transduct.interop import ctranslate2, int8
 from transduct.interop.huggingface import convert, found_in, read
 from transduct.tasks.base import train
@@ -58,6 +59,7 @@ def same_translations(ours, model, tokenizer, to_ours, beams):
     for beam in beams:
         options = {"num_beams": beam, **({"length_penalty": 0.0} if beam > 1 else {})}
         mine = ours.translate(TEXTS, beam=beam, length_penalty=0.0)
+        assert len({tuple(found.tokens) for found in mine}) > 3  # else there is nothing to compare
         for text, found in zip(TEXTS, mine, strict=True):
             source = tokenizer(text, split_special_tokens=True)["input_ids"]
             theirs = generated(model, source, limit_of(source), forbidden, **options)
@@ -79,7 +81,7 @@ def test_it_translates_and_scores_as_there(original):
     to_ours = renumbered(names)
     translator, tokenizer = transduct.load(ours), published.tokenizer(path)
     same_translations(translator, model, tokenizer, to_ours, (1, 3))
-    targets = [[number for number in range(3, 3 + 2 * length)] for length in range(len(TEXTS) // 2)]
+    targets = [list(range(3, 3 + 2 * length)) for length in range(len(TEXTS) // 2)]
     expected = [
         likelihood(model, tokenizer(text)["input_ids"], [names.index(n) for n in named])
         for text, named in zip(TEXTS, map(translator.target_tokenizer.pieces, targets))
@@ -166,6 +168,235 @@ def test_what_goes_back_is_read_by_hugging_face_as_what_came(original, tmp_path)
     assert [row[:-1] for row in tokenizer(texts)["input_ids"]] == ours.source_tokenizer.encode(texts)
     assert [row[:-1] for row in tokenizer(text_target=texts)["input_ids"]] == ours.target_tokenizer.encode(texts)
     same_translations(ours, model, tokenizer, same, (1, 3))
-    read(tmp_path / "back", tmp_path / "again") if False else None
 
 
+def test_it_goes_on_as_any_model_of_ours(original, tmp_path):
+    ours = original[3]
+    plain = transduct.load(ours)
+    (tmp_path / "text").write_text("\n".join(TEXTS))
+    command("convert", ours, tmp_path / "small", "--precision", "int8", "--shortlist", tmp_path / "text")
+    small = transduct.load(tmp_path / "small")
+    assert small.score(TEXTS, TEXTS) == pytest.approx(plain.score(TEXTS, TEXTS), rel=0.02)
+    assert len(small.translate(TEXTS, shortlist=True)) == len(TEXTS)
+    narrow = transduct.load(ours).shortlist_of(tmp_path / "text")
+    assert list(narrow) == ["shortlist.safetensors"]
+    report = plain.evaluate((TEXTS, [[text] for text in TEXTS]))
+    assert 0.0 <= report.scores["bleu"] <= 100.0
+    ctranslate2.convert(ours, tmp_path / "ct2")
+    lines = [f"{text}\n" for text in TEXTS]
+    (tmp_path / "source").write_text("".join(lines))
+    assert (tmp_path / "ct2" / "tokenizer.source.json").exists()
+
+
+def test_it_is_trained_further_from_where_it_was(original, tmp_path):
+    ours = original[3]
+    config = json.loads((ours / "config.json").read_text())["model"]
+    said = {key: config[key] for key in ("d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers")}
+    said |= {key: config[key] for key in ("norm", "positions", "tie", "activation", "output_bias", "dropout")}
+    card = (ours / "card.md").read_text()
+    assert all(f"  {key}: {str(value).lower()}" in card for key, value in said.items() if key != "dropout")
+    assert "tokenizer: {shared: false}" in card
+
+    def further(**model):
+        recipe = tiny_recipe(
+            data={"train": [{"generate": "number_names", "count": 64}], "valid": None, "test": None},
+            tokenizer={"shared": False},
+            training={"steps": 2, "learning_rate": 1e-9, "warmup": 1, "average": 1},
+        )
+        return type(recipe)(**{**vars(recipe), "model": {**said, **model, "start_from": str(ours)}})
+
+    train(further(), tmp_path / "run", notify=str)
+    before, after = transduct.load(ours), transduct.load(tmp_path / "run")
+    assert after.score(TEXTS, TEXTS) == pytest.approx(before.score(TEXTS, TEXTS), abs=1e-3)
+    with pytest.raises(
+        TransductError, match=r"its output has a bias, this model's has none; set model.output_bias=true"
+    ):
+        train(further(output_bias=False), tmp_path / "other", notify=str)
+    convert(tmp_path / "run" / "model", tmp_path / "back")  # its tokenizers are still SentencePiece's
+    assert (tmp_path / "back" / "source.spm").exists()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_model_of_ours_is_read_by_hugging_face(tmp_path, shared):
+    recipe = tiny_recipe(
+        tokenizer={"shared": shared},
+        model={"norm": "post", "positions": "sinusoidal_concatenated", "output_bias": shared},
+        training={"steps": 10},
+    )
+    train(recipe, tmp_path / "run", notify=str)
+    convert(tmp_path / "run" / "model", tmp_path / "out")
+    ours, (model, tokenizer) = transduct.load(tmp_path / "run"), loaded(tmp_path / "out")
+    texts = ["a b c", "", "  d\te  f ", "g</s>h", "Z ế"]
+    assert tokenizer(texts)["input_ids"] == [[*row, 2] for row in ours.source_tokenizer.encode(texts)]
+    assert (tmp_path / "out" / "tokenizer.target.json").exists() != shared
+    library = published.transformers()
+    if not shared:
+        target = library.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "out" / "tokenizer.target.json"))
+        assert target("a b c")["input_ids"] == [*ours.target_tokenizer.encode(["a b c"])[0], 2]
+    for text, found in zip(texts, ours.translate(texts, beam=1), strict=True):
+        source = tokenizer(text)["input_ids"]
+        limit = min(recipe.data["max_length"], 2 * len(source) + 20)
+        expected = generated(model, source, limit, [0, 1], num_beams=1) if text else []
+        assert found.tokens == expected
+
+
+def command(*words):
+    """Run the program in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["transduct", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return ended.value.code
+
+
+def test_the_command_knows_both_ways(original, tmp_path, capsys):
+    path, _, _, ours = original
+    assert found_in(path)
+    assert not found_in(ours)
+    assert not found_in(tmp_path)
+    assert not command("convert", path, tmp_path / "in")
+    assert (tmp_path / "in" / "model.safetensors").read_bytes() == (ours / "model.safetensors").read_bytes()
+    assert not command("convert", tmp_path / "in", tmp_path / "out", "--format", "huggingface")
+    assert found_in(tmp_path / "out")
+    assert command("convert", path, tmp_path / "no", "--precision", "int8") == 2
+    assert "is Hugging Face's; make it a model of ours first" in capsys.readouterr().err
+
+
+def edit(path, **changes):
+    """Change a JSON file; a change to None takes the key away."""
+    content = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+CONFIGS = [
+    ({"model_type": "bart"}, "config.json: model_type is 'bart'; of Hugging Face's models only 'marian'"),
+    ({"decoder_ffn_dim": 64}, "encoder_ffn_dim 32 and decoder_ffn_dim 64; our Transformer has no place for it"),
+    ({"decoder_attention_heads": 4}, "encoder_attention_heads 2 and decoder_attention_heads 4; our"),
+    ({"activation_function": "tanh"}, "activation_function 'tanh'; our"),
+    ({"scale_embedding": False}, "scale_embedding false; our"),
+    ({"static_position_embeddings": False}, "static_position_embeddings false; our"),
+    ({"normalize_before": True}, "normalize_before true; our"),
+    ({"normalize_embedding": True}, "normalize_embedding true; our"),
+    ({"add_final_layer_norm": True}, "add_final_layer_norm true; our"),
+    ({"d_model": 15}, "an odd d_model, 15; our"),
+    ({"decoder_start_token_id": 5}, "a decoder_start_token_id that is not pad_token_id; our"),
+    ({"forced_bos_token_id": 5}, "forced_bos_token_id 5; our"),
+    ({"d_model": None}, "config.json: missing key 'd_model'"),
+    ({"d_model": "16"}, "config.json: d_model is '16'"),
+    ({"vocab_size": 9}, r"vocab.json: \d+ tokens, config.json says 9; expected each id below that once"),
+    ({"d_model": 32}, r"weight '.*' is \(.*16.*\), config.json says \(.*32.*\); config.json is of another"),
+    ({"encoder_layers": 3}, r"lacks weight 'model.encoder.layers.2.*'; config.json is of another model"),
+    ({"encoder_layers": 1}, "has an unknown weight 'model.encoder.layers.1.*'; config.json is of another model"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), CONFIGS, ids=str)
+def test_what_ours_cannot_say_is_refused(original, tmp_path, changes, message):
+    shutil.copytree(original[0], tmp_path / "opus")
+    edit(tmp_path / "opus" / "config.json", **changes)
+    if "decoder_start_token_id" in changes:
+        (tmp_path / "opus" / "generation_config.json").unlink()
+    refused(tmp_path, message)
+
+
+def refused(tmp_path, message):
+    with pytest.raises(TransductError, match=message):
+        read(tmp_path / "opus", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def spoil(path, name, content):
+    (path / name).unlink()
+    if content is not None:
+        (path / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", b"{", "config.json: not valid JSON .*; expected a model's configuration"),
+        ("config.json", b"[]", "config.json: holds no JSON object; expected a model's configuration"),
+        ("config.json", None, "config.json: cannot be read .*; expected a model's configuration"),
+        ("vocab.json", None, "vocab.json: cannot be read .*; expected the id of each token"),
+        ("source.spm", None, "source.spm: cannot be read .*; expected a SentencePiece model"),
+        ("target.spm", b"\x0a\x7f", "target.spm: no whole SentencePiece model .*; copy it again"),
+        ("target.spm", b"", "target.spm: holds no pieces; expected a SentencePiece model"),
+        ("model.safetensors", b"abc", "model.safetensors: not a whole safetensors file"),
+        ("model.safetensors", None, "model.safetensors: cannot be read .*; expected a safetensors file"),
+    ],
+)
+def test_files_that_are_damaged_or_missing_are_named(original, tmp_path, name, content, message):
+    shutil.copytree(original[0], tmp_path / "opus")
+    spoil(tmp_path / "opus", name, content)
+    refused(tmp_path, message)
+
+
+def test_nothing_is_unpickled(original, tmp_path):
+    shutil.copytree(original[0], tmp_path / "opus")
+    (tmp_path / "opus" / "model.safetensors").rename(tmp_path / "opus" / "pytorch_model.bin")
+    refused(tmp_path, r"only pytorch_model.bin here, which runs code when it is read; .*\.save_pretrained\(OUT\)")
+    (tmp_path / "opus" / "model.safetensors.index.json").write_text("{}")
+    refused(tmp_path, r"opus: weights in several files; write one, with save_pretrained\(OUT, max_shard_size=")
+
+
+def test_what_may_not_be_written_is_taken_over_or_refused(original, tmp_path):
+    shutil.copytree(original[0], tmp_path / "opus")
+    edit(tmp_path / "opus" / "generation_config.json", bad_words_ids=[[7]])
+    refused(tmp_path, r"bad_words_ids forbids \[7\]; ours forbids <unk> and padding alone: leave it out")
+    edit(tmp_path / "opus" / "generation_config.json", bad_words_ids=None, num_beams=None, length_penalty=0.5)
+    read(tmp_path / "opus", tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["decoding"] == {"beam": 1, "length_penalty": 0.5}
+    with pytest.raises(TransductError, match="out: exists already; choose another name"):
+        read(tmp_path / "opus", tmp_path / "out")
+
+
+def test_lists_of_tokens_are_checked(original, tmp_path):
+    shutil.copytree(original[0], tmp_path / "opus")
+    content = json.loads((tmp_path / "opus" / "vocab.json").read_text())
+    (tmp_path / "opus" / "vocab.json").write_text(json.dumps(content | {"</s>": 1}))
+    refused(tmp_path, "expected each id below that once")
+    content["<UNK>"] = content.pop("<unk>")
+    (tmp_path / "opus" / "vocab.json").write_text(json.dumps(content))
+    refused(tmp_path, r"have the ids \[None, \d+, 0\]; expected three different ones")
+    edit(tmp_path / "opus" / "tokenizer_config.json", unk_token={"content": "<UNK>"})
+    read(tmp_path / "opus", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"norm": "pre"}, "norms of the kind 'layer' that stand 'pre'"),
+        ({"norm_kind": "rms"}, "norms of the kind 'rms' that stand 'post'"),
+        ({"positions": "sinusoidal"}, "positions 'sinusoidal'"),
+        ({"positions": "rotary"}, "positions 'rotary' that are not added to the embedding"),
+        ({"activation": "swiglu"}, "activation 'swiglu'"),
+        ({"d_k": 4}, "heads of the widths d_k 4"),
+        ({"d_model": 15, "num_heads": 1}, "an odd d_model, 15"),
+    ],
+)
+def test_what_marian_cannot_say_is_refused(original, tmp_path, changes, message):
+    shutil.copytree(original[3], tmp_path / "model")
+    content = json.loads((tmp_path / "model" / "config.json").read_text())
+    content["model"] |= changes
+    (tmp_path / "model" / "config.json").write_text(json.dumps(content))
+    remedy = "train a model with model.norm=post model.positions=sinusoidal_concatenated"
+    with pytest.raises(TransductError, match=f"Marian has no place for {message}.*; {remedy}"):
+        convert(tmp_path / "model", tmp_path / "out")
+
+
+def test_other_models_and_places_are_refused(original, tmp_path):
+    ours = original[3]
+    int8.convert(ours, tmp_path / "small")
+    with pytest.raises(TransductError, match="small: quantised already; give the model it was made of"):
+        convert(tmp_path / "small", tmp_path / "out")
+    with pytest.raises(TransductError, match="small: exists already; choose another name"):
+        convert(ours, tmp_path / "small")
+    shutil.copytree(ours, tmp_path / "model")
+    edit(tmp_path / "model" / "config.json", family="rnn")
+    with pytest.raises(TransductError, match="model: no Transformer for translation; Marian takes no other of our"):
+        convert(tmp_path / "model", tmp_path / "out")
+    edit(tmp_path / "model" / "config.json", family="transformer")
+    plain = '{"model": {"type": "WordLevel", "vocab": {}}}'
+    (tmp_path / "model" / "tokenizer.target.json").write_text(plain)
+    with pytest.raises(TransductError, match="one of its tokenizers was SentencePiece's, one is of ours"):
+        convert(tmp_path / "model", tmp_path / "out")

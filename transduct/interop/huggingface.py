@@ -184,7 +184,9 @@ def _tensors(directory: Path) -> dict[str, Tensor]:
     """The weights of a model, in float32, without its positions if they are sinusoids."""
     path = directory / files.WEIGHTS
     if not path.exists() and (directory / INDEX).exists():
-        raise TransductError(f"{directory}: weights in several files; write one, with save_pretrained(OUT)")
+        raise TransductError(
+            f"{directory}: weights in several files; write one, with save_pretrained(OUT, max_shard_size='9GB')"
+        )
     if not path.exists() and (directory / PICKLE).exists():
         raise TransductError(
             f"{directory}: only {PICKLE} here, which runs code when it is read; expected {files.WEIGHTS}: take it from "

@@ -29,8 +29,8 @@ from transduct.data.masking import (
     prepare_plain_text,
     second_lines,
 )
-from transduct.data.text import TextSource
 from transduct.data.pieces import BLANK
+from transduct.data.text import TextSource
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, sample
 from transduct.decoding.engine import in_batches
 from transduct.errors import TransductError

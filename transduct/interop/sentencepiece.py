@@ -62,7 +62,7 @@ def held_in(text: str) -> dict[str, Any] | None:
 
 def write(held: Mapping[str, Any]) -> bytes:
     """The SentencePiece model that a tokenizer was, of what its file says; pieces may be in another order."""
-    kept, file = held["model"], _library().ModelProto()
+    kept, file = held["model"], _library()[0]()
     trainer, normalizer = file.trainer_spec, file.normalizer_spec
     trainer.model_type = UNIGRAM if kept["type"] == "Unigram" else BPE
     trainer.unk_id, trainer.bos_id, trainer.eos_id, trainer.pad_id = 0, 1, 2, -1
@@ -81,24 +81,33 @@ def write(held: Mapping[str, Any]) -> bytes:
     return file.SerializeToString()
 
 
-def _library() -> Any:
+def _library() -> tuple[Any, Any]:
+    """What a file is made of, and the error of a file that is damaged."""
+    try:
+        from google.protobuf.message import DecodeError
+        from google.protobuf.runtime_version import VersionError
+    except ImportError as error:
+        raise missing_extra("protobuf", "huggingface") from error
     try:
         from sentencepiece import sentencepiece_model_pb2
-    except ImportError as error:  # or protobuf, which it needs for this
-        raise missing_extra(error.name or "sentencepiece", "huggingface") from error
-    return sentencepiece_model_pb2
+    except ImportError as error:
+        raise missing_extra("sentencepiece", "huggingface") from error
+    except VersionError as error:
+        raise TransductError(
+            f"protobuf is too old for sentencepiece ({error}); run: pip install -U protobuf"
+        ) from error
+    model: Any = sentencepiece_model_pb2
+    return model.ModelProto, DecodeError
 
 
 def _parsed(path: Path) -> Any:
     """The contents of a SentencePiece model."""
-    library = _library()
-    from google.protobuf.message import DecodeError
-
+    proto, damaged = _library()
     try:
-        model = library.ModelProto.FromString(path.read_bytes())
+        model = proto.FromString(path.read_bytes())
     except OSError as error:
         raise TransductError(f"{path}: cannot be read ({error.strerror}); expected a SentencePiece model") from error
-    except DecodeError as error:
+    except damaged as error:
         raise TransductError(f"{path}: no whole SentencePiece model ({error}); copy it again") from error
     if not model.pieces:
         raise TransductError(f"{path}: holds no pieces; expected a SentencePiece model")

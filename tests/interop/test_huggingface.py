@@ -14,6 +14,7 @@ import transduct
 from tests.interop import published
 from tests.interop.published import PAIRS, renumbered
 from tests.recipes import tiny_recipe
+from transduct.data.samples import generate
 from transduct.errors import TransductError
 from transduct.interfaces.cli import main
 from transduct.interop import ctranslate2, int8
@@ -199,7 +200,10 @@ def test_it_is_trained_further_from_where_it_was(original, tmp_path):
 
     def further(**model):
         recipe = tiny_recipe(
-            data={"train": [{"generate": "number_names", "count": 64}], "valid": None, "test": None},
+            data={
+                "train": [{"generate": "number_names", "count": 64}],
+                "valid": {"generate": "number_names", "part": "valid", "count": 8},
+            },
             tokenizer={"shared": False},
             training={"steps": 2, "learning_rate": 1e-9, "warmup": 1, "average": 1},
         )
@@ -208,6 +212,11 @@ def test_it_is_trained_further_from_where_it_was(original, tmp_path):
     train(further(), tmp_path / "run", notify=str)
     before, after = transduct.load(ours), transduct.load(tmp_path / "run")
     assert after.score(TEXTS, TEXTS) == pytest.approx(before.score(TEXTS, TEXTS), abs=1e-3)
+    sources, targets = zip(*generate("number_names", 8, "valid"))
+    tokens = sum(len(row) + 1 for row in before.target_tokenizer.encode(targets))
+    records = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    losses = [record["scores"]["loss"] for record in records if "scores" in record]
+    assert losses[-1] == pytest.approx(-sum(before.score(sources, targets)) / tokens, abs=1e-4)
     with pytest.raises(
         TransductError, match=r"its output has a bias, this model's has none; set model.output_bias=true"
     ):
@@ -395,8 +404,11 @@ def test_other_models_and_places_are_refused(original, tmp_path):
     edit(tmp_path / "model" / "config.json", family="rnn")
     with pytest.raises(TransductError, match="model: no Transformer for translation; Marian takes no other of our"):
         convert(tmp_path / "model", tmp_path / "out")
-    edit(tmp_path / "model" / "config.json", family="transformer")
+    edit(tmp_path / "model" / "config.json", family="transformer", replace=[{"pattern": "a", "with": "b"}])
+    with pytest.raises(TransductError, match="model: text is changed before it is cut; Marian has no place for data"):
+        convert(tmp_path / "model", tmp_path / "out")
+    edit(tmp_path / "model" / "config.json", replace=None)
     plain = '{"model": {"type": "WordLevel", "vocab": {}}}'
     (tmp_path / "model" / "tokenizer.target.json").write_text(plain)
-    with pytest.raises(TransductError, match="one of its tokenizers was SentencePiece's, one is of ours"):
+    with pytest.raises(TransductError, match="one of its tokenizers was SentencePiece's, one is ours"):
         convert(tmp_path / "model", tmp_path / "out")

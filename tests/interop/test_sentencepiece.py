@@ -97,9 +97,7 @@ def test_what_a_tokenizer_cannot_do_is_refused(tmp_path, change, message):
 @pytest.mark.parametrize("missing", ["sentencepiece", "protobuf"])
 def test_the_line_that_installs_it_is_named(monkeypatch, tmp_path, missing):
     monkeypatch.setitem(sys.modules, "sentencepiece" if missing == "sentencepiece" else "google.protobuf.message", None)
-    with pytest.raises(
-        TransductError, match=rf"{missing} is not installed; run: pip install 'transduct\[huggingface\]'"
-    ):
+    with pytest.raises(TransductError, match=rf"{missing} is not installed; run: pip install .*\[huggingface\]"):
         read(tmp_path / "source.spm", SPECIALS)
 
 
@@ -110,7 +108,5 @@ def test_a_protobuf_that_is_too_old_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(runtime_version, "ValidateProtobufRuntimeVersion", refuse)
     monkeypatch.delitem(sys.modules, "sentencepiece.sentencepiece_model_pb2")
     monkeypatch.delattr(library, "sentencepiece_model_pb2")
-    with pytest.raises(
-        TransductError, match=r"protobuf is too old for sentencepiece \(5.0 < 6.0\); run: pip install -U"
-    ):
+    with pytest.raises(TransductError, match=r"protobuf is too old \(5.0 < 6.0\); run: pip install -U"):
         read(tmp_path / "source.spm", SPECIALS)

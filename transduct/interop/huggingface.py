@@ -1,7 +1,7 @@
 """Marian models in Hugging Face's format, that of all OPUS-MT checkpoints, as models of ours, and back.
 
 Their models end their decoder with a bias for every token, begin outputs with the padding token and number tokens by
-`vocab.json`; ours begin with unknown, begin and end. Let V be a vocabulary, D the model width.
+`vocab.json`; ours begin with unknown, begin and end.
 """
 
 import json
@@ -228,7 +228,7 @@ def convert(directory: Path, out: Path) -> None:
 
     Raises:
         TransductError: the model is no Transformer for translation or quantised already, Marian has no place for a part
-            of it, or `out` exists.
+            of it or of its text, or `out` exists.
     """
     if out.exists():
         raise TransductError(f"{out}: exists already; choose another name")
@@ -237,6 +237,8 @@ def convert(directory: Path, out: Path) -> None:
         raise TransductError(f"{directory}: no Transformer for translation; Marian takes no other of our models")
     if settings.get("quantised"):
         raise TransductError(f"{directory}: quantised already; give the model it was made of")
+    if settings.get("replace"):
+        raise TransductError(f"{directory}: text is changed before it is cut; Marian has no place for data.replace")
     config = record(Config, settings.get("model"), "model", str(directory / files.CONFIG))
     if reason := unsupported(config):
         raise TransductError(f"{directory}: Marian has no place for {reason}; {TRAIN}")
@@ -273,7 +275,7 @@ def _their_tokenizers(paths: Sequence[Path], config: Config) -> dict[str, bytes]
     pieces = [each for each in map(sentencepiece.held_in, texts) if each is not None]
     if pieces and len(pieces) < len(texts):
         raise TransductError(
-            f"{paths[0].parent}: one of its tokenizers was SentencePiece's, one is of ours; Marian takes a kind"
+            f"{paths[0].parent}: one of its tokenizers was SentencePiece's, one is ours; Marian takes both of a kind"
         )
     settings: dict[str, Any] = {
         "tokenizer_class": "MarianTokenizer" if pieces else "PreTrainedTokenizerFast",

@@ -93,9 +93,7 @@ def _library() -> tuple[Any, Any]:
     except ImportError as error:
         raise missing_extra("sentencepiece", "huggingface") from error
     except VersionError as error:
-        raise TransductError(
-            f"protobuf is too old for sentencepiece ({error}); run: pip install -U protobuf"
-        ) from error
+        raise TransductError(f"protobuf is too old ({error}); run: pip install -U protobuf") from error
     model: Any = sentencepiece_model_pb2
     return model.ModelProto, DecodeError
 

@@ -55,17 +55,23 @@ def limit_of(source, longest=published.LENGTH):
 
 
 def same_translations(ours, model, tokenizer, to_ours, beams):
-    """Compare outputs for every text, greedy or by beams, without a length penalty."""
+    """Compare outputs for every text, greedy or by beams, without a length penalty; how many ended before their limit."""
     forbidden = [theirs for theirs, our in to_ours.items() if our in (0, 1)]
+    ended = 0
     for beam in beams:
         options = {"num_beams": beam, **({"length_penalty": 0.0} if beam > 1 else {})}
         mine = ours.translate(TEXTS, beam=beam, length_penalty=0.0)
         assert len({tuple(found.tokens) for found in mine}) > 3  # else there is nothing to compare
         for text, found in zip(TEXTS, mine, strict=True):
             source = tokenizer(text, split_special_tokens=True)["input_ids"]
-            theirs = generated(model, source, limit_of(source), forbidden, **options)
+            limit = limit_of(source)
+            theirs = generated(model, source, limit, forbidden, **options)
+            if beam > 1 and max(len(theirs), len(found.tokens)) + 1 >= limit:
+                continue  # the end that the limit forces costs nothing there
+            ended += len(theirs) + 1 < limit
             assert found.tokens == [to_ours[token] for token in theirs]
             assert found.text == tokenizer.decode(theirs, use_source_tokenizer=False)
+    return ended
 
 
 @torch.no_grad()
@@ -81,7 +87,7 @@ def test_it_translates_and_scores_as_there(original):
     path, model, [names], ours = original
     to_ours = renumbered(names)
     translator, tokenizer = transduct.load(ours), published.tokenizer(path)
-    same_translations(translator, model, tokenizer, to_ours, (1, 3))
+    assert same_translations(translator, model, tokenizer, to_ours, (1, 3)) > 4
     targets = [list(range(3, 3 + 2 * length)) for length in range(len(TEXTS) // 2)]
     expected = [
         likelihood(model, tokenizer(text)["input_ids"], [names.index(n) for n in named])
@@ -102,6 +108,27 @@ def test_without_the_bias_it_would_not(original):
     save_file(weights, poorer / "model.safetensors")
     with pytest.raises(AssertionError):
         same_translations(transduct.load(poorer), model, published.tokenizer(path), renumbered(names), (1,))
+
+
+def test_padding_counts_for_nothing_where_they_say_so(original, tmp_path):
+    path, _, [names], ours = original
+    shutil.copytree(path, tmp_path / "opus")
+    edit(tmp_path / "opus" / "generation_config.json", renormalize_logits=True)
+    weights = load_file(path / "model.safetensors")
+    weights["final_logits_bias"][0, names.index("<unk>")] = -30.0  # theirs may write it, ours does not
+    save_file(weights, tmp_path / "opus" / "model.safetensors", {"format": "pt"})
+    read(tmp_path / "opus", tmp_path / "ours")
+    model = published.transformers().MarianMTModel.from_pretrained(tmp_path / "opus")
+    to_ours, tokenizer = renumbered(names), published.tokenizer(path)
+    translator = transduct.load(tmp_path / "ours")
+    assert same_translations(translator, model, tokenizer, to_ours, (3,)) > 4
+    counted = transduct.load(ours).score(TEXTS, TEXTS)
+    with torch.no_grad():
+        model.final_logits_bias[0, names.index("<pad>")] = float("-inf")
+    sources, targets = (tokenizer(**{side: TEXTS})["input_ids"] for side in ("text", "text_target"))
+    expected = [likelihood(model, *pair) for pair in zip(sources, [row[:-1] for row in targets], strict=True)]
+    assert translator.score(TEXTS, TEXTS) == pytest.approx(expected, abs=1e-4)
+    assert counted != pytest.approx(expected, abs=1e-2)
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])

@@ -27,6 +27,7 @@ GENERATION, SPECIAL_NAMES = "generation_config.json", "tokenizer_config.json"
 SIDES = ("tokenizer.source.json", "tokenizer.target.json")
 MODELS, VOCABULARIES = ("source.spm", "target.spm"), ("vocab.json", "target_vocab.json")
 PICKLE, INDEX = "pytorch_model.bin", "model.safetensors.index.json"
+NEVER = -1e4  # a bias that leaves a token no probability, and every number finite
 TRAIN = "train a model with model.norm=post model.positions=sinusoidal_concatenated"
 
 
@@ -50,6 +51,8 @@ def found_in(directory: Path) -> bool:
 def read(directory: Path, out: Path) -> None:
     """Write the Marian model in a folder of Hugging Face's as a model directory of ours.
 
+    Where their padding is forbidden and `renormalize_logits` has it count for nothing, its bias does so here.
+
     Raises:
         TransductError: a file is missing, damaged or disagrees with another, the model is no Marian or of a kind that
             our Transformer cannot say, or `out` exists.
@@ -65,6 +68,8 @@ def read(directory: Path, out: Path) -> None:
                 f"{directory}: bad_words_ids forbids {word}; ours forbids <unk> and padding alone: leave it out"
             )
     held = _tensors(directory)
+    if marian.renormalize_logits and [marian.pad_token_id] in (marian.bad_words_ids or []):
+        held.setdefault(BIAS, torch.zeros(1, len(target.ids)))[:, marian.pad_token_id] = NEVER
     config = _our_config(marian, vocabularies, BIAS in held and bool(held[BIAS].any()), directory / files.CONFIG)
     weights = our_weights(Transformer(config), held, source.ids, target.ids, directory / files.WEIGHTS)
     texts = [sentencepiece.read(directory / name, each.names) for name, each in zip(MODELS, vocabularies, strict=True)]

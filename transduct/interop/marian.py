@@ -77,6 +77,7 @@ class Marian:
     num_beams: int | None = None
     length_penalty: float | None = None
     bad_words_ids: list[list[int]] | None = None
+    renormalize_logits: bool = False
 
     @property
     def activation(self) -> str:

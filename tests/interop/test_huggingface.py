@@ -55,7 +55,7 @@ def limit_of(source, longest=published.LENGTH):
 
 
 def same_translations(ours, model, tokenizer, to_ours, beams):
-    """Compare outputs for every text, greedy or by beams, without a length penalty; how many ended before their limit."""
+    """Compare outputs for every text, greedy or by beams, without a length penalty; how many ended in time."""
     forbidden = [theirs for theirs, our in to_ours.items() if our in (0, 1)]
     ended = 0
     for beam in beams:

@@ -44,9 +44,12 @@ def test_tables_that_are_tied_may_have_any_of_their_names():
 def test_sinusoids_are_left_out_and_other_positions_refused():
     model = tiny(**MODEL)
     name, table = "model.encoder.embed_positions.weight", sinusoidal_concatenated(torch.arange(16), 16)
-    held = their_weights(model) | {name: table}
-    assert our_weights(model, held, ORDER, ORDER, WHERE).keys() == weights_of(model).keys()
-    for wrong in (table + 0.01 * torch.eye(16), table[:8]):
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        held = {key: tensor.to(dtype) for key, tensor in (their_weights(model) | {name: table}).items()}
+        found = our_weights(model, held, ORDER, ORDER, WHERE)
+        assert found.keys() == weights_of(model).keys()
+        assert {tensor.dtype for tensor in found.values()} == {torch.float32}
+    for wrong in (table + 0.001 * torch.eye(16), table[:8], table.int(), table * float("nan")):
         with pytest.raises(TransductError, match=rf"weights: '{name}' .* holds no sinusoids; our Transformer has no"):
             our_weights(model, their_weights(model) | {name: wrong}, ORDER, ORDER, WHERE)
 

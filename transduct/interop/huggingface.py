@@ -186,7 +186,7 @@ def _vocabulary(path: Path, size: int, *specials: int | str) -> Vocabulary:
 
 
 def _tensors(directory: Path) -> dict[str, Tensor]:
-    """The weights of a model, in float32, without its positions if they are sinusoids."""
+    """The weights of a model, by their names."""
     path = directory / files.WEIGHTS
     if not path.exists() and (directory / INDEX).exists():
         raise TransductError(
@@ -197,7 +197,7 @@ def _tensors(directory: Path) -> dict[str, Tensor]:
             f"{directory}: only {PICKLE} here, which runs code when it is read; expected {files.WEIGHTS}: take it from "
             "the model's page, or where you trust the file run MarianMTModel.from_pretrained(DIR).save_pretrained(OUT)"
         )
-    return {name: tensor.float() for name, tensor in files.read_tensors(path).items()}
+    return files.read_tensors(path)
 
 
 def _card(name: str, config: Config, alike: bool) -> str:

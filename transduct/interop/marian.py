@@ -183,7 +183,7 @@ def our_weights(
         if name in ("output_bias", *TABLES[model.config.tie]):
             rows = torch.tensor(source if name == "source_embedding.table" else target)
             found = found.view(own.shape).index_select(0, rows)
-        weights[name] = found
+        weights[name] = found.float()
         used |= {*aliases}
     if odd := sorted(held.keys() - used):
         raise TransductError(f"{where}: has an unknown weight '{odd[0]}'; {files.CONFIG} is of another model")
@@ -218,7 +218,8 @@ def _drop_sinusoids(model: Transformer, held: dict[str, Tensor], where: Path) ->
         if table is None or positions is None:
             continue
         own = positions(places, places)
-        if table.shape != own.shape or (table - own).abs().max() > NEAR:
+        near = max(NEAR, torch.finfo(table.dtype).eps) if table.is_floating_point() else 0.0
+        if table.shape != own.shape or not bool((table.float() - own).abs().max() <= near):
             raise TransductError(
                 f"{where}: '{name}' {tuple(table.shape)} holds no sinusoids; our Transformer has no place for it"
             )

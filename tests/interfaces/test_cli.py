@@ -23,11 +23,11 @@ from transduct.config import load_recipe
 from transduct.data.images import read_picture
 from transduct.data.samples import generate
 from transduct.decoding import engine
-from transduct.interfaces import cli
+from transduct.interfaces import cli, lines
 from transduct.tasks import base
 from transduct.training import checkpoint
 
-COMMANDS = ["demo", "train", "translate", "predict", "evaluate", "convert", "bench", "score"]
+COMMANDS = ["demo", "train", "translate", "predict", "evaluate", "convert", "bench", "score", "serve"]
 TINY = ["training.steps=2", "model.d_model=16", "model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1"]
 SOME = b"a b c\nd e f\ng\nh i\nj\n"
 STRANGE = ["", "   ", "\t", "a" * 300, "a\0b", "a\rb", "\u2028", "x\u0085y", "\u1100\u1161", "🙂", "</s>", "a b c"]
@@ -199,7 +199,7 @@ def test_a_reader_who_has_had_enough_is_no_error(trained_run):
 
 
 def test_a_line_out_for_each_line_in_from_stdin_and_from_a_file(program, trained_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "LINES_AT_ONCE", 5)
+    monkeypatch.setattr(lines, "LINES_AT_ONCE", 5)
     text = "".join(f"{line}\n" for line in STRANGE)
     expected = [t.text for t in transduct.load(trained_run).translate(STRANGE)]
     from_stdin = program("translate", trained_run, given=text.encode())
@@ -239,7 +239,7 @@ def test_a_line_that_is_too_long_is_translated_in_pieces_with_a_warning(program,
 
 
 def test_scores_and_alternatives_stand_before_the_text(program, trained_run, monkeypatch):
-    monkeypatch.setattr(cli, "LINES_AT_ONCE", 2)
+    monkeypatch.setattr(lines, "LINES_AT_ONCE", 2)
     plain = program("translate", trained_run, given=SOME).lines
     scored = program("translate", trained_run, "--scores", given=SOME).lines
     assert [line.split("\t", 1)[1] for line in scored] == plain

@@ -37,7 +37,6 @@ Model = Annotated[str, typer.Argument(help="A run or a model directory.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, which typer brings along
-LINES_AT_ONCE = 4096
 
 
 @app.callback()
@@ -186,6 +185,7 @@ def translate(
     Example: transduct translate runs/de-en input.de > output.en
     """
     from transduct.errors import TransductError
+    from transduct.interfaces.lines import chunks, interactive
     from transduct.interfaces.start import load
 
     named = {
@@ -200,9 +200,9 @@ def translate(
         raise TransductError(f"{file}: no such file; give a text file, or none to read from stdin")
     translator = load(model, device, precision, "translate")
     if file is None and sys.stdin.isatty():
-        return _interactive(translator, options)
+        return interactive(translator, options)
     output = sys.stdout.buffer
-    for first, lines in _chunks(model, file):
+    for first, lines in chunks(model, file):
         if attention is not None and first == 0:
             _draw(translator, lines[0], attention)
         for number, found in enumerate(translator.translate(lines, n_best=n_best, **options), first + 1):
@@ -213,38 +213,6 @@ def translate(
             output.writelines(f"{row}\n".encode() for row in rows)
         output.flush()
     return None
-
-
-def _chunks(model: str, file: Path | None) -> Any:
-    """(number of the first line, some lines) of a file or of stdin; says on stderr how many lines were not UTF-8."""
-    from itertools import islice
-
-    from transduct.tasks.base import readable_lines
-
-    broken: list[int] = []
-    lines = readable_lines(model, file or sys.stdin.buffer, broken)
-    number = 0
-    while chunk := list(islice(lines, LINES_AT_ONCE)):
-        yield number, chunk
-        number += len(chunk)
-    if broken:
-        rest = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
-        print(
-            f"transduct: {file or 'stdin'}:{broken[0]}: not UTF-8{rest}; such bytes were read as U+FFFD",
-            file=sys.stderr,
-        )
-
-
-def _interactive(translator: Any, options: dict[str, Any]) -> None:
-    """A line in, a line out, until the end of input."""
-    print("Write a sentence and press Enter; Ctrl-D ends.", file=sys.stderr)
-    while True:
-        try:
-            print("> ", end="", file=sys.stderr, flush=True)
-            line = input()
-        except EOFError:
-            return
-        print(translator.translate([line], **options)[0].text)
 
 
 def _draw(model: Any, given: str, path: Path) -> None:
@@ -444,3 +412,24 @@ def score(
 
     for value in score_files(model, {"source": str(source), "reference": str(target)}, device):
         print(f"{value:.6f}")
+
+
+@app.command()
+def serve(
+    model: Model,
+    port: Annotated[int, typer.Option(help="Where to listen; 0 for any that is free.")] = 5000,
+    host: Annotated[str, typer.Option(help="Of this machine alone, or 0.0.0.0 for all that reach it.")] = "127.0.0.1",
+    waiting: Annotated[int, typer.Option(help="Texts or files that may wait; more are turned away.")] = 1000,
+    keys: Annotated[Path | None, typer.Option(help="A file of keys, one a line; requests must bring one.")] = None,
+    device: Device = "auto",
+    precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+) -> None:
+    """Serve a model over HTTP, with a page to try it, until Ctrl-C.
+
+    \b
+    Example: transduct serve runs/de-en --port 5000
+    curl localhost:5000/translate -H 'Content-Type: application/json' -d '{"texts": ["Ein Haus."]}'
+    """
+    from transduct.interfaces.server import serve as serve_model
+
+    serve_model(model, host, port, waiting, keys, device, precision)

@@ -180,6 +180,8 @@ class SceneSet:
 class Detector:
     """Finds objects in pictures, with one model."""
 
+    reads = "picture"  # what its inputs are files of
+
     def __init__(self, model: Any, labels: Sequence[str], decoding: PredictConfig) -> None:
         self.model, self.labels, self.decoding = model.eval(), list(labels), decoding
 

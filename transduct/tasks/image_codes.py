@@ -92,7 +92,7 @@ class MakeBatch:
 class ImageCodes:
     """Turns pictures to codes and back, with one model."""
 
-    paints = True  # as a `Painter`
+    reads, paints = "picture", True  # as a `Detector`, as a `Painter`
 
     def __init__(self, model: DiscreteVAE) -> None:
         self.model = model.eval()

@@ -137,6 +137,8 @@ class PictureAttention:
 class PictureClassifier:
     """A trained model in use: pictures in, labels out, with probabilities and attention."""
 
+    reads = "picture"  # what its inputs are files of
+
     def __init__(self, model: ViT, about: About, decoding: PredictConfig) -> None:
         self.model, self.about, self.decoding = model.eval(), about, decoding
 

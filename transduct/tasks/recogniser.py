@@ -148,6 +148,8 @@ class Attention:
 class Recogniser:
     """Writes down what is said, with one model and its tokenizer."""
 
+    reads = "sound"  # what its inputs are files of
+
     def __init__(self, model: Speech, tokenizer: Tokenizer, hearing: Hearing, decoding: DecodingConfig) -> None:
         self.model, self.tokenizer, self.hearing, self.decoding = model.eval(), tokenizer, hearing, decoding
 

@@ -1,0 +1,103 @@
+"""A server under load: answers a second and how long one waits for them, from many clients at once and from one.
+
+    python benchmarks/serving.py MODEL TEXT [--clients 1,8,64] [--seconds 30] [--waiting 1000] [--beam 1]
+
+Each client posts one sentence of TEXT after the other, as soon as it has been answered; one that is turned away (429)
+comes back when it is told to. Prints a row for each number of clients: answers and refusals a second, seconds of the
+median and of the slowest hundredth, inputs a batch, and the server's memory afterwards.
+"""
+
+import argparse
+import http.client
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from itertools import count
+from pathlib import Path
+from statistics import quantiles
+
+
+def post(connection: http.client.HTTPConnection, text: str, beam: int) -> int:
+    """After how many seconds to come back with one sentence; 0 if it was answered."""
+    body = json.dumps({"texts": [text], "beam": beam})
+    connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    response.read()
+    assert response.status in (200, 429), response.status
+    return int(response.headers.get("Retry-After", 0))
+
+
+def load(port: int, texts: list[str], clients: int, seconds: float, beam: int) -> tuple[list[float], int]:
+    """How long each answer took, and how many requests were turned away."""
+    took: list[float] = []
+    refused, number, until = [0], count(), time.perf_counter() + seconds
+
+    def client() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        while (began := time.perf_counter()) < until:
+            if wait := post(connection, texts[next(number) % len(texts)], beam):
+                refused[0] += 1
+                time.sleep(wait)
+            else:
+                took.append(time.perf_counter() - began)
+
+    threads = [threading.Thread(target=client) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return took, refused[0]
+
+
+def batches(port: int) -> tuple[float, float]:
+    """How many batches the server has answered, and how many inputs."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("GET", "/metrics")
+    said = connection.getresponse().read().decode()
+    found = [re.search(rf"^transduct_batch_size_{name} (\S+)", said, re.MULTILINE) for name in ("count", "sum")]
+    return float(found[0][1]), float(found[1][1])  # type: ignore[index]
+
+
+def resident(process: int) -> float:
+    """MB of memory that a process holds."""
+    said = Path(f"/proc/{process}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", said)[1]) / 1024  # type: ignore[index]
+
+
+def main() -> None:
+    """Serve, load, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--clients", default="1,8,64")
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--waiting", default="1000")
+    parser.add_argument("--beam", type=int, default=1)
+    given = parser.parse_args()
+    texts = [line for line in given.text.read_text(encoding="utf-8").split("\n") if line.strip()]
+    program = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()"]
+    words = ["serve", given.model, "--port", "0", "--waiting", given.waiting]
+    with subprocess.Popen([*program, *words], stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        port = int(re.search(r":(\d+) ", server.stderr.readline())[1])  # type: ignore[index]
+        threading.Thread(target=server.stderr.read, daemon=True).start()
+        post(http.client.HTTPConnection("127.0.0.1", port), texts[0], given.beam)
+        for clients in map(int, given.clients.split(",")):
+            before = batches(port)
+            took, refused = load(port, texts, clients, given.seconds, given.beam)
+            slices, inputs = (after - earlier for after, earlier in zip(batches(port), before, strict=True))
+            hundredths = quantiles(took, n=100)
+            print(
+                f"{clients:4} clients  {len(took) / given.seconds:7.1f} answers/s  {refused / given.seconds:6.1f} "
+                f"refused/s  median {hundredths[49]:.3f} s  slowest hundredth {hundredths[98]:.3f} s  "
+                f"{inputs / slices:5.1f} a batch  {resident(server.pid):,.0f} MB",
+                flush=True,
+            )
+        server.terminate()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Lines come in chunks, numbered, and damage is counted once at the end; at a terminal one line answers one."""
+
+from dataclasses import dataclass
+
+from transduct.interfaces import lines
+
+
+@dataclass
+class Upper:
+    """Translates by writing in capitals."""
+
+    seen: list
+
+    def translate(self, texts, **options):
+        self.seen.append((texts, options))
+        return [type("Translation", (), {"text": text.upper()}) for text in texts]
+
+
+def test_lines_come_in_numbered_chunks(trained_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(lines, "LINES_AT_ONCE", 2)
+    (tmp_path / "text").write_bytes(b"a\nb\n\xff\nc\n\xfe")
+    found = list(lines.chunks(str(trained_run), tmp_path / "text"))
+    assert found == [(0, ["a", "b"]), (2, ["\ufffd", "c"]), (4, ["\ufffd"])]
+    said = f"transduct: {tmp_path / 'text'}:3: not UTF-8 and 1 more; such bytes were read as U+FFFD\n"
+    assert capsys.readouterr() == ("", said)
+
+
+def test_whole_text_is_not_remarked_upon(trained_run, tmp_path, capsys):
+    (tmp_path / "text").write_text("a\n")
+    assert list(lines.chunks(str(trained_run), tmp_path / "text")) == [(0, ["a"])]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_at_a_terminal_a_line_answers_a_line(monkeypatch, capsys):
+    given = iter(["a b", ""])
+
+    def typed():
+        try:
+            return next(given)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", typed)
+    translator = Upper([])
+    lines.interactive(translator, {"beam": 2})
+    assert translator.seen == [(["a b"], {"beam": 2}), ([""], {"beam": 2})]
+    assert capsys.readouterr() == ("A B\n\n", "Write a sentence and press Enter; Ctrl-D ends.\n> > > ")

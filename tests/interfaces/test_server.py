@@ -1,0 +1,435 @@
+"""A model over HTTP: the same answers as from Python, errors that say what to do, nothing that was asked is lost."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import uvicorn
+from PIL import Image
+
+import transduct
+from tests.families import RECIPES, in_folder
+from tests.pictures import SIDE, bar, png
+from tests.tones import encoded, string
+from transduct.errors import NotFinite, TransductError
+from transduct.interfaces import server
+from transduct.interfaces.server import Service
+from transduct.tasks import base
+
+TEXTS = ["a b c", "", "d e f g", "h", "a b c d e f g h", "</s>", "🙂"]
+
+
+class Client:
+    """Calls one server."""
+
+    def __init__(self, port):
+        self.port = port
+
+    def __call__(self, method, path, body=None, kind="application/json", **headers):
+        """(status, headers, what was answered) of one request; JSON is read."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, content, {"Content-Type": kind, **named})
+        response = connection.getresponse()
+        answer = response.read()
+        connection.close()
+        is_json = response.headers["Content-Type"] == "application/json"
+        return response.status, response.headers, json.loads(answer) if is_json else answer
+
+    def post(self, path, body, **rest):
+        """What was answered to a request that was right."""
+        status, _, answer = self("POST", path, body, **rest)
+        assert status == 200, answer
+        return answer
+
+    def refused(self, path, body, status, **rest):
+        """The line that says what is wrong with a request, and the headers of the answer."""
+        found, headers, answer = self("POST", path, body, **rest)
+        assert (found, list(answer)) == (status, ["error"]), answer
+        assert "\n" not in answer["error"]
+        return answer["error"], headers
+
+
+@contextmanager
+def serving(service):
+    """A client of a service that listens on a port of its own."""
+    with server._listening("127.0.0.1", 0) as listening:
+        runs = uvicorn.Server(uvicorn.Config(service.application(), log_level="critical", access_log=False))
+        thread = threading.Thread(target=runs.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            client = Client(listening.getsockname()[1])
+            while not runs.started:
+                time.sleep(0.01)
+            yield client
+        finally:
+            runs.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def model(trained_run):
+    return transduct.load(trained_run)
+
+
+@pytest.fixture(scope="module")
+def client(model):
+    with serving(Service(model, "reverse", 50)) as client:
+        while client("GET", "/health")[0] != 200:
+            time.sleep(0.01)
+        yield client
+
+
+class Slow:
+    """A model of text that answers when it may."""
+
+    def __init__(self):
+        self.gate, self.seen = threading.Event(), []
+
+    def predict(self, inputs, **options):
+        assert self.gate.wait(60)
+        self.seen += inputs
+        return [text.upper() for text in inputs]
+
+
+# The same answers
+
+
+def test_translations_are_those_of_python(client, model):
+    found = client.post("/translate", {"texts": TEXTS, "beam": 3, "n_best": 2})["translations"]
+    for answer, expected in zip(found, model.translate(TEXTS, beam=3, n_best=2), strict=True):
+        assert answer["text"] == expected.text
+        assert answer["score"] == pytest.approx(expected.score, abs=1e-4)
+        assert [other["text"] for other in answer["alternatives"]] == [a.text for a in expected.alternatives]
+    assert client.post("/predict", {"inputs": TEXTS, "options": {"beam": 3}})["outputs"] == [a["text"] for a in found]
+    assert client.post("/translate", {"texts": []}) == {"translations": []}
+
+
+def test_scores_are_those_of_python(client, model):
+    sources, targets = ["a b c", "d e"], ["c b a", "x"]
+    found = client.post("/score", {"sources": sources, "targets": targets})["scores"]
+    assert found == pytest.approx(model.score(sources, targets), abs=1e-4)
+
+
+def test_attention_is_that_of_python(client, model):
+    expected = model.attention("a b c", "c b a")
+    found = client.post("/attention", {"text": "a b c", "target": "c b a", "name": "decoder.0.cross"})
+    assert found["names"] == list(expected.weights)
+    assert (found["rows"], found["columns"]) == (expected.target, expected.source)
+    np.testing.assert_allclose(found["heads"], expected["decoder.0.cross"], atol=1e-4)
+    rows, columns, weights = expected.alignment()
+    assert (found["alignment"]["rows"], found["alignment"]["columns"]) == (rows, columns)
+    np.testing.assert_allclose(found["alignment"]["weights"], weights, atol=1e-4)
+    own = client.post("/attention", {"text": "a b c"})
+    assert own["rows"] == model.attention("a b c").target
+    assert own["name"] == "decoder.0.cross"
+
+
+@pytest.mark.parametrize("family", RECIPES)
+def test_every_family_is_served(family, tmp_path):
+    run = base.train(in_folder(RECIPES[family], tmp_path), tmp_path / "run", notify=str)
+    model = transduct.load(run)
+    with serving(Service(model, family, 50)) as client:
+        while (health := client("GET", "/health"))[0] != 200:
+            time.sleep(0.01)
+        about = health[2]
+        given = {"picture": png(bar("across", 3)), "sound": encoded(string("12"))}.get(about["reads"])
+        if given is None:
+            inputs = ["to be or not\tto be", "that is\tthe question"][: 1 if about["paints"] else 2]
+            found, expected = client.post("/predict", {"inputs": inputs}), model.predict(inputs)
+        else:
+            found = client.post("/predict", given, kind="application/octet-stream")
+            (tmp_path / "given").write_bytes(given)
+            inputs = [str(tmp_path / "given")]
+            expected = model.predict(inputs)
+        if about["paints"]:
+            (tmp_path / "found.png").write_bytes(found)
+            with Image.open(tmp_path / "found.png") as picture:
+                np.testing.assert_array_equal(picture, model.picture(inputs[0], expected[0]))
+        else:
+            assert found == {"outputs": json.loads(json.dumps(list(map(server._plain, expected))))}
+        if family == "scenes":
+            assert expected[0]
+            assert set(found["outputs"][0][0]) == {"label", "score", "box"}
+            assert client.post("/predict?threshold=1.0", given, kind="image/png") == {"outputs": [[]]}
+        assert about["translates"] == hasattr(model, "translate")
+        assert client("POST", "/translate", {"texts": []})[0] == (200 if about["translates"] else 404)
+
+
+def test_the_page_and_what_it_asks_for_are_there(client):
+    status, headers, page = client("GET", "/")
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert not re.search(rb"(src|href)=|https?://", page)  # it needs nothing from elsewhere
+    asked_for = set(re.findall(r'(?:post|fetch)\("(\w+)"', page.decode()))
+    assert asked_for == {"predict", "translate", "attention", "health"}
+    assert all(client("OPTIONS", f"/{path}")[0] == 405 for path in asked_for)
+
+
+def test_health_says_what_is_served(client):
+    status, _, about = client("GET", "/health")
+    assert status == 200
+    expected = {"status": "ready", "model": "reverse", "version": transduct.__version__}
+    assert about == expected | {"reads": "text", "paints": False, "translates": True}
+
+
+def test_it_is_warming_before_it_is_ready():
+    model = Slow()
+    with serving(Service(model, "slow", 5)) as client:
+        status, headers, about = client("GET", "/health")
+        assert (status, headers["Retry-After"], about["status"]) == (503, "1", "warming")
+        model.gate.set()
+        while client("GET", "/health")[0] != 200:
+            time.sleep(0.01)
+        assert model.seen == server.WARMING
+
+
+def test_metrics_count_answers_and_inputs(trained_run):
+    with serving(Service(transduct.load(trained_run), "reverse", 50)) as client:
+        client.post("/translate", {"texts": ["a", "b"]})
+        client.refused("/translate", {"texts": "a"}, 400)
+        said = client("GET", "/metrics")[2].decode()
+    assert 'transduct_requests_total{path="/translate",status="200"} 1.0' in said
+    assert 'transduct_requests_total{path="/translate",status="400"} 1.0' in said
+    assert f"transduct_inputs_total {2.0 + len(server.WARMING)}" in said
+    assert "transduct_waiting 0.0" in said
+
+
+# What is wrong
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/translate", {}, "the request: 'texts' must be a list of texts"),
+        ("/translate", {"texts": ["a", 1]}, "the request: 'texts' must be a list of texts"),
+        ("/translate", {"texts": ["a"], "beem": 2}, "translate: unknown key 'decoding.beem'; did you mean 'beam'?"),
+        ("/translate", {"texts": ["a"], "beam": 2, "n_best": 3}, "n_best is 3, the beam only 2"),
+        ("/translate", {"texts": ["a"], "beam": 33}, "beam is 33, the server takes at most 32"),
+        ("/translate", {"texts": ["a"], "workers": 9}, "'workers' is set by whoever runs the server; leave it out"),
+        ("/translate", {"texts": ["a"] * 51}, "found 51 inputs, at most 50 may wait; send fewer at once"),
+        ("/translate", b"{", "the request is not valid JSON: "),
+        ("/translate", b"[" * 100_000, "the request is not valid JSON: "),
+        ("/translate", b"\xff", "the request is not valid JSON: "),
+        ("/translate", [], "the request is a JSON list, expected an object"),
+        ("/translate", {"texts": ["\ud800"]}, "the request: 'texts' holds half a character"),
+        ("/score", {"sources": ["a"]}, "the request: missing key 'targets'"),
+        ("/score", {"sources": ["a"], "targets": []}, "found 1 sources and 0 targets; give as many of each"),
+        ("/score", {"sources": ["a"], "targets": ["a " * 99]}, "pair 1: 99 tokens, the model takes 39; shorten it"),
+        ("/attention", {"text": "a", "name": "x"}, "unknown name 'x'; known are: encoder.0.self, "),
+        ("/predict", {"inputs": ["a"], "option": {}}, "the request: unknown key 'option'; did you mean 'options'?"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(client, path, body, said):
+    assert said in client.refused(path, body, 400)[0]
+
+
+def test_what_is_not_there_or_not_json_is_refused(client):
+    assert client("GET", "/nothing")[::2] == (404, {"error": "Not Found"})
+    assert client("GET", "/translate")[::2] == (405, {"error": "Method Not Allowed"})
+    said, _ = client.refused("/translate", {"texts": []}, 415, kind="text/plain")
+    assert said == "send JSON, with the header 'Content-Type: application/json'"
+
+
+def test_what_is_too_large_is_refused(client, monkeypatch):
+    monkeypatch.setattr(server, "LARGEST", 1 << 20)
+    said, _ = client.refused("/translate", {"texts": ["a" * (1 << 20)]}, 413)
+    assert said == "the request is larger than 1 MiB; send less at once"
+    said, _ = client.refused("/translate", {"texts": ["a" * 20_001]}, 413)
+    assert said == "a text has 20,001 characters, at most 20,000 are taken; send it in parts"
+
+
+def test_a_mistake_of_one_harms_no_other(client):
+    expected = client.post("/score", {"sources": ["a b"], "targets": ["b a"]})
+    answers = []
+
+    def ask(targets):
+        answers.append(client("POST", "/score", {"sources": ["a b"], "targets": targets})[::2])
+
+    threads = [threading.Thread(target=ask, args=([target],)) for target in ["b a", "x " * 99] * 5]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(status for status, _ in answers) == [200] * 5 + [400] * 5
+    assert all(answer["scores"] == pytest.approx(expected["scores"]) for status, answer in answers if status == 200)
+
+
+def test_a_file_is_taken_as_the_body_and_its_damage_is_told_without_a_path(tmp_path):
+    run = base.train(in_folder(RECIPES["pictures"], tmp_path), tmp_path / "run", notify=str)
+    with serving(Service(transduct.load(run), "pictures", 50)) as client:
+        said, _ = client.refused("/predict", {"inputs": ["/etc/passwd"]}, 415)
+        assert said == "this model reads a picture; send the file itself as the body, with its type"
+        said, _ = client.refused("/predict", b"no picture", 400, kind="image/png")
+        assert said.startswith("the picture: ")
+        said, _ = client.refused("/predict?workers=3", png(bar("across", 1, SIDE)), 400, kind="image/png")
+        assert said == "'workers' is set by whoever runs the server; leave it out"
+
+
+def test_of_several_pictures_only_one_is_painted(tmp_path):
+    run = base.train(in_folder(RECIPES["text to image"], tmp_path), tmp_path / "run", notify=str)
+    with serving(Service(transduct.load(run), "painter", 50)) as client:
+        said, _ = client.refused("/predict", {"inputs": ["a", "b"]}, 400)
+        assert said == "found 2 inputs, the answer is one picture; send one"
+
+
+@pytest.mark.parametrize("error", [NotFinite(), ZeroDivisionError("ours")])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_is_wrong_with_the_model_is_not_the_client_s_fault(error):
+    class Broken:
+        def predict(self, inputs):
+            if inputs != server.WARMING:
+                raise error
+            return inputs
+
+    with serving(Service(Broken(), "broken", 50)) as client:
+        said, _ = client.refused("/predict", {"inputs": ["a"]}, 500)
+        expected = (
+            str(error) if isinstance(error, TransductError) else "the server has made a mistake; its log says more"
+        )
+        assert said == expected
+        assert client("GET", "/health")[0] == 200
+        assert 'transduct_requests_total{path="/predict",status="500"} 1.0' in client("GET", "/metrics")[2].decode()
+
+
+def test_who_brings_no_key_is_refused_where_there_are_some(model):
+    with serving(Service(model, "reverse", 50, ["one", "two"])) as client:
+        for headers in (
+            {},
+            {"Authorization": "Bearer three"},
+            {"Authorization": "Bearer "},
+            {"Authorization": "Bearer é"},
+        ):
+            said, _ = client.refused("/translate", {"texts": ["a"]}, 401, **headers)
+            assert said == "no such key; send the header 'Authorization: Bearer KEY'"
+        for key in ("one", "two"):
+            client.post("/translate", {"texts": ["a"]}, Authorization=f"Bearer {key}")
+        assert client("GET", "/health")[0] in (200, 503)
+
+
+# Too much, too long, gone
+
+
+def test_more_than_may_wait_is_turned_away_at_once():
+    model = Slow()
+    with serving(Service(model, "slow", 4)) as client:
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(client.post("/predict", {"inputs": ["a"] * 4})))
+        thread.start()  # behind what warms it
+        while b"transduct_waiting 4.0" not in client("GET", "/metrics")[2]:
+            time.sleep(0.01)
+        said, headers = client.refused("/predict", {"inputs": ["b"]}, 429)
+        assert said == "too much is waiting; come back in 1 s"
+        assert headers["Retry-After"] == "1"
+        model.gate.set()
+        thread.join()
+        assert answers == [{"outputs": ["A"] * 4}]
+        assert client.post("/predict", {"inputs": ["b"]}) == {"outputs": ["B"]}
+
+
+def test_what_takes_too_long_is_given_up(monkeypatch):
+    monkeypatch.setattr(server, "PATIENCE", 0.1)
+    model = Slow()
+    with serving(Service(model, "slow", 4)) as client:
+        said, headers = client.refused("/predict", {"inputs": ["given up"]}, 503)
+        assert said == "not done within 0 s; send less at once"
+        assert int(headers["Retry-After"]) >= 1
+        monkeypatch.setattr(server, "PATIENCE", 60.0)
+        model.gate.set()
+        assert client.post("/predict", {"inputs": ["b"]}) == {"outputs": ["B"]}
+    assert model.seen == [*server.WARMING, "b"]
+
+
+def test_who_hangs_up_is_not_worked_for():
+    model = Slow()
+    with serving(Service(model, "slow", 4)) as client:
+        body = json.dumps({"inputs": ["gone"]}).encode()
+        head = "POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        with socket.create_connection(("127.0.0.1", client.port)) as connection:
+            connection.sendall(head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            while b"transduct_waiting 1.0" not in client("GET", "/metrics")[2]:
+                time.sleep(0.01)
+        while b"transduct_waiting 0.0" not in client("GET", "/metrics")[2]:
+            time.sleep(0.01)
+        model.gate.set()
+        assert client.post("/predict", {"inputs": ["b"]}) == {"outputs": ["B"]}
+        assert b'status="499"} 1.0' in client("GET", "/metrics")[2]
+    assert model.seen == [*server.WARMING, "b"]
+
+
+# The program
+
+
+@contextmanager
+def program(*words):
+    """`transduct serve` as a process, and a client of it."""
+    command = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()", "serve", *map(str, words)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        line = process.stderr.readline()
+        yield process, Client(int(re.search(r":(\d+) ", line)[1])), line
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_was_asked_before_the_end_is_answered(trained_run, model, number):
+    texts = ["a b c d e f g h " * 30] * 60
+    with program(trained_run, "--port", 0) as (process, client, line):
+        assert line == f"serving {trained_run} on http://127.0.0.1:{client.port} (Ctrl-C ends)\n"
+        client.post("/translate", {"texts": ["a"]})
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(client.post("/translate", {"texts": texts})))
+        thread.start()
+        while b"transduct_waiting 0.0" in client("GET", "/metrics")[2] and not answers:
+            time.sleep(0.001)
+        process.send_signal(number)
+        thread.join()
+        assert process.wait(60) == 0
+    assert [each["text"] for each in answers[0]["translations"]] == [each.text for each in model.translate(texts)]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--waiting", "0"], "--waiting is 0, must be at least 1"),
+        (["--port", "-1"], "--port is -1, must be from 0 to 65535"),
+        (["--port", "70000"], "--port is 70000, must be from 0 to 65535"),
+        (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid:5000 ("),
+        (["--keys", "{folder}/none"], "/none: cannot be read ("),
+        (["--keys", "{folder}/empty"], "/empty: holds no key; write one a line"),
+        (["--device", "gpu"], "unknown device 'gpu'; known are: auto, cpu, cuda, cuda:N"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(trained_run, tmp_path, words, said):
+    (tmp_path / "empty").write_text("\n \n")
+    words = [word.format(folder=tmp_path) for word in words]
+    command = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()", "serve", str(trained_run)]
+    done = subprocess.run([*command, *words], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said in done.stderr
+
+
+def test_a_port_that_is_taken_is_refused():
+    with server._listening("127.0.0.1", 0) as first:
+        assert first.proto == socket.IPPROTO_TCP  # or each answer would be held back for 40 ms
+        port = first.getsockname()[1]
+        said = rf"cannot listen on 127.0.0.1:{port} \(.*\); give another --port or --host"
+        with pytest.raises(TransductError, match=said):
+            server._listening("127.0.0.1", port)
+
+
+def test_keys_stand_one_a_line(tmp_path):
+    (tmp_path / "keys").write_text("one\n\n  two\n")
+    assert server.read_keys(tmp_path / "keys") == ["one", "two"]

@@ -1,0 +1,157 @@
+"""Many requests, one batch: what waits is answered together, in slices that no request fills for long.
+
+All of it but the work itself happens in one event loop, so nothing is locked.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from math import ceil
+from time import perf_counter
+from typing import Any
+
+from transduct.errors import TransductError
+
+AT_ONCE, CHARACTERS = 64, 8_000  # the most inputs that are answered together, and how long they are, one at least
+LONGEST_ADVICE = 60  # seconds after which one is asked to come back, at most
+MEMORY = 0.9  # of the pace, for each slice
+
+Work = Callable[[str, list[Any], dict[str, Any]], list[Any]]
+
+
+class Full(Exception):
+    """More is waiting than may wait; `seconds` is after how long to come back."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"too much is waiting; come back in {seconds} s")
+        self.seconds = seconds
+
+
+@dataclass(eq=False)
+class _Request:
+    """What one caller waits for.
+
+    Attributes:
+        kind: verb and options; what is alike in them may be answered together.
+        begun: how many inputs have been taken from it.
+    """
+
+    verb: str
+    inputs: Sequence[Any]
+    options: Mapping[str, Any]
+    done: asyncio.Future[list[Any]]
+    outputs: list[Any] = field(default_factory=list)
+    begun: int = 0
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        return self.verb, repr(sorted(self.options.items()))
+
+
+class Batcher:
+    """Answers requests that come at the same time together.
+
+    Args:
+        work: (verb, inputs, options) to one output for each input, which does not depend on its neighbours.
+        most: how many inputs may wait.
+        watch: told of each slice how many inputs it held and how many seconds it took.
+    """
+
+    def __init__(self, work: Work, most: int, watch: Callable[[int, float], None] = lambda *_: None) -> None:
+        self._work, self.most, self._watch = work, most, watch
+        self._requests: deque[_Request] = deque()
+        self._some = asyncio.Event()
+        self._pace = 0.1  # seconds an input, of late
+
+    @property
+    def waiting(self) -> int:
+        """How many inputs nobody works on yet."""
+        return sum(len(request.inputs) - request.begun for request in self._requests)
+
+    async def ask(self, verb: str, inputs: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
+        """One output for each input. Whoever stops waiting, being cancelled, is not worked for any longer.
+
+        Raises:
+            Full: more is waiting than may wait.
+            TransductError: there are more inputs than may ever wait; and what the work raises.
+        """
+        if not inputs:
+            return []
+        if len(inputs) > self.most:
+            raise TransductError(f"found {len(inputs)} inputs, at most {self.most} may wait; send fewer at once")
+        if self.waiting + len(inputs) > self.most:
+            raise Full(self.advice)
+        request = _Request(verb, inputs, options, asyncio.get_running_loop().create_future())
+        self._requests.append(request)
+        self._some.set()
+        try:
+            return await request.done
+        finally:
+            self._forget(request)
+
+    @property
+    def advice(self) -> int:
+        """After how many seconds what waits now should be done."""
+        return min(LONGEST_ADVICE, max(1, ceil(self._pace * self.waiting)))
+
+    async def run(self) -> None:
+        """Work until cancelled, in one thread."""
+        with ThreadPoolExecutor(1) as pool:
+            while True:
+                await self._some.wait()
+                self._some.clear()
+                while self._requests:
+                    parts = self._slice()
+                    if not await self._answer(parts, pool):
+                        for part in parts:  # one of them is wrong: the others shall not suffer
+                            await self._answer([part], pool)
+
+    def _slice(self) -> list[tuple[_Request, list[Any]]]:
+        """What is answered next: inputs of the first request, and of those like it; one that is not exhausted by this
+        goes to the end of the queue."""
+        parts, room, letters = [], AT_ONCE, CHARACTERS
+        kind = self._requests[0].kind
+        for request in [each for each in self._requests if each.kind == kind]:
+            taken: list[Any] = []
+            while request.begun < len(request.inputs) and room:
+                size = len(str(request.inputs[request.begun]))
+                if size > letters and room < AT_ONCE:
+                    break
+                taken.append(request.inputs[request.begun])
+                request.begun, room, letters = request.begun + 1, room - 1, letters - size
+            if taken:
+                parts.append((request, taken))
+                self._requests.remove(request)
+                if request.begun < len(request.inputs):
+                    self._requests.append(request)
+        return parts
+
+    async def _answer(self, parts: Sequence[tuple[_Request, list[Any]]], pool: Executor) -> bool:
+        """Answer a slice; False if that failed and it is not known whose fault it is."""
+        first, inputs = parts[0][0], [each for _, taken in parts for each in taken]
+        began = perf_counter()
+        loop = asyncio.get_running_loop()
+        answer = loop.run_in_executor(pool, self._work, first.verb, inputs, dict(first.options))
+        await asyncio.wait([answer])
+        if error := answer.exception():
+            if len(parts) > 1:
+                return False
+            self._forget(first)
+            if not first.done.done():
+                first.done.set_exception(error)
+            return True
+        seconds = perf_counter() - began
+        self._pace = MEMORY * self._pace + (1.0 - MEMORY) * seconds / len(inputs)
+        self._watch(len(inputs), seconds)
+        outputs = iter(answer.result())
+        for request, taken in parts:
+            request.outputs += [next(outputs) for _ in taken]
+            if len(request.outputs) == len(request.inputs) and not request.done.done():
+                request.done.set_result(request.outputs)
+        return True
+
+    def _forget(self, request: _Request) -> None:
+        if request in self._requests:
+            self._requests.remove(request)

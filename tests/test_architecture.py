@@ -31,7 +31,16 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("transduct", "config", "errors", "functional", "blocks", "data", "evaluation", "models", "training"),
         *("decoding", *(f"tasks.{name}" for name in HELPERS)),  # no other task
     },
-    "interop": {"interop", "models", "blocks.quantised", "data.tokenizer", "training.checkpoint", "config", "errors"},
+    "interop": {
+        "interop",
+        "models",
+        "blocks.quantised",
+        "data.tokenizer",
+        "data.pieces",
+        "training.checkpoint",
+        "config",
+        "errors",
+    },
     "interfaces": {"transduct", "interop", "interfaces", "config", "errors", "tasks", "training", "decoding.engine"},
 }
 WITHOUT_TORCH = ("transduct", "errors", "config", "interfaces.cli")  # torch.utils.data is all of it that data may take

@@ -92,6 +92,39 @@ def test_tokens_read_twice_are_to_agree(example, monkeypatch, chunk, counted):
     torch.testing.assert_close(found, torch.autograd.grad(2.0 * expected, (hidden, weight)))
 
 
+@pytest.mark.parametrize("agreement", [0.0, 3.0])
+@pytest.mark.parametrize("counted", [None, torch.tensor([1.0] * 4 + [0.0])])
+@pytest.mark.parametrize("chunk", [1, losses.CHUNK])
+def test_a_bias_is_as_good_as_a_column_more(example, monkeypatch, chunk, counted, agreement):
+    monkeypatch.setattr(losses, "CHUNK", chunk)
+    monkeypatch.setattr(losses, "FEWEST", 4)
+    hidden, weight, targets = (x.requires_grad_(x.is_floating_point()) for x in example)
+    bias = torch.randn(7, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    hidden, rest = (hidden if agreement else hidden[:5]), (targets[:5], 0.1, counted, agreement)
+    found = losses.projected_cross_entropy(hidden, weight, *rest, bias=bias)
+    wider = torch.cat((hidden, torch.ones(len(hidden), 1)), 1), torch.cat((weight, bias[:, None]), 1)
+    expected = losses.projected_cross_entropy(*wider, *rest)
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(found[0], losses.projected_cross_entropy(hidden, weight, *rest)[0])
+    inputs = example[0], weight, bias
+    grads = [torch.autograd.grad(2.0 * loss, inputs) for loss, _ in (found, expected)]
+    torch.testing.assert_close(*grads)
+    alone, _ = losses.projected_cross_entropy(hidden.detach(), weight.detach(), *rest, bias=bias)  # the rest is frozen
+    torch.testing.assert_close(torch.autograd.grad(2.0 * alone, bias), grads[0][2:])
+
+
+def test_under_autocast_a_bias_is_added_to_what_is_rounded(example):
+    hidden, weight, targets = example
+    bias = torch.arange(7.0).requires_grad_()
+    expected, _ = losses.projected_cross_entropy(hidden, weight, targets, 0.1, bias=bias)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = losses.projected_cross_entropy(hidden, weight, targets, 0.1, bias=bias)
+    torch.testing.assert_close(loss, expected, rtol=0.01, atol=0.0)
+    mine, reference = (torch.autograd.grad(x, bias)[0] for x in (loss, expected))
+    assert mine.dtype == torch.float32
+    torch.testing.assert_close(mine, reference, rtol=0.05, atol=0.05)
+
+
 def test_two_equal_readings_lie_nowhere_apart(example):
     hidden, weight, targets = example
     twice = torch.cat((hidden, hidden))

@@ -44,6 +44,7 @@ VARIANTS = [
     {"activation": "gelu_tanh", "positions": "learned"},
     {"activation": "silu", "positions": "none", "tie": "decoder"},
     {"positions": "sinusoidal_concatenated", "tie": "none"},
+    {"positions": "sinusoidal_concatenated", "norm": "post", "activation": "silu", "output_bias": True},
     {"positions": "binary", "shared": False, "tie": "decoder", "encoder_layers": 1},
 ]
 

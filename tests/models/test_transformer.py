@@ -5,6 +5,12 @@ import torch
 from torch.nn import functional as F
 
 from tests.helpers import PLACES, SIZE, gradients, randomise, tiny, tokens_of
+from transduct.blocks.embeddings import narrowed, output_of
+from transduct.blocks.fused import fuse
+from transduct.blocks.packed import pack_layers
+from transduct.blocks.quantised import pack_quantised, quantise
+from transduct.decoding import engine
+from transduct.decoding.engine import DecodingConfig
 from transduct.functional.segments import Segments
 from transduct.models.transformer import SIZES, Config, Transformer
 
@@ -263,6 +269,66 @@ def test_logits_and_gradients_are_those_of_marian(theirs, activation):
     found, expected = found / len(found), expected / len(expected)  # a mean over sentences, as a loss is one
     for one, other in zip(gradients(found, inputs), gradients(expected, wanted), strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+WAYS = {  # of a model in use, and how far its numbers may be from the formula's
+    "as it is": ((), 1e-6),
+    "float32": ((pack_layers,), 1e-5),
+    "float32 in single calls": ((pack_layers, fuse), 1e-5),
+    "bfloat16": ((torch.nn.Module.bfloat16, pack_layers, fuse), 0.1),
+    "8-bit": ((quantise,), 1e-5),
+    "8-bit in single calls": ((quantise, pack_layers, pack_quantised, fuse), 1e-5),
+}
+
+
+@pytest.mark.parametrize("tie", ["all", "decoder", "none"])
+@pytest.mark.parametrize("way", WAYS)
+@torch.no_grad()
+def test_every_way_to_scores_adds_the_bias_of_the_output(way, tie):
+    steps, far = WAYS[way]
+    biased, plain = tiny(output_bias=True, tie=tie), tiny(tie=tie)
+    weights = dict(biased.named_parameters())
+    bias = 3.0 * weights.pop("output_bias").detach().clone()
+    biased.output_bias.copy_(bias)
+    plain.load_state_dict({name: p for name, p in biased.state_dict().items() if name != "output_bias"})
+    for step in steps:
+        step(biased)
+        step(plain)
+
+    def scored(model):
+        """Logits of whole targets, of steps, and of steps over a few tokens."""
+        tokens, segments = tokens_of([5, 3], 1)
+        found = [run(model)]
+        for each in (model, narrowed(model, torch.tensor([1, 4, 7]))):
+            state = each.start(each.encode(tokens, segments), segments, 2)
+            found.append(torch.stack([each.step(torch.arange(4) + i, state)[0] for i in range(3)]))
+        return found
+
+    assert bias.abs().min() > 0.0
+    for mine, without, added in zip(scored(biased), scored(plain), (bias, bias, bias[[1, 4, 7]]), strict=True):
+        torch.testing.assert_close(mine.float(), without.float() + added, atol=far, rtol=far)
+    table, held = output_of(biased)
+    torch.testing.assert_close(held.float(), bias, atol=far, rtol=far)
+    assert table.shape == (SIZE, 16)
+    assert output_of(plain)[1] is None
+
+
+def test_the_bias_of_the_output_begins_at_zero_and_is_searched_with():
+    assert not Transformer(Config(SIZE, SIZE, d_model=16, output_bias=True)).output_bias.any()
+    biased, plain = tiny(output_bias=True), tiny()
+    with torch.no_grad():
+        biased.output_bias[5] += 4.0
+    sources, limits = [[3, 4, 2], [5, 2], [6, 7, 8, 2]], [6] * 3
+
+    def found(model, captured):
+        config = DecodingConfig(beam=3, captured=captured)
+        searched = engine.generate(model, sources, limits, config, 1, 2)
+        return [[(h.tokens, round(h.score, 4)) for h in each] for each in searched]
+
+    assert found(biased, True) == found(biased, False) != found(plain, False)
+    [[best, *_], *_] = engine.generate(biased, sources, limits, DecodingConfig(beam=3), 1, 2)
+    score = engine.score(biased, sources[:1], [best.tokens], 1, 2, 100)
+    assert score == pytest.approx([best.score], abs=1e-4)
 
 
 def test_training_is_reproducible_under_a_seed_and_differs_without():

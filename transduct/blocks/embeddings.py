@@ -210,12 +210,17 @@ class Rows(Protocol):
         """(V, D), as plain numbers."""
         ...
 
+    @property
+    def bias(self) -> Tensor | None:
+        """(V,), if there is one."""
+        ...
+
     def rows(self, tokens: Tensor) -> Tensor:
         """(N,) -> (N, D)."""
         ...
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """(N, D) -> (N, V)."""
+        """(N, D) -> (N, V), the bias of the rows added if they have one."""
         ...
 
     def select(self, tokens: Tensor) -> Any:
@@ -231,14 +236,20 @@ def lookup(table: Table, tokens: Tensor) -> Tensor:
     return table.index_select(0, tokens) if isinstance(table, Tensor) else table.rows(tokens)
 
 
-def project(hidden: Tensor, table: Table) -> Tensor:
-    """How well each row fits: (N, D), (V, D) -> (N, V)."""
-    return nn.functional.linear(hidden, table) if isinstance(table, Tensor) else table(hidden)
+def project(hidden: Tensor, table: Table, bias: Tensor | None = None) -> Tensor:
+    """How well each row fits, and its bias (V,), which rows kept otherwise bring along: (N, D), (V, D) -> (N, V)."""
+    return nn.functional.linear(hidden, table, bias) if isinstance(table, Tensor) else table(hidden)
 
 
 def numbers_of(table: Table) -> Tensor:
     """A table as plain numbers, (V, D), whatever it is kept as."""
     return table if isinstance(table, Tensor) else table.numbers
+
+
+def output_of(model: Any) -> tuple[Tensor, Tensor | None]:
+    """A model's output table as plain numbers, (V, D), and the bias (V,) of its rows, if they have one."""
+    table: Table = model.output_table
+    return numbers_of(table), getattr(model, "output_bias", None) if isinstance(table, Tensor) else table.bias
 
 
 def narrowed(model: Any, tokens: Tensor) -> Any:
@@ -248,6 +259,8 @@ def narrowed(model: Any, tokens: Tensor) -> Any:
     del other.output_table
     table: Table = model.output_table
     other.output_table = table.index_select(0, tokens) if isinstance(table, Tensor) else table.select(tokens)
+    bias = other._parameters.pop("output_bias", None)
+    other.output_bias = None if bias is None else bias.index_select(0, tokens)
     return other
 
 

@@ -27,16 +27,16 @@ class PackedLinear(nn.Module):
 
 
 class PackedTable(nn.Module):
-    """A table of embeddings, and the same laid out for the product that makes logits of it."""
+    """A table of embeddings, and the same laid out for the product that makes logits of it, a bias (V,) added."""
 
-    def __init__(self, table: Tensor) -> None:
+    def __init__(self, table: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
-        self.numbers = table.detach()
+        self.numbers, self.bias = table.detach(), None if bias is None else bias.detach()
 
     @cached_property
     def packed(self) -> Callable[[Tensor], Tensor]:
         """The product with it, laid out when it is first asked for: a table may never be multiplied."""
-        return packed_linear(self.numbers)
+        return packed_linear(self.numbers, self.bias)
 
     @property
     def shape(self) -> torch.Size:
@@ -53,13 +53,16 @@ class PackedTable(nn.Module):
 
     def select(self, tokens: Tensor) -> "PackedTable":
         """The table of these tokens alone."""
-        return PackedTable(self.rows(tokens))
+        return PackedTable(self.rows(tokens), None if self.bias is None else self.bias.index_select(0, tokens))
 
 
-def exchange(model: nn.Module, layer: Callable[[nn.Linear], nn.Module], table: Callable[[Tensor], Rows]) -> None:
+def exchange(
+    model: nn.Module, layer: Callable[[nn.Linear], nn.Module], table: Callable[[Tensor, Tensor | None], Rows]
+) -> None:
     """Put others in the place of every linear layer of a model and of its tables of embeddings, for a model in use.
 
-    What self-attention reads its queries, keys and values with becomes one layer first. Tables that are one stay one.
+    What self-attention reads its queries, keys and values with becomes one layer first. Tables that are one stay one,
+    and the bias of the output becomes its table's.
     """
     tables: dict[int, Rows] = {}
     for module in list(model.modules()):
@@ -73,8 +76,11 @@ def exchange(model: nn.Module, layer: Callable[[nn.Linear], nn.Module], table: C
         held = module._parameters.get(name)
         if held is not None:
             del module._parameters[name]
-            if id(held) not in tables:
-                tables[id(held)] = table(held)
+            bias = module._parameters.get("output_bias")
+            if bias is not None:
+                module._parameters["output_bias"] = None
+            if id(held) not in tables:  # the model, which has the bias, comes before its embeddings
+                tables[id(held)] = table(held, bias)
             setattr(module, name, tables[id(held)])
 
 

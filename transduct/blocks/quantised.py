@@ -58,6 +58,8 @@ class QuantisedTable(QuantisedLinear):
         chosen = QuantisedTable(self.weight[:0].float())
         chosen.weight = nn.Parameter(self.weight.index_select(0, tokens), False)
         chosen.steps = nn.Parameter(self.steps.index_select(0, tokens), False)
+        if self.bias is not None:
+            chosen.bias = nn.Parameter(self.bias.index_select(0, tokens), False)
         if self.packed is not None:
             chosen.pack()
         return chosen

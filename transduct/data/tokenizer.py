@@ -1,7 +1,8 @@
 """Text to token ids and back: a thin face on the `tokenizers` library, whose file format is kept as it is.
 
 All text is brought to Unicode's composed form (NFC). Save for the kinds `byte` and `verbatim`, which keep every
-character, runs of white space become one blank, and a blank becomes the ▁ that starts the next word.
+character, runs of white space become one blank, and a blank becomes the ▁ that starts the next word. What was
+SentencePiece's reads text as it did (`data/pieces.py`).
 """
 
 import json
@@ -22,13 +23,13 @@ from unicodedata import is_normalized, normalize
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from transduct.data.pieces import BLANK, HIDDEN, Pieces
 from transduct.errors import TransductError
 
 Kind = Literal["bpe", "unigram", "word", "character", "verbatim", "byte"]
 Item = TypeVar("Item")
 Pair = tuple[str, str]
 
-BLANK = "▁"
 SPECIALS = ["<unk>", "<s>", "</s>"]
 RARE = 10_000_000  # a character seen less than once in so many gets no token of its own
 LONGEST_WORD = 1_000  # letters that are learnt from together
@@ -102,6 +103,7 @@ class Tokenizer:
         if _reads_words(self._library):
             self._known, self._model, self._normalizer = {}, self._library.model, self._library.normalizer
             self._library.normalizer = None
+        self._pieces = Pieces(self._library, SPECIALS) if self._mark else None
         _stay_silent_when_forked()
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
@@ -150,7 +152,7 @@ class Tokenizer:
             raise TransductError(f"{path}: cannot be read ({error.strerror}); expected a tokenizer") from error
         except Exception as error:  # the library raises nothing narrower
             raise TransductError(f"{path}: not a tokenizer ({error}); expected a file that train wrote") from error
-        found = [tokenizer._library.token_to_id(token) for token in SPECIALS]
+        found = [tokenizer._library.token_to_id(tokenizer._mark + token) for token in SPECIALS]
         if found != [cls.UNKNOWN, cls.BEGIN, cls.END]:
             raise TransductError(f"{path}: {', '.join(SPECIALS)} have the ids {found}, expected [0, 1, 2]")
         return tokenizer
@@ -174,7 +176,12 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        return self._library.get_vocab_size()
+        return self._library.get_vocab_size() if self._pieces is None else self._pieces.size
+
+    @property
+    def _mark(self) -> str:
+        """What stands before the special tokens."""
+        return "" if self._library.token_to_id(HIDDEN + SPECIALS[0]) is None else HIDDEN
 
     @cached_property
     def digest(self) -> str:
@@ -188,6 +195,8 @@ class Tokenizer:
         forms of Unicode it takes most of its time, and hardly a text needs it for them.
         """
         known = self._known
+        if self._pieces is not None:
+            return self._pieces.encode(texts)
         if known is None:
             return [coded.ids for coded in self._library.encode_batch_fast(texts, add_special_tokens=False)]
         divided = [self._words(text) for text in texts]
@@ -226,7 +235,7 @@ class Tokenizer:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The token behind each id, as a person reads it: "▁house"."""
-        return [self._library.id_to_token(token) or SPECIALS[0] for token in ids]
+        return [(self._library.id_to_token(token) or SPECIALS[0]).removeprefix(self._mark) for token in ids]
 
     def resegment(self, ids: Sequence[int], dropout: float, random: Random) -> list[int]:
         """Cut the words of an encoded text anew with BPE dropout (Provilkov et al. 2020).
@@ -238,7 +247,7 @@ class Tokenizer:
         Raises:
             TransductError: the tokenizer has no merges to drop.
         """
-        if self.kind != "bpe":
+        if self.kind != "bpe" or self._pieces is not None:
             raise TransductError(f"a tokenizer of kind '{self.kind}' has no merges to drop; set dropout to 0")
         characters, starts = self._characters, self._starts
         result: list[int] = []

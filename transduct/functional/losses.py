@@ -75,6 +75,7 @@ def projected_cross_entropy(
     smoothing: float = 0.0,
     counted: Tensor | None = None,
     agreement: float = 0.0,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The output projection and `label_smoothed_cross_entropy` in one, with never more than a piece of the logits.
 
@@ -86,6 +87,7 @@ def projected_cross_entropy(
         counted: (N,) 1.0 for a token whose loss counts and 0.0 for filler; all count if not given.
         agreement: alpha of R-Drop, for tokens read twice: adds alpha / 2 of their `symmetric_divergence` to the mean
             loss of the two (half of equation 4 of Liang et al. 2021).
+        bias: (V,), added to the logits.
 
     Returns:
         The sum of the smoothed losses, to be differentiated, and the sum of the plain negative log-likelihoods (a
@@ -93,7 +95,7 @@ def projected_cross_entropy(
     """
     dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else None
     loss, nll = _ProjectedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, targets, smoothing, counted, agreement, dtype or hidden.dtype
+        hidden, weight, targets, smoothing, counted, agreement, bias, dtype or hidden.dtype
     )
     return (loss / 2, nll / 2) if agreement else (loss, nll)
 
@@ -110,14 +112,16 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         smoothing: float,
         counted: Tensor | None,
         agreement: float,
+        bias: Tensor | None,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         cast = weight.to(dtype)  # (V, D)
-        wanted = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        wanted = any(ctx.needs_input_grad)
         loss = hidden.new_zeros((), dtype=torch.float32)
         nll = hidden.new_zeros((), dtype=torch.float32)
         hidden_grad = torch.empty_like(hidden) if wanted else hidden.new_empty(0)
         weight_grad = torch.zeros_like(weight) if wanted else hidden.new_empty(0)
+        bias_grad = None if bias is None else torch.zeros_like(bias)
         readings, size = (2 if agreement else 1, -1), hidden.shape[1]
         step = max(FEWEST, (CHUNK if hidden.device.type == "cpu" else GPU_CHUNK) // weight.shape[0]) // readings[0]
         with torch.autocast(hidden.device.type, enabled=False):
@@ -127,6 +131,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 labels = targets[rows].repeat(readings[0])
                 shares = None if counted is None else counted[rows].repeat(readings[0])
                 logits = product(piece, cast)  # (n, V)
+                if bias is not None:
+                    logits += bias
                 apart = _agreement_of_rows(logits, agreement, shares) if agreement else None
                 part, part_nll, grad = _losses_of_rows(logits, labels, smoothing, shares, wanted)
                 nll += part_nll
@@ -135,14 +141,17 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                     grad = grad if apart is None else grad + apart[1]
                     hidden_grad.view(*readings, size)[:, rows] = product(grad, cast.T).view(*readings, size)
                     weight_grad += product(grad.T, piece.T)
-        ctx.save_for_backward(hidden_grad, weight_grad)
+                    if bias_grad is not None:
+                        bias_grad += grad.sum(0, dtype=bias_grad.dtype)
+        ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_grad, weight_grad = ctx.saved_tensors
-        return hidden_grad * grads[0], weight_grad * grads[0], None, None, None, None, None
+        hidden_grad, weight_grad, bias_grad = ctx.saved_tensors
+        of_bias = None if bias_grad is None else bias_grad * grads[0]
+        return hidden_grad * grads[0], weight_grad * grads[0], None, None, None, None, of_bias, None
 
 
 def _agreement_of_rows(logits: Tensor, weight: float, counted: Tensor | None) -> tuple[Tensor, Tensor]:

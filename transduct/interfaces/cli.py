@@ -312,33 +312,40 @@ def evaluate(
 def convert(
     model: Model,
     out: Annotated[Path, typer.Argument(help="A new directory.")],
-    to: Annotated[str | None, typer.Option("--format", help="ctranslate2; a model of ours if not given.")] = None,
+    to: Annotated[str | None, typer.Option("--format", help="ctranslate2 or huggingface.")] = None,
     precision: Annotated[str | None, typer.Option(help="int8, of a model of ours.")] = None,
     shortlist: Annotated[
         Path | None, typer.Option(help="Text like that to be translated, for a shortlist of a model of ours.")
     ] = None,
 ) -> None:
-    """Write a model for another tool, or a smaller and faster one.
+    """Write a model for another tool, or a smaller and faster one; a Marian model of Hugging Face's becomes ours.
 
     \b
     Examples:
     transduct convert runs/de-en de-en.int8 --precision int8
     transduct convert runs/de-en de-en.fast --precision int8 --shortlist train.de
     transduct convert runs/de-en de-en.ct2 --format ctranslate2
+    transduct convert opus-mt-de-en de-en
     """
     from transduct.errors import TransductError
-    from transduct.interop import ctranslate2, int8
+    from transduct.interop import ctranslate2, huggingface, int8
     from transduct.tasks.base import copy_model, load, model_directory
     from transduct.training.checkpoint import write_file
 
-    formats, precisions = {"ctranslate2": ctranslate2.convert}, {"int8": int8.convert}
+    formats = {"ctranslate2": ctranslate2.convert, "huggingface": huggingface.convert}
+    precisions = {"int8": int8.convert}
     for name, known in ((to, formats), (precision, precisions)):
         if name is not None and name not in known:
             raise TransductError(f"unknown '{name}'; known are: {', '.join(known)}")
-    if (to is None) == (precision is None and shortlist is None):
+    if theirs := huggingface.found_in(Path(model)):
+        if to or precision or shortlist:
+            raise TransductError(
+                f"{model}: is Hugging Face's; make it a model of ours first: transduct convert {model} OUT"
+            )
+    elif (to is None) == (precision is None and shortlist is None):
         raise TransductError("give --format, for another tool, or --precision and --shortlist, for a model of ours")
     beside = {} if shortlist is None else load(model, verb="shortlist_of").shortlist_of(shortlist)
-    write = formats[to] if to else precisions[precision] if precision else copy_model
+    write = formats[to] if to else precisions[precision] if precision else huggingface.read if theirs else copy_model
     write(model_directory(model), out)
     for name, content in beside.items():
         write_file(out / name, content)

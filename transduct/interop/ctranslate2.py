@@ -99,6 +99,8 @@ def _specification(specs: Any, model: Transformer, tokenizers: list[Tokenizer]) 
         if config.norm == "pre":
             _norm(side.layer_norm, norm)
     spec.decoder.projection.weight = model.output_table.detach().numpy()
+    if model.output_bias is not None:
+        spec.decoder.projection.bias = model.output_bias.detach().numpy()
     spec.register_source_vocabulary(tokenizers[0].pieces(range(config.source_size)))
     spec.register_target_vocabulary(tokenizers[-1].pieces(range(config.target_size)))
     begin, end, unknown = tokenizers[-1].pieces([BEGIN, END, UNKNOWN])

@@ -7,6 +7,7 @@ width, V the target vocabulary.
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor, nn
 
 from transduct.blocks.attention import (
@@ -55,6 +56,7 @@ class Config:
         position_mode: vector schemes are added to the embedding, concatenated to it and projected, or added to query,
             key and value; rotary, alibi and relative act inside self-attention whatever it says.
         tie: which tables are one: both embeddings and the output ("all"), the decoder's and the output, or none.
+        output_bias: adds a number to the score of each target token, the same everywhere.
         max_length: tokens of the longest sequence, its end included.
     """
 
@@ -77,6 +79,7 @@ class Config:
     num_kv_heads: int | None = None
     attention_dropout: float = 0.0
     max_length: int = 256
+    output_bias: bool = False
 
     def __post_init__(self) -> None:
         widths = ("d_model", "num_heads", "d_ff", "d_k", "d_v", "num_kv_heads")
@@ -124,6 +127,7 @@ class Transformer(nn.Module):
         self.encoder_norm = make_norm(shape) if pre else nn.Identity()
         self.decoder_norm = make_norm(shape) if pre else nn.Identity()
         self.output_table = embedding_table(config.target_size, config.d_model) if config.tie == "none" else table
+        self.output_bias = nn.Parameter(torch.zeros(config.target_size)) if config.output_bias else None
         initialise(self)
 
     @property
@@ -154,7 +158,7 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(M, D) -> (M, V)."""
-        return project(hidden, self.output_table)
+        return project(hidden, self.output_table, self.output_bias)
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
         """The state before the first token, with `beam` rows for each source."""

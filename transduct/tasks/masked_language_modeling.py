@@ -29,8 +29,9 @@ from transduct.data.masking import (
     prepare_plain_text,
     second_lines,
 )
+from transduct.data.pieces import BLANK
 from transduct.data.text import TextSource
-from transduct.data.tokenizer import BLANK, Tokenizer, TokenizerConfig, sample
+from transduct.data.tokenizer import Tokenizer, TokenizerConfig, sample
 from transduct.decoding.engine import in_batches
 from transduct.errors import TransductError
 from transduct.evaluation.classification import mcnemar, wilson_interval

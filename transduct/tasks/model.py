@@ -166,13 +166,15 @@ def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename
         rename: changes the other model's weights, by name, before they are compared.
 
     Raises:
-        TransductError: no name agrees, or a weight has another shape.
+        TransductError: no name agrees, a weight has another shape, or this model would lose the output's bias.
     """
     held = files.read_tensors(directory / files.WEIGHTS)
     if rename is not None:
         rename(held)
     own = files.weights_of(model)
     taken = [name for name in own if name in held]
+    if "output_bias" in held and getattr(model, "output_bias", held) is None:
+        raise TransductError(f"{directory}: its output has a bias, this model's has none; set model.output_bias=true")
     if not taken:
         raise TransductError(f"{directory}: shares no weight with this model; start from a model of the same family")
     with torch.no_grad():

@@ -121,7 +121,7 @@ def training(
         memory = model.encode(batch.source, batch.source_segments)
         hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
         total, _ = projected_cross_entropy(
-            hidden, model.output_table, batch.outputs, config.label_smoothing, batch.counted
+            hidden, model.output_table, batch.outputs, config.label_smoothing, batch.counted, bias=model.output_bias
         )
         return {"tokens": (total, batch.counts["tokens"], 1.0)}
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.blocks.embeddings import numbers_of
+from transduct.blocks.embeddings import output_of
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
@@ -180,10 +180,10 @@ class TranslationTask:
         return {"tokens": (loss, batch.counts["tokens"], 1.0)}
 
     def _losses(self, model: Any, batch: Batch, smoothing: float, agreement: float = 0.0) -> tuple[Tensor, Tensor]:
-        hidden, table = self._hidden(model, batch), numbers_of(model.output_table)
+        hidden, (table, bias) = self._hidden(model, batch), output_of(model)
         if agreement:
             hidden = torch.cat((hidden, self._hidden(model, batch)))  # (2M, D)
-        return projected_cross_entropy(hidden, table, batch.outputs, smoothing, batch.counted, agreement)
+        return projected_cross_entropy(hidden, table, batch.outputs, smoothing, batch.counted, agreement, bias)
 
     def _hidden(self, model: Any, batch: Batch) -> Tensor:
         memory = model.encode(batch.source, batch.source_segments)

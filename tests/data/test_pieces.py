@@ -1,0 +1,40 @@
+"""Characters are replaced by SentencePiece's rules as SentencePiece replaces them."""
+
+import json
+import random
+
+import pytest
+import sentencepiece
+import tokenizers
+
+from tests.interop.published import model_of
+from transduct.data.pieces import Pieces
+from transduct.interop.sentencepiece import read
+
+RANGES = [(0x20, 0x250), (0x300, 0x330), (0x1100, 0x1200), (0x1E00, 0x2040), (0x3040, 0x3200), (0xFF00, 0xFFF0)]
+LETTERS = [chr(code) for start, stop in RANGES for code in range(start, stop)]
+
+
+@pytest.fixture(params=["nmt_nfkc", "nmt_nfkc_cf", "identity"])
+def both(request, tmp_path):
+    """Its normaliser and ours."""
+    model = model_of(0, rule=request.param)
+    (tmp_path / "model").write_bytes(model)
+    text = read(tmp_path / "model", ["<unk>", "<pad>", "</s>"])
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    return processor, Pieces(tokenizers.Tokenizer.from_str(text), ["<unk>", "<s>", "</s>"])
+
+
+def test_texts_are_normalised_as_there(both):
+    theirs, ours = both
+    generator = random.Random(1)
+    texts = ["".join(generator.choices(LETTERS, k=12)) for _ in range(500)]
+    texts += ["plain ASCII", "Under\x01control\t", "", "  ", "a  b ", "▁", "각 각", "😀\ud800"[:1]]
+    assert [ours.normalised(text) for text in texts] == ["".join(theirs.encode(text, out_type=str)) for text in texts]
+
+
+def test_ascii_takes_the_short_way_only_where_no_rule_is_for_it(both):
+    _, ours = both
+    if ours.charsmap is not None:
+        assert ours.charsmap.idle == (ours.charsmap("A") == "A")
+        assert json.dumps(ours.charsmap("\ud800")) == '"?"'  # half a character, of no text

@@ -1,0 +1,100 @@
+"""A Marian model as OPUS-MT publishes them, of random weights and small SentencePiece models, for tests."""
+
+import io
+import json
+import random
+import warnings
+from functools import cache
+
+import sentencepiece
+import torch
+
+from tests.helpers import randomise
+from transduct.data.samples import generate
+
+PAIRS = list(generate("number_names", 200))
+LINES = (  # of source and target, which share some letters that are rare
+    [a for a, _ in PAIRS] + ["Ein Häuschen <s a </ b café ガギグ パピ ế"],
+    [b for _, b in PAIRS] + ["é x ñ > < / 。"],
+)
+SPECIALS = ["<unk>", "<s>", "</s>"]
+LENGTH = 48
+
+
+@cache
+def model_of(side, kind="unigram", rule="nmt_nfkc"):
+    """The bytes of a SentencePiece model."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES[side]), model_writer=written, vocab_size=150 + 50 * side, model_type=kind,
+        normalization_rule_name=rule, character_coverage=1.0, hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    return written.getvalue()
+
+
+def pieces_of(model):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    names = [processor.id_to_piece(number) for number in range(processor.vocab_size())]
+    return [name for name in names if name not in SPECIALS]
+
+
+def transformers():
+    import transformers as library
+
+    library.logging.set_verbosity_error()
+    library.logging.disable_progress_bar()
+    return library
+
+
+def folder(path, kind="unigram", separate=False, rule="nmt_nfkc", biased=True, same=False, **changes):
+    """Write the folder; gives back the model and the names of the tokens of source and target, by id."""
+    path.mkdir(parents=True)
+    models = [model_of(0 if same else side, kind, rule) for side in (0, 1)]
+    for model, name in zip(models, ("source.spm", "target.spm"), strict=True):
+        (path / name).write_bytes(model)
+    generator = random.Random(1)
+    parts = [pieces_of(models[0]), pieces_of(models[1])]
+    lists = parts if separate else [[*dict.fromkeys(parts[0] + parts[1])]] * 2
+    named = []
+    for side, names in enumerate(lists if separate else lists[:1]):
+        kept = [name for name in names if generator.random() > 0.08]  # a list never has all
+        generator.shuffle(kept)
+        first, last = (["<pad>"], []) if separate else ([], ["<pad>"])  # of the same id in both lists
+        named.append(["</s>", "<unk>", *first, *kept, ">>fra<<", *last])
+        file = path / ("vocab.json", "target_vocab.json")[side]
+        file.write_text(json.dumps({name: number for number, name in enumerate(named[-1])}))
+    padding = named[0].index("<pad>")
+    shape = {
+        "vocab_size": len(named[0]), "decoder_vocab_size": len(named[-1]), "d_model": 16, "encoder_layers": 2,
+        "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32, "activation_function": "swish", "max_position_embeddings": LENGTH, "dropout": 0.0,
+        "scale_embedding": True, "pad_token_id": padding, "decoder_start_token_id": padding,
+        "eos_token_id": 0, "forced_eos_token_id": 0, "share_encoder_decoder_embeddings": not separate,
+    }  # fmt: skip
+    library = transformers()
+    torch.manual_seed(1)
+    model = randomise(library.MarianMTModel(library.MarianConfig(**{**shape, **changes})).eval())
+    with torch.no_grad():
+        noise = torch.randn(model.final_logits_bias.shape, generator=torch.Generator().manual_seed(2))
+        noise[0, 0] = 2.5  # else outputs of random weights hardly end
+        model.final_logits_bias.copy_(noise if biased else torch.zeros_like(noise))
+    model.generation_config.bad_words_ids = [[model.config.pad_token_id]]
+    model.generation_config.num_beams = 3
+    model.save_pretrained(path)
+    tokenizer(path, separate).save_pretrained(path)
+    return model, named
+
+
+def tokenizer(path, separate=False):
+    """Theirs, of a folder."""
+    files = [path / name for name in ("source.spm", "target.spm", "vocab.json", "target_vocab.json")]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Recommended: pip install sacremoses")
+        return transformers().MarianTokenizer(*map(str, files[: 3 + separate]), separate_vocabs=separate)
+
+
+def renumbered(names):
+    """Of each id there the id that ours has."""
+    first = [names.index("<unk>"), names.index("<pad>"), names.index("</s>")]
+    order = [*first, *(number for number in range(len(names)) if number not in first)]
+    return {theirs: ours for ours, theirs in enumerate(order)}

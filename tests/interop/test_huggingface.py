@@ -1,0 +1,441 @@
+"""A Marian model of Hugging Face's translates and cuts text here as it does there, and goes back as it came."""
+
+import json
+import shutil
+import sys
+import unicodedata
+import warnings
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import transduct
+from tests.interop import published
+from tests.interop.published import PAIRS, renumbered
+from tests.recipes import tiny_recipe
+from transduct.data.samples import generate
+from transduct.errors import TransductError
+from transduct.interfaces.cli import main
+from transduct.interop import ctranslate2, int8
+from transduct.interop.huggingface import convert, found_in, read
+from transduct.tasks.base import train
+
+TEXTS = [source for source, _ in PAIRS[:24]]
+HARD = [
+    *("", "   ", "twenty  two thousand", "  x\ty ", "▁one▁▁two▁", "ｆｉｖｅ ﬁve", "one\ntwo\r\nthree", "x" * 50),
+    *("one\u2028two\x00three</s> four", "</s>", "<unk><s> <pad>", "five 😀😀six 이십", "👨‍👩‍👧 one"),
+    *("one\u00a0two\u3000three\u200bfour", "\ufeffone", "\u00adsoft\u00ad", "①②½ ㎏ ㍿ ～", "ﾊﾟ ｶﾞ ガ", "ﬁ\u0301"),
+    *("éà twelve 漢字 one", "é one é ñ x", "cafe\u0301 e\u0302\u0301 ế", "a\u0300\u0301\u0302b", "Ω K ǆ ŉ"),
+    *("이십삼", "٣ ४ i̇ İ", "one…two‥ “q” ’s", unicodedata.normalize("NFD", "이십삼 헿 Việt Nam tiếng")),
+    *(">>fra<< twenty one", ">>fra<<twenty", ">>fra<<", ">>xyz<< one", "a >>fra<< b", " >>fra<< b", ">>a b<<", "<<>>"),
+]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """A published folder, its model and the names of its tokens; and ours, made of it."""
+    path = tmp_path_factory.mktemp("original") / "opus"
+    model, named = published.folder(path)
+    read(path, path.parent / "ours")
+    return path, model, named, path.parent / "ours"
+
+
+def generated(model, source, limit, forbidden, **options):
+    """The ids that a model of theirs writes after one source, without the end."""
+    found = model.generate(
+        torch.tensor([source]), bad_words_ids=[[each] for each in forbidden], max_length=limit + 1, **options
+    )[0].tolist()[1:]
+    end = model.config.eos_token_id
+    return found[: found.index(end)] if end in found else found
+
+
+def limit_of(source, longest=published.LENGTH):
+    return min(longest, 2 * len(source) + 20)
+
+
+def same_translations(ours, model, tokenizer, to_ours, beams):
+    """Compare outputs for every text, greedy or by beams, without a length penalty; how many ended in time."""
+    forbidden = [theirs for theirs, our in to_ours.items() if our in (0, 1)]
+    ended = 0
+    for beam in beams:
+        options = {"num_beams": beam, **({"length_penalty": 0.0} if beam > 1 else {})}
+        mine = ours.translate(TEXTS, beam=beam, length_penalty=0.0)
+        assert len({tuple(found.tokens) for found in mine}) > 3  # else there is nothing to compare
+        for text, found in zip(TEXTS, mine, strict=True):
+            source = tokenizer(text, split_special_tokens=True)["input_ids"]
+            limit = limit_of(source)
+            theirs = generated(model, source, limit, forbidden, **options)
+            if beam > 1 and max(len(theirs), len(found.tokens)) + 1 >= limit:
+                continue  # the end that the limit forces costs nothing there
+            ended += len(theirs) + 1 < limit
+            assert found.tokens == [to_ours[token] for token in theirs]
+            assert found.text == tokenizer.decode(theirs, use_source_tokenizer=False)
+    return ended
+
+
+@torch.no_grad()
+def likelihood(model, source, target):
+    """The log-probability of a target by a model of theirs."""
+    begin, end = model.config.decoder_start_token_id, model.config.eos_token_id
+    logits = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[begin, *target]])).logits[0]
+    rows = logits.double().log_softmax(-1)
+    return float(sum(row[token] for row, token in zip(rows, [*target, end], strict=True)))
+
+
+def test_it_translates_and_scores_as_there(original):
+    path, model, [names], ours = original
+    to_ours = renumbered(names)
+    translator, tokenizer = transduct.load(ours), published.tokenizer(path)
+    assert same_translations(translator, model, tokenizer, to_ours, (1, 3)) > 4
+    targets = [list(range(3, 3 + 2 * length)) for length in range(len(TEXTS) // 2)]
+    expected = [
+        likelihood(model, tokenizer(text)["input_ids"], [names.index(n) for n in named])
+        for text, named in zip(TEXTS, map(translator.target_tokenizer.pieces, targets))
+    ]
+    assert translator.score(TEXTS[: len(targets)], targets) == pytest.approx(expected, abs=1e-4)
+    assert max(expected) - min(expected) > 10
+
+
+def test_without_the_bias_it_would_not(original):
+    path, model, [names], ours = original
+    config, weights = json.loads((ours / "config.json").read_text()), load_file(ours / "model.safetensors")
+    poorer = path.parent / "poorer"
+    shutil.copytree(ours, poorer)
+    config["model"]["output_bias"] = False
+    del weights["output_bias"]
+    (poorer / "config.json").write_text(json.dumps(config))
+    save_file(weights, poorer / "model.safetensors")
+    with pytest.raises(AssertionError):
+        same_translations(transduct.load(poorer), model, published.tokenizer(path), renumbered(names), (1,))
+
+
+def test_padding_counts_for_nothing_where_they_say_so(original, tmp_path):
+    path, _, [names], ours = original
+    shutil.copytree(path, tmp_path / "opus")
+    edit(tmp_path / "opus" / "generation_config.json", renormalize_logits=True)
+    weights = load_file(path / "model.safetensors")
+    weights["final_logits_bias"][0, names.index("<unk>")] = -30.0  # theirs may write it, ours does not
+    save_file(weights, tmp_path / "opus" / "model.safetensors", {"format": "pt"})
+    read(tmp_path / "opus", tmp_path / "ours")
+    model = published.transformers().MarianMTModel.from_pretrained(tmp_path / "opus")
+    to_ours, tokenizer = renumbered(names), published.tokenizer(path)
+    translator = transduct.load(tmp_path / "ours")
+    assert same_translations(translator, model, tokenizer, to_ours, (3,)) > 4
+    counted = transduct.load(ours).score(TEXTS, TEXTS)
+    with torch.no_grad():
+        model.final_logits_bias[0, names.index("<pad>")] = float("-inf")
+    sources, targets = (tokenizer(**{side: TEXTS})["input_ids"] for side in ("text", "text_target"))
+    expected = [likelihood(model, *pair) for pair in zip(sources, [row[:-1] for row in targets], strict=True)]
+    assert translator.score(TEXTS, TEXTS) == pytest.approx(expected, abs=1e-4)
+    assert counted != pytest.approx(expected, abs=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_texts_are_cut_and_put_together_as_there(tmp_path, kind):
+    _, [names] = published.folder(tmp_path / "opus", kind)
+    read(tmp_path / "opus", tmp_path / "ours")
+    to_ours, theirs = renumbered(names), published.tokenizer(tmp_path / "opus")
+    ours = transduct.load(tmp_path / "ours")
+    texts = [*HARD, *TEXTS, *(target for _, target in PAIRS[:24])]
+    for mine, given in ((ours.source_tokenizer, "text"), (ours.target_tokenizer, "text_target")):
+        assert mine.kind == kind
+        expected = [theirs(**{given: text}, split_special_tokens=True)["input_ids"][:-1] for text in texts]
+        assert mine.encode(texts) == [[to_ours[token] for token in row] for row in expected]
+    back = {our: number for number, our in to_ours.items()}
+    rows = [[number % (len(names) - 3) + 3 for number in range(7 * i, 8 * i)] for i in range(40)]
+    expected = [theirs.decode([back[token] for token in row], use_source_tokenizer=False) for row in rows]
+    assert [text.strip() for text in ours.target_tokenizer.decode(rows)] == expected
+
+
+VARIETIES = [
+    {"separate": True},
+    {"tie_word_embeddings": False},
+    {"separate": True, "tie_word_embeddings": False, "activation_function": "gelu"},
+    {"biased": False, "activation_function": "relu", "encoder_layers": 1, "decoder_layers": 2},
+    {"same": True, "rule": "identity", "activation_function": "gelu_new"},
+]
+
+
+@pytest.mark.parametrize("variety", VARIETIES, ids=str)
+def test_its_varieties_translate_as_there_and_go_back_as_they_came(tmp_path, variety):
+    separate = variety.get("separate", False)
+    model, named = published.folder(tmp_path / "opus", **variety)
+    read(tmp_path / "opus", tmp_path / "ours")
+    ours, tokenizer = transduct.load(tmp_path / "ours"), published.tokenizer(tmp_path / "opus", separate)
+    assert (ours.model.config.output_bias, ours.decoding.beam) == (variety.get("biased", True), 3)
+    same_translations(ours, model, tokenizer, renumbered(named[-1]), (1,))
+    convert(tmp_path / "ours", tmp_path / "back")
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("opus", "back"))
+    orders = [sorted(renumbered(names), key=renumbered(names).get) for names in (named[0], named[-1])]
+    for name, tensor in after.items():
+        order = torch.tensor(orders["encoder.embed" not in name])
+        if name == "final_logits_bias":
+            expected = before[name][:, order]
+        elif name in ("lm_head.weight", "model.shared.weight") or "embed_tokens" in name:
+            expected = before[name][order]
+        else:
+            expected = before[name]
+        assert torch.equal(tensor, expected)
+    assert after.keys() == before.keys() - ({"model.shared.weight"} if not model.config.tie_word_embeddings else set())
+
+
+def loaded(path):
+    """The model and the tokenizer that Hugging Face makes of a folder by itself."""
+    library = published.transformers()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Recommended: pip install sacremoses")
+        return library.AutoModelForSeq2SeqLM.from_pretrained(path), library.AutoTokenizer.from_pretrained(path)
+
+
+def test_what_goes_back_is_read_by_hugging_face_as_what_came(original, tmp_path):
+    convert(original[3], tmp_path / "back")
+    model, tokenizer = loaded(tmp_path / "back")
+    ours, same = transduct.load(original[3]), {number: number for number in range(len(original[2][0]))}
+    texts = [*HARD, *TEXTS]
+    assert [row[:-1] for row in tokenizer(texts)["input_ids"]] == ours.source_tokenizer.encode(texts)
+    assert [row[:-1] for row in tokenizer(text_target=texts)["input_ids"]] == ours.target_tokenizer.encode(texts)
+    same_translations(ours, model, tokenizer, same, (1, 3))
+
+
+def test_it_goes_on_as_any_model_of_ours(original, tmp_path):
+    ours = original[3]
+    plain = transduct.load(ours)
+    (tmp_path / "text").write_text("\n".join(TEXTS))
+    command("convert", ours, tmp_path / "small", "--precision", "int8", "--shortlist", tmp_path / "text")
+    small = transduct.load(tmp_path / "small")
+    assert small.score(TEXTS, TEXTS) == pytest.approx(plain.score(TEXTS, TEXTS), rel=0.02)
+    assert len(small.translate(TEXTS, shortlist=True)) == len(TEXTS)
+    narrow = transduct.load(ours).shortlist_of(tmp_path / "text")
+    assert list(narrow) == ["shortlist.safetensors"]
+    report = plain.evaluate((TEXTS, [[text] for text in TEXTS]))
+    assert 0.0 <= report.scores["bleu"] <= 100.0
+    ctranslate2.convert(ours, tmp_path / "ct2")
+    lines = [f"{text}\n" for text in TEXTS]
+    (tmp_path / "source").write_text("".join(lines))
+    assert (tmp_path / "ct2" / "tokenizer.source.json").exists()
+
+
+def test_it_is_trained_further_from_where_it_was(original, tmp_path):
+    ours = original[3]
+    config = json.loads((ours / "config.json").read_text())["model"]
+    said = {key: config[key] for key in ("d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers")}
+    said |= {key: config[key] for key in ("norm", "positions", "tie", "activation", "output_bias", "dropout")}
+    card = (ours / "card.md").read_text()
+    assert all(f"  {key}: {str(value).lower()}" in card for key, value in said.items() if key != "dropout")
+    assert "tokenizer: {shared: false}" in card
+
+    def further(**model):
+        recipe = tiny_recipe(
+            data={
+                "train": [{"generate": "number_names", "count": 64}],
+                "valid": {"generate": "number_names", "part": "valid", "count": 8},
+            },
+            tokenizer={"shared": False},
+            training={"steps": 2, "learning_rate": 1e-9, "warmup": 1, "average": 1},
+        )
+        return type(recipe)(**{**vars(recipe), "model": {**said, **model, "start_from": str(ours)}})
+
+    train(further(), tmp_path / "run", notify=str)
+    before, after = transduct.load(ours), transduct.load(tmp_path / "run")
+    assert after.score(TEXTS, TEXTS) == pytest.approx(before.score(TEXTS, TEXTS), abs=1e-3)
+    sources, targets = zip(*generate("number_names", 8, "valid"))
+    tokens = sum(len(row) + 1 for row in before.target_tokenizer.encode(targets))
+    records = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    losses = [record["scores"]["loss"] for record in records if "scores" in record]
+    assert losses[-1] == pytest.approx(-sum(before.score(sources, targets)) / tokens, abs=1e-4)
+    with pytest.raises(
+        TransductError, match=r"its output has a bias, this model's has none; set model.output_bias=true"
+    ):
+        train(further(output_bias=False), tmp_path / "other", notify=str)
+    convert(tmp_path / "run" / "model", tmp_path / "back")  # its tokenizers are still SentencePiece's
+    assert (tmp_path / "back" / "source.spm").exists()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_model_of_ours_is_read_by_hugging_face(tmp_path, shared):
+    recipe = tiny_recipe(
+        tokenizer={"shared": shared},
+        model={"norm": "post", "positions": "sinusoidal_concatenated", "output_bias": shared},
+        training={"steps": 10},
+    )
+    train(recipe, tmp_path / "run", notify=str)
+    convert(tmp_path / "run" / "model", tmp_path / "out")
+    ours, (model, tokenizer) = transduct.load(tmp_path / "run"), loaded(tmp_path / "out")
+    texts = ["a b c", "", "  d\te  f ", "g</s>h", "Z ế"]
+    assert tokenizer(texts)["input_ids"] == [[*row, 2] for row in ours.source_tokenizer.encode(texts)]
+    assert (tmp_path / "out" / "tokenizer.target.json").exists() != shared
+    library = published.transformers()
+    if not shared:
+        target = library.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "out" / "tokenizer.target.json"))
+        assert target("a b c")["input_ids"] == [*ours.target_tokenizer.encode(["a b c"])[0], 2]
+    for text, found in zip(texts, ours.translate(texts, beam=1), strict=True):
+        source = tokenizer(text)["input_ids"]
+        limit = min(recipe.data["max_length"], 2 * len(source) + 20)
+        expected = generated(model, source, limit, [0, 1], num_beams=1) if text else []
+        assert found.tokens == expected
+
+
+def command(*words):
+    """Run the program in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["transduct", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return ended.value.code
+
+
+def test_the_command_knows_both_ways(original, tmp_path, capsys):
+    path, _, _, ours = original
+    assert found_in(path)
+    assert not found_in(ours)
+    assert not found_in(tmp_path)
+    assert not command("convert", path, tmp_path / "in")
+    assert (tmp_path / "in" / "model.safetensors").read_bytes() == (ours / "model.safetensors").read_bytes()
+    assert not command("convert", tmp_path / "in", tmp_path / "out", "--format", "huggingface")
+    assert found_in(tmp_path / "out")
+    assert command("convert", path, tmp_path / "no", "--precision", "int8") == 2
+    assert "is Hugging Face's; make it a model of ours first" in capsys.readouterr().err
+
+
+def edit(path, **changes):
+    """Change a JSON file; a change to None takes the key away."""
+    content = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+CONFIGS = [
+    ({"model_type": "bart"}, "config.json: model_type is 'bart'; of Hugging Face's models only 'marian'"),
+    ({"decoder_ffn_dim": 64}, "encoder_ffn_dim 32 and decoder_ffn_dim 64; our Transformer has no place for it"),
+    ({"decoder_attention_heads": 4}, "encoder_attention_heads 2 and decoder_attention_heads 4; our"),
+    ({"activation_function": "tanh"}, "activation_function 'tanh'; our"),
+    ({"scale_embedding": False}, "scale_embedding false; our"),
+    ({"static_position_embeddings": False}, "static_position_embeddings false; our"),
+    ({"normalize_before": True}, "normalize_before true; our"),
+    ({"normalize_embedding": True}, "normalize_embedding true; our"),
+    ({"add_final_layer_norm": True}, "add_final_layer_norm true; our"),
+    ({"d_model": 15}, "an odd d_model, 15; our"),
+    ({"decoder_start_token_id": 5}, "a decoder_start_token_id that is not pad_token_id; our"),
+    ({"forced_bos_token_id": 5}, "forced_bos_token_id 5; our"),
+    ({"d_model": None}, "config.json: missing key 'd_model'"),
+    ({"d_model": "16"}, "config.json: d_model is '16'"),
+    ({"vocab_size": 9}, r"vocab.json: \d+ tokens, config.json says 9; expected each id below that once"),
+    ({"d_model": 32}, r"weight '.*' is \(.*16.*\), config.json says \(.*32.*\); config.json is of another"),
+    ({"encoder_layers": 3}, r"lacks weight 'model.encoder.layers.2.*'; config.json is of another model"),
+    ({"encoder_layers": 1}, "has an unknown weight 'model.encoder.layers.1.*'; config.json is of another model"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), CONFIGS, ids=str)
+def test_what_ours_cannot_say_is_refused(original, tmp_path, changes, message):
+    shutil.copytree(original[0], tmp_path / "opus")
+    edit(tmp_path / "opus" / "config.json", **changes)
+    if "decoder_start_token_id" in changes:
+        (tmp_path / "opus" / "generation_config.json").unlink()
+    refused(tmp_path, message)
+
+
+def refused(tmp_path, message):
+    with pytest.raises(TransductError, match=message):
+        read(tmp_path / "opus", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def spoil(path, name, content):
+    (path / name).unlink()
+    if content is not None:
+        (path / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", b"{", "config.json: not valid JSON .*; expected a model's configuration"),
+        ("config.json", b"[]", "config.json: holds no JSON object; expected a model's configuration"),
+        ("config.json", None, "config.json: cannot be read .*; expected a model's configuration"),
+        ("vocab.json", None, "vocab.json: cannot be read .*; expected the id of each token"),
+        ("source.spm", None, "source.spm: cannot be read .*; expected a SentencePiece model"),
+        ("target.spm", b"\x0a\x7f", "target.spm: no whole SentencePiece model .*; copy it again"),
+        ("target.spm", b"", "target.spm: holds no pieces; expected a SentencePiece model"),
+        ("model.safetensors", b"abc", "model.safetensors: not a whole safetensors file"),
+        ("model.safetensors", None, "model.safetensors: cannot be read .*; expected a safetensors file"),
+    ],
+)
+def test_files_that_are_damaged_or_missing_are_named(original, tmp_path, name, content, message):
+    shutil.copytree(original[0], tmp_path / "opus")
+    spoil(tmp_path / "opus", name, content)
+    refused(tmp_path, message)
+
+
+def test_nothing_is_unpickled(original, tmp_path):
+    shutil.copytree(original[0], tmp_path / "opus")
+    (tmp_path / "opus" / "model.safetensors").rename(tmp_path / "opus" / "pytorch_model.bin")
+    refused(tmp_path, r"only pytorch_model.bin here, which runs code when it is read; .*\.save_pretrained\(OUT\)")
+    (tmp_path / "opus" / "model.safetensors.index.json").write_text("{}")
+    refused(tmp_path, r"opus: weights in several files; write one, with save_pretrained\(OUT, max_shard_size=")
+
+
+def test_what_may_not_be_written_is_taken_over_or_refused(original, tmp_path):
+    shutil.copytree(original[0], tmp_path / "opus")
+    edit(tmp_path / "opus" / "generation_config.json", bad_words_ids=[[7]])
+    refused(tmp_path, r"bad_words_ids forbids \[7\]; ours forbids <unk> and padding alone: leave it out")
+    edit(tmp_path / "opus" / "generation_config.json", bad_words_ids=None, num_beams=None, length_penalty=0.5)
+    read(tmp_path / "opus", tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["decoding"] == {"beam": 1, "length_penalty": 0.5}
+    with pytest.raises(TransductError, match="out: exists already; choose another name"):
+        read(tmp_path / "opus", tmp_path / "out")
+
+
+def test_lists_of_tokens_are_checked(original, tmp_path):
+    shutil.copytree(original[0], tmp_path / "opus")
+    content = json.loads((tmp_path / "opus" / "vocab.json").read_text())
+    (tmp_path / "opus" / "vocab.json").write_text(json.dumps(content | {"</s>": 1}))
+    refused(tmp_path, "expected each id below that once")
+    content["<UNK>"] = content.pop("<unk>")
+    (tmp_path / "opus" / "vocab.json").write_text(json.dumps(content))
+    refused(tmp_path, r"have the ids \[None, \d+, 0\]; expected three different ones")
+    edit(tmp_path / "opus" / "tokenizer_config.json", unk_token={"content": "<UNK>"})
+    read(tmp_path / "opus", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"norm": "pre"}, "norms of the kind 'layer' that stand 'pre'"),
+        ({"norm_kind": "rms"}, "norms of the kind 'rms' that stand 'post'"),
+        ({"positions": "sinusoidal"}, "positions 'sinusoidal'"),
+        ({"positions": "rotary"}, "positions 'rotary' that are not added to the embedding"),
+        ({"activation": "swiglu"}, "activation 'swiglu'"),
+        ({"d_k": 4}, "heads of the widths d_k 4"),
+        ({"d_model": 15, "num_heads": 1}, "an odd d_model, 15"),
+    ],
+)
+def test_what_marian_cannot_say_is_refused(original, tmp_path, changes, message):
+    shutil.copytree(original[3], tmp_path / "model")
+    content = json.loads((tmp_path / "model" / "config.json").read_text())
+    content["model"] |= changes
+    (tmp_path / "model" / "config.json").write_text(json.dumps(content))
+    remedy = "train a model with model.norm=post model.positions=sinusoidal_concatenated"
+    with pytest.raises(TransductError, match=f"Marian has no place for {message}.*; {remedy}"):
+        convert(tmp_path / "model", tmp_path / "out")
+
+
+def test_other_models_and_places_are_refused(original, tmp_path):
+    ours = original[3]
+    int8.convert(ours, tmp_path / "small")
+    with pytest.raises(TransductError, match="small: quantised already; give the model it was made of"):
+        convert(tmp_path / "small", tmp_path / "out")
+    with pytest.raises(TransductError, match="small: exists already; choose another name"):
+        convert(ours, tmp_path / "small")
+    shutil.copytree(ours, tmp_path / "model")
+    edit(tmp_path / "model" / "config.json", family="rnn")
+    with pytest.raises(TransductError, match="model: no Transformer for translation; Marian takes no other of our"):
+        convert(tmp_path / "model", tmp_path / "out")
+    edit(tmp_path / "model" / "config.json", family="transformer", replace=[{"pattern": "a", "with": "b"}])
+    with pytest.raises(TransductError, match="model: text is changed before it is cut; Marian has no place for data"):
+        convert(tmp_path / "model", tmp_path / "out")
+    edit(tmp_path / "model" / "config.json", replace=None)
+    plain = '{"model": {"type": "WordLevel", "vocab": {}}}'
+    (tmp_path / "model" / "tokenizer.target.json").write_text(plain)
+    with pytest.raises(TransductError, match="one of its tokenizers was SentencePiece's, one is ours"):
+        convert(tmp_path / "model", tmp_path / "out")

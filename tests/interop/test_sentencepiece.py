@@ -1,0 +1,112 @@
+"""A SentencePiece model becomes a tokenizer that cuts as it does, and a SentencePiece model again."""
+
+import sys
+
+import pytest
+import sentencepiece as library
+from google.protobuf import runtime_version
+from sentencepiece import sentencepiece_model_pb2 as proto
+
+from tests.interop.published import LINES, SPECIALS, model_of, pieces_of
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError
+from transduct.interop.sentencepiece import held_in, read, write
+
+TEXTS = [*LINES[0][:30], "", "▁ a▁", "é  ñ 漢字 x", "</s> ガ"]
+
+
+def tokenizer_of(tmp_path, model, names=None):
+    (tmp_path / "source.spm").write_bytes(model)
+    return read(tmp_path / "source.spm", SPECIALS + (pieces_of(model) if names is None else names))
+
+
+@pytest.mark.parametrize("rule", ["nmt_nfkc", "nmt_nfkc_cf", "identity"])
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_it_cuts_as_the_model_and_the_model_comes_back(tmp_path, kind, rule):
+    model = model_of(0, kind, rule)
+    text = tokenizer_of(tmp_path, model)
+    tokenizer = Tokenizer(text)
+    expected = library.SentencePieceProcessor(model_proto=model).encode(TEXTS)
+    assert tokenizer.kind == kind
+    assert tokenizer.size == 3 + len(pieces_of(model))
+    assert tokenizer.encode(TEXTS) == expected
+    assert library.SentencePieceProcessor(model_proto=write(held_in(text))).encode(TEXTS) == expected
+    assert tokenizer.decode(expected[:30]) == [line.lower() if "cf" in rule else line for line in TEXTS[:30]]
+
+
+def test_what_the_list_lacks_is_unknown_and_what_the_model_lacks_is_never_cut_into(tmp_path):
+    model = model_of(0)
+    names = [*pieces_of(model)[1:], "▁new", "ñ", "<s>"]
+    text = tokenizer_of(tmp_path, model, names)
+    tokenizer, lacked = Tokenizer(text), pieces_of(model)[0]
+    expected = library.SentencePieceProcessor(model_proto=model).encode(TEXTS, out_type=str)
+    ids = {name: number for number, name in enumerate([*SPECIALS, *names[:-1]])}
+    assert tokenizer.encode(TEXTS) == [[ids.get(name, 0) for name in row] for row in expected]
+    assert any(lacked in row for row in expected)
+    assert tokenizer.encode([" new", "ñ", "<s>"])[1][-1] == ids["ñ"]  # letters that are unknown together have a name
+    assert ids["▁new"] not in tokenizer.encode(["new"])[0]
+    assert tokenizer.pieces([0, 1, 2, ids["▁new"]]) == [*SPECIALS, "▁new"]
+    assert tokenizer.decode([[ids["▁new"], ids["ñ"]]]) == ["newñ"]
+    again = library.SentencePieceProcessor(model_proto=write(held_in(text)))
+    assert again.encode(TEXTS, out_type=str) == expected
+    with pytest.raises(
+        TransductError, match=r"source\.spm: two of the tokens that it is to cut text into have the same"
+    ):
+        tokenizer_of(tmp_path, model, [*names, "▁new"])
+
+
+def test_bytes_stand_for_what_is_unknown_where_the_model_says_so(tmp_path):
+    parsed = proto.ModelProto.FromString(model_of(0))
+    parsed.trainer_spec.byte_fallback = True
+    for byte in range(256):
+        parsed.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=6)
+    model = parsed.SerializeToString()
+    tokenizer = Tokenizer(text := tokenizer_of(tmp_path, model))
+    texts = ["漢字 one", "😀", "ten"]
+    assert tokenizer.encode(texts) == library.SentencePieceProcessor(model_proto=model).encode(texts)
+    assert tokenizer.decode(tokenizer.encode(texts)) == texts
+    again = library.SentencePieceProcessor(model_proto=write(held_in(text)))
+    assert again.encode(texts) == tokenizer.encode(texts)
+
+
+def test_its_merges_are_not_dropped_and_another_tokenizer_was_none(tmp_path):
+    tokenizer = Tokenizer(tokenizer_of(tmp_path, model_of(0, "bpe")))
+    with pytest.raises(TransductError, match="has no merges to drop; set dropout to 0"):
+        tokenizer.resegment([3], 0.5, None)
+    Tokenizer.train(["a b"], "bpe", 20).save(tmp_path / "ours.json")
+    assert held_in((tmp_path / "ours.json").read_text()) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda model: setattr(model.trainer_spec, "model_type", 3), "pieces that are neither unigram's nor BPE's"),
+        (lambda model: setattr(model.trainer_spec, "treat_whitespace_as_suffix", True), "blanks that are not marked"),
+        (lambda model: setattr(model.normalizer_spec, "escape_whitespaces", False), "blanks that are not marked"),
+        (lambda model: setattr(model.denormalizer_spec, "precompiled_charsmap", b"a"), "rules for text that comes out"),
+        (lambda model: setattr(model.pieces[9], "type", 4), "pieces defined by a user"),
+    ],
+)
+def test_what_a_tokenizer_cannot_do_is_refused(tmp_path, change, message):
+    model = proto.ModelProto.FromString(model_of(0))
+    change(model)
+    with pytest.raises(TransductError, match=f"source.spm: a SentencePiece model with {message}.*; give another model"):
+        tokenizer_of(tmp_path, model.SerializeToString(), [])
+
+
+@pytest.mark.parametrize("missing", ["sentencepiece", "protobuf"])
+def test_the_line_that_installs_it_is_named(monkeypatch, tmp_path, missing):
+    monkeypatch.setitem(sys.modules, "sentencepiece" if missing == "sentencepiece" else "google.protobuf.message", None)
+    with pytest.raises(TransductError, match=rf"{missing} is not installed; run: pip install .*\[huggingface\]"):
+        read(tmp_path / "source.spm", SPECIALS)
+
+
+def test_a_protobuf_that_is_too_old_is_named(monkeypatch, tmp_path):
+    def refuse(*_):
+        raise runtime_version.VersionError("5.0 < 6.0")
+
+    monkeypatch.setattr(runtime_version, "ValidateProtobufRuntimeVersion", refuse)
+    monkeypatch.delitem(sys.modules, "sentencepiece.sentencepiece_model_pb2")
+    monkeypatch.delattr(library, "sentencepiece_model_pb2")
+    with pytest.raises(TransductError, match=r"protobuf is too old \(5.0 < 6.0\); run: pip install -U"):
+        read(tmp_path / "source.spm", SPECIALS)

@@ -1,0 +1,321 @@
+"""Marian models in Hugging Face's format, that of all OPUS-MT checkpoints, as models of ours, and back.
+
+Their models end their decoder with a bias for every token, begin outputs with the padding token and number tokens by
+`vocab.json`; ours begin with unknown, begin and end.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from transduct.config import record
+from transduct.data.tokenizer import SPECIALS, Tokenizer
+from transduct.errors import TransductError
+from transduct.interop import sentencepiece
+from transduct.interop.marian import ACTIVATIONS, BIAS, Marian, our_weights, their_config, their_weights, unsupported
+from transduct.models.transformer import Config, Transformer
+from transduct.training import checkpoint as files
+
+BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
+GENERATION, SPECIAL_NAMES = "generation_config.json", "tokenizer_config.json"
+SIDES = ("tokenizer.source.json", "tokenizer.target.json")
+MODELS, VOCABULARIES = ("source.spm", "target.spm"), ("vocab.json", "target_vocab.json")
+PICKLE, INDEX = "pytorch_model.bin", "model.safetensors.index.json"
+NEVER = -1e4  # a bias that leaves a token no probability, and every number finite
+TRAIN = "train a model with model.norm=post model.positions=sinusoidal_concatenated"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens of one side in our order, and the ids they had: unknown, begin, end, and the others as they were."""
+
+    names: list[str]
+    ids: list[int]
+
+
+def found_in(directory: Path) -> bool:
+    """Whether `config.json` in a folder is Hugging Face's."""
+    try:
+        config = json.loads((directory / files.CONFIG).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and "task" not in config and ("model_type" in config or "architectures" in config)
+
+
+def read(directory: Path, out: Path) -> None:
+    """Write the Marian model in a folder of Hugging Face's as a model directory of ours.
+
+    Where their padding is forbidden and `renormalize_logits` has it count for nothing, its bias does so here.
+
+    Raises:
+        TransductError: a file is missing, damaged or disagrees with another, the model is no Marian or of a kind that
+            our Transformer cannot say, or `out` exists.
+    """
+    if out.exists():
+        raise TransductError(f"{out}: exists already; choose another name")
+    marian = _marian(directory)
+    vocabularies = _vocabularies(directory, marian)
+    source, target = vocabularies
+    for word in marian.bad_words_ids or []:
+        if len(word) != 1 or word[0] not in target.ids[:END]:
+            raise TransductError(
+                f"{directory}: bad_words_ids forbids {word}; ours forbids <unk> and padding alone: leave it out"
+            )
+    held = _tensors(directory)
+    if marian.renormalize_logits and [marian.pad_token_id] in (marian.bad_words_ids or []):
+        held.setdefault(BIAS, torch.zeros(1, len(target.ids)))[:, marian.pad_token_id] = NEVER
+    config = _our_config(marian, vocabularies, BIAS in held and bool(held[BIAS].any()), directory / files.CONFIG)
+    weights = our_weights(Transformer(config), held, source.ids, target.ids, directory / files.WEIGHTS)
+    texts = [sentencepiece.read(directory / name, each.names) for name, each in zip(MODELS, vocabularies, strict=True)]
+    alike = texts[0] == texts[1] and source is target
+    penalty = 1.0 if marian.length_penalty is None else marian.length_penalty
+    settings = {
+        "format": files.FORMAT,
+        "task": "translation",
+        "model": asdict(config),
+        "family": "transformer",
+        # Theirs divides by a power of the length, ours by that of (5 + length) / 6: for long outputs the same order.
+        "decoding": {"beam": marian.num_beams or 1, "length_penalty": penalty},
+        "replace": [],
+    }
+    content = {
+        files.CONFIG: _dumped(settings),
+        files.WEIGHTS: files.pack(weights),
+        "card.md": _card(directory.resolve().name, config, alike).encode(),
+        **{name: text.encode() for name, text in zip(("tokenizer.json",) if alike else SIDES, texts)},
+    }
+    files.write_directory(out, content)
+
+
+def _our_config(marian: Marian, vocabularies: Sequence[Vocabulary], bias: bool, where: Path) -> Config:
+    tie = "none" if not marian.tie_word_embeddings else "all" if marian.share_encoder_decoder_embeddings else "decoder"
+    sections = {
+        "source_size": len(vocabularies[0].ids),
+        "target_size": len(vocabularies[1].ids),
+        "d_model": marian.d_model,
+        "num_heads": marian.encoder_attention_heads,
+        "d_ff": marian.encoder_ffn_dim,
+        "encoder_layers": marian.encoder_layers,
+        "decoder_layers": marian.decoder_layers,
+        "dropout": marian.dropout,
+        "attention_dropout": marian.attention_dropout,
+        "norm": "post",
+        "positions": "sinusoidal_concatenated",
+        "tie": tie,
+        "activation": ACTIVATIONS[marian.activation],
+        "max_length": marian.max_position_embeddings,
+        "output_bias": bias,
+    }
+    return record(Config, sections, "model", str(where))
+
+
+def _marian(directory: Path) -> Marian:
+    """The configuration of a Marian model that our Transformer can say."""
+    where = directory / files.CONFIG
+    config = _json(where, "a model's configuration")
+    if (kind := config.get("model_type")) != "marian":
+        raise TransductError(
+            f"{where}: model_type is {kind!r}; of Hugging Face's models only 'marian' can be converted"
+        )
+    if (generation := directory / GENERATION).exists():
+        config |= _json(generation, "how outputs are searched for")
+    known = {field.name for field in fields(Marian)}
+    marian = record(Marian, {name: value for name, value in config.items() if name in known}, "", str(where))
+    if reason := marian.unsupported():
+        raise TransductError(f"{where}: {reason}; our Transformer has no place for it")
+    return marian
+
+
+def _json(path: Path, what: str) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise TransductError(f"{path}: cannot be read ({error.strerror}); expected {what}") from error
+    except ValueError as error:
+        raise TransductError(f"{path}: not valid JSON ({error}); expected {what}") from error
+    if not isinstance(found, dict):
+        raise TransductError(f"{path}: holds no JSON object; expected {what}")
+    return found
+
+
+def _vocabularies(directory: Path, marian: Marian) -> tuple[Vocabulary, Vocabulary]:
+    """The vocabularies of source and target, one and the same where they share their embeddings."""
+    path = directory / SPECIAL_NAMES
+    named = _json(path, "the names of special tokens") if path.exists() else {}
+    begin, end = marian.decoder_start_token_id, marian.eos_token_id
+    unknown = _name(named, "unk_token", "<unk>")
+    if marian.share_encoder_decoder_embeddings:
+        both = _vocabulary(directory / VOCABULARIES[0], marian.vocab_size, unknown, begin, end)
+        return both, both
+    size = marian.decoder_vocab_size or marian.vocab_size
+    padding, last = _name(named, "pad_token", "<pad>"), _name(named, "eos_token", "</s>")
+    return (
+        _vocabulary(directory / VOCABULARIES[0], marian.vocab_size, unknown, padding, last),
+        _vocabulary(directory / VOCABULARIES[1], size, unknown, begin, end),
+    )
+
+
+def _name(named: Mapping[str, Any], key: str, default: str) -> str:
+    """The name of a special token, which stands in `tokenizer_config.json` alone or as a token with settings."""
+    found = named.get(key, default)
+    return str(found.get("content", default) if isinstance(found, dict) else found)
+
+
+def _vocabulary(path: Path, size: int, *specials: int | str) -> Vocabulary:
+    """A list of tokens in our order; `specials` are unknown, begin and end by id or name."""
+    numbers = _json(path, "the id of each token")
+    if sorted(map(str, numbers.values())) != sorted(map(str, range(size))):
+        raise TransductError(
+            f"{path}: {len(numbers)} tokens, {files.CONFIG} says {size}; expected each id below that once: "
+            "copy both files again"
+        )
+    names = {number: name for name, number in numbers.items()}
+    first = [numbers.get(special) if isinstance(special, str) else special for special in specials]
+    if not {*first} <= names.keys() or len({*first}) < len(first):
+        raise TransductError(
+            f"{path}: unknown, padding and end of a sentence have the ids {first}; expected three different ones"
+        )
+    ids = [*first, *sorted(names.keys() - {*first})]
+    return Vocabulary([names[number] for number in ids], ids)
+
+
+def _tensors(directory: Path) -> dict[str, Tensor]:
+    """The weights of a model, by their names."""
+    path = directory / files.WEIGHTS
+    if not path.exists() and (directory / INDEX).exists():
+        raise TransductError(
+            f"{directory}: weights in several files; write one, with save_pretrained(OUT, max_shard_size='9GB')"
+        )
+    if not path.exists() and (directory / PICKLE).exists():
+        raise TransductError(
+            f"{directory}: only {PICKLE} here, which runs code when it is read; expected {files.WEIGHTS}: take it from "
+            "the model's page, or where you trust the file run MarianMTModel.from_pretrained(DIR).save_pretrained(OUT)"
+        )
+    return files.read_tensors(path)
+
+
+def _card(name: str, config: Config, alike: bool) -> str:
+    """Where a model is from, what differs, and what a recipe says to train it further."""
+    said = {
+        **{key: getattr(config, key) for key in ("norm", "positions", "tie", "output_bias", "activation", "d_model")},
+        **{key: getattr(config, key) for key in ("num_heads", "d_ff", "encoder_layers", "decoder_layers")},
+    }
+    model = "\n".join(f"  {key}: {str(value).lower()}" for key, value in said.items())
+    return f"""# Translation model
+
+Converted from a model in Hugging Face's format, {name}.
+
+It never writes its unknown token. Outputs end at {config.max_length} tokens, or at twice the source's and 20. Of
+several hypotheses the best is chosen by Wu et al.'s length penalty, which differs from Hugging Face's for short ones.
+
+To train it further, name this directory and what it is made of in a recipe:
+
+```yaml
+tokenizer: {{shared: {str(alike).lower()}}}
+model:
+  start_from: {name}
+{model}
+```
+"""
+
+
+def convert(directory: Path, out: Path) -> None:
+    """Write the translation model in a model directory as a Marian model of Hugging Face's, its tokenizers beside it.
+
+    A tokenizer that was SentencePiece's becomes so again; others are written in the library's own format. The token
+    that outputs begin after is also the padding.
+
+    Raises:
+        TransductError: the model is no Transformer for translation or quantised already, Marian has no place for a part
+            of it or of its text, or `out` exists.
+    """
+    if out.exists():
+        raise TransductError(f"{out}: exists already; choose another name")
+    settings = files.read_json(directory / files.CONFIG, "a model's configuration")
+    if settings.get("task") != "translation" or settings.get("family", "transformer") != "transformer":
+        raise TransductError(f"{directory}: no Transformer for translation; Marian takes no other of our models")
+    if settings.get("quantised"):
+        raise TransductError(f"{directory}: quantised already; give the model it was made of")
+    if settings.get("replace"):
+        raise TransductError(f"{directory}: text is changed before it is cut; Marian has no place for data.replace")
+    config = record(Config, settings.get("model"), "model", str(directory / files.CONFIG))
+    if reason := unsupported(config):
+        raise TransductError(f"{directory}: Marian has no place for {reason}; {TRAIN}")
+    model = Transformer(config)
+    path = directory / files.WEIGHTS
+    with torch.no_grad():
+        files.load_weights(model, files.read_tensors(path), path)
+    decoding = settings.get("decoding", {})
+    content = {
+        files.CONFIG: _dumped(their_config(config)),
+        GENERATION: _dumped(_their_generation(config, decoding)),
+        files.WEIGHTS: save(their_weights(model), {"format": "pt"}),
+        **_their_tokenizers(sorted(directory.glob("tokenizer*.json")), config),
+    }
+    files.write_directory(out, content)
+
+
+def _their_generation(config: Config, decoding: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "decoder_start_token_id": BEGIN,
+        "pad_token_id": BEGIN,
+        "eos_token_id": END,
+        "forced_eos_token_id": END,
+        "bad_words_ids": [[UNKNOWN], [BEGIN]],
+        "num_beams": decoding.get("beam", 5),
+        "length_penalty": decoding.get("length_penalty", 1.0),
+        "max_length": config.max_length + 1,  # theirs counts what outputs begin after
+    }
+
+
+def _their_tokenizers(paths: Sequence[Path], config: Config) -> dict[str, bytes]:
+    """The files of the tokenizers: the source's, the target's."""
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    pieces = [each for each in map(sentencepiece.held_in, texts) if each is not None]
+    if pieces and len(pieces) < len(texts):
+        raise TransductError(
+            f"{paths[0].parent}: one of its tokenizers was SentencePiece's, one is ours; Marian takes both of a kind"
+        )
+    settings: dict[str, Any] = {
+        "tokenizer_class": "MarianTokenizer" if pieces else "PreTrainedTokenizerFast",
+        "unk_token": SPECIALS[UNKNOWN],
+        "pad_token": SPECIALS[BEGIN],
+        "eos_token": SPECIALS[END],
+        "model_max_length": config.max_length,
+        "split_special_tokens": True,  # what looks like one in a text is text
+        "clean_up_tokenization_spaces": False,
+    }
+    if not pieces:
+        names = ("tokenizer.json", SIDES[1])
+        return {SPECIAL_NAMES: _dumped(settings)} | {n: _dumped(_ending(text)) for n, text in zip(names, texts)}
+    separate = config.tie != "all"
+    content = {SPECIAL_NAMES: _dumped(settings | {"separate_vocabs": separate})}
+    for side, tokenizer in enumerate((Tokenizer(texts[0]), Tokenizer(texts[-1]))):
+        content[MODELS[side]] = sentencepiece.write(pieces[-side])
+        if side == 0 or separate:
+            numbered = {name: number for number, name in enumerate(tokenizer.pieces(range(tokenizer.size)))}
+            content[VOCABULARIES[side]] = _dumped(numbered)
+    return content
+
+
+def _ending(text: str) -> dict[str, Any]:
+    """A tokenizer's file, of one that writes the end after every text."""
+    held: dict[str, Any] = json.loads(text)
+    end = SPECIALS[END]
+    held["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": end, "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {end: {"id": end, "ids": [END], "tokens": [end]}},
+    }
+    return held
+
+
+def _dumped(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, indent=1, ensure_ascii=False).encode()

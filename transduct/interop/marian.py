@@ -1,0 +1,225 @@
+"""Marian as Hugging Face has it: its configuration and weights, and what of them our Transformer says by other names.
+
+Their decoder ends with a bias for every token."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError
+from transduct.interop import ctranslate2
+from transduct.models.transformer import Config, Transformer
+from transduct.training import checkpoint as files
+
+BEGIN, END = Tokenizer.BEGIN, Tokenizer.END
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu"}  # theirs, ours
+SYNONYMS = {"swish": "silu", "gelu_new": "gelu_pytorch_tanh"}
+ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
+PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+LAYER = {  # the parts of a layer, ours and theirs
+    "feed_forward.inner": "fc1",
+    "feed_forward.outer": "fc2",
+    "around_attention.norm": "self_attn_layer_norm",
+    "around_cross.norm": "encoder_attn_layer_norm",
+    "around_feed_forward.norm": "final_layer_norm",
+    **{f"{a}.{p}": f"{ATTENTIONS[a]}.{PROJECTIONS[p]}" for a in ATTENTIONS for p in PROJECTIONS},
+}
+ENCODER, DECODER = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+SHARED, OUTPUT, BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
+TABLES: dict[
+    str, dict[str, tuple[str, ...]]
+] = {  # by what is tied, our tables and what each may be called there; the first is what we write
+    "all": {"output_table": (SHARED, DECODER, ENCODER, OUTPUT)},
+    "decoder": {"output_table": (DECODER, OUTPUT), "source_embedding.table": (ENCODER,)},
+    "none": {
+        "output_table": (OUTPUT,),
+        "target_embedding.table": (DECODER, SHARED),
+        "source_embedding.table": (ENCODER, SHARED),
+    },
+}
+PLACES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+NEAR = 1e-4  # sinusoids of float32 and of float64 are 3e-5 apart at 512 tokens, other vectors farther by far
+
+
+@dataclass(frozen=True)
+class Marian:
+    """What is read of `config.json` and, where it says otherwise, of `generation_config.json`, by the names there."""
+
+    vocab_size: int
+    d_model: int
+    encoder_layers: int
+    decoder_layers: int
+    encoder_attention_heads: int
+    decoder_attention_heads: int
+    encoder_ffn_dim: int
+    decoder_ffn_dim: int
+    activation_function: str
+    max_position_embeddings: int
+    decoder_start_token_id: int
+    pad_token_id: int
+    eos_token_id: int
+    decoder_vocab_size: int | None = None
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    scale_embedding: bool = False
+    static_position_embeddings: bool = True
+    normalize_before: bool = False
+    normalize_embedding: bool = False
+    add_final_layer_norm: bool = False
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    forced_bos_token_id: int | None = None
+    num_beams: int | None = None
+    length_penalty: float | None = None
+    bad_words_ids: list[list[int]] | None = None
+    renormalize_logits: bool = False
+
+    @property
+    def activation(self) -> str:
+        """The name of the activation, the same for the same function."""
+        return SYNONYMS.get(self.activation_function, self.activation_function)
+
+    def unsupported(self) -> str | None:
+        """What of the model our Transformer cannot say, if there is anything."""
+        heads, widths = (
+            (getattr(self, f"encoder_{name}"), getattr(self, f"decoder_{name}"))
+            for name in ("attention_heads", "ffn_dim")
+        )
+        named = ("normalize_before", "normalize_embedding", "add_final_layer_norm")
+        wrong = {
+            f"encoder_attention_heads {heads[0]} and decoder_attention_heads {heads[1]}": heads[0] != heads[1],
+            f"encoder_ffn_dim {widths[0]} and decoder_ffn_dim {widths[1]}": widths[0] != widths[1],
+            f"activation_function '{self.activation_function}'": self.activation not in ACTIVATIONS,
+            "scale_embedding false": not self.scale_embedding,
+            "static_position_embeddings false": not self.static_position_embeddings,
+            **{f"{name} true": getattr(self, name) for name in named},
+            f"an odd d_model, {self.d_model}": self.d_model % 2 == 1,
+            "a decoder_start_token_id that is not pad_token_id": self.decoder_start_token_id != self.pad_token_id,
+            f"forced_bos_token_id {self.forced_bos_token_id}": self.forced_bos_token_id is not None,
+        }
+        return next((reason for reason, found in wrong.items() if found), None)
+
+
+def unsupported(config: Config) -> str | None:
+    """What of a model Marian cannot say, if there is anything."""
+    if reason := ctranslate2.unsupported(config):
+        return reason
+    if config.norm != "post" or config.norm_kind != "layer":
+        return f"norms of the kind '{config.norm_kind}' that stand '{config.norm}'"
+    if config.positions != "sinusoidal_concatenated":
+        return f"positions '{config.positions}'"
+    if config.activation not in ACTIVATIONS.values():
+        return f"activation '{config.activation}'"
+    if config.d_model % 2:
+        return f"an odd d_model, {config.d_model}"
+    return None
+
+
+def their_config(config: Config) -> dict[str, Any]:
+    """What `config.json` says of a model of ours."""
+    activations = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
+    return {
+        "model_type": "marian",
+        "architectures": ["MarianMTModel"],
+        "vocab_size": config.source_size,
+        "decoder_vocab_size": config.target_size,
+        "d_model": config.d_model,
+        **{f"{side}_layers": getattr(config, f"{side}_layers") for side in ("encoder", "decoder")},
+        **{f"{side}_attention_heads": config.num_heads for side in ("encoder", "decoder")},
+        **{f"{side}_ffn_dim": config.d_ff for side in ("encoder", "decoder")},
+        "activation_function": activations[config.activation],
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": 0.0,
+        "max_position_embeddings": config.max_length,
+        "scale_embedding": True,
+        "static_position_embeddings": True,
+        "share_encoder_decoder_embeddings": config.tie == "all",
+        "tie_word_embeddings": config.tie != "none",
+        "is_encoder_decoder": True,
+        "pad_token_id": BEGIN,
+        "decoder_start_token_id": BEGIN,
+        "eos_token_id": END,
+        "forced_eos_token_id": END,
+        "dtype": "float32",
+    }
+
+
+def our_weights(
+    model: Transformer, held: dict[str, Tensor], source: Sequence[int], target: Sequence[int], where: Path
+) -> dict[str, Tensor]:
+    """The weights of a model of ours, by name, of theirs, which lose their positions.
+
+    Args:
+        source, target: the ids there of our tokens, in order.
+
+    Raises:
+        TransductError: a weight is missing or has another shape, one is unknown, tables that are tied differ, or
+            positions are no sinusoids.
+    """
+    _drop_sinusoids(model, held, where)
+    weights, used = {}, {BIAS, SHARED}  # a bias of zeros is left out, and a table that is not shared is not read
+    for name, own in files.weights_of(model).items():
+        aliases = _theirs(name, model.config.tie)
+        known = [held[alias] for alias in aliases if alias in held]
+        if not known:
+            raise TransductError(f"{where}: lacks weight '{aliases[0]}'; {files.CONFIG} is of another model")
+        found, *others = known
+        if model.config.tie != "none" and not all(torch.equal(other, found) for other in others):
+            raise TransductError(
+                f"{where}: {' and '.join(aliases)} differ, {files.CONFIG} says that they are tied; expected one table"
+            )
+        shape = (1, *own.shape) if name == "output_bias" else tuple(own.shape)
+        if tuple(found.shape) != shape:
+            raise TransductError(
+                f"{where}: weight '{aliases[0]}' is {tuple(found.shape)}, {files.CONFIG} says {shape}; "
+                f"{files.CONFIG} is of another model"
+            )
+        if name in ("output_bias", *TABLES[model.config.tie]):
+            rows = torch.tensor(source if name == "source_embedding.table" else target)
+            found = found.view(own.shape).index_select(0, rows)
+        weights[name] = found.float()
+        used |= {*aliases}
+    if odd := sorted(held.keys() - used):
+        raise TransductError(f"{where}: has an unknown weight '{odd[0]}'; {files.CONFIG} is of another model")
+    return weights
+
+
+def their_weights(model: Transformer) -> dict[str, Tensor]:
+    """The weights of a model of theirs, by name, of ours."""
+    weights = {BIAS: torch.zeros(1, model.config.target_size)}
+    for name, weight in files.weights_of(model).items():
+        weights[_theirs(name, model.config.tie)[0]] = weight.contiguous()
+    weights[BIAS] = weights[BIAS].view(1, -1)
+    return weights
+
+
+def _theirs(name: str, tie: str) -> tuple[str, ...]:
+    """What a weight of ours may be called there, first what we call it: encoder.0.feed_forward.inner.bias is
+    model.encoder.layers.0.fc1.bias."""
+    if name == "output_bias":
+        return (BIAS,)
+    if name in TABLES[tie]:
+        return TABLES[tie][name]
+    side, number, part, layer, kind = name.split(".")
+    return (f"model.{side}.layers.{number}.{LAYER[f'{part}.{layer}']}.{kind}",)
+
+
+def _drop_sinusoids(model: Transformer, held: dict[str, Tensor], where: Path) -> None:
+    """Forget tables of positions that hold what ours computes."""
+    positions = model.source_embedding.positions
+    for name in PLACES:
+        table, places = held.pop(name, None), torch.arange(model.config.max_length)
+        if table is None or positions is None:
+            continue
+        own = positions(places, places)
+        near = max(NEAR, torch.finfo(table.dtype).eps) if table.is_floating_point() else 0.0
+        if table.shape != own.shape or not bool((table.float() - own).abs().max() <= near):
+            raise TransductError(
+                f"{where}: '{name}' {tuple(table.shape)} holds no sinusoids; our Transformer has no place for it"
+            )

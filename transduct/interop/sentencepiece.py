@@ -1,0 +1,169 @@
+"""SentencePiece's models as our tokenizers, and back.
+
+A published translation model numbers its pieces by a list of its own, which holds what the models of both sides cut
+text into, and not all that they know. `data.pieces` says how a tokenizer keeps what the list has and the model
+lacks, and what the model has and the list lacks.
+"""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers
+
+from transduct.data.pieces import BLANK, HIDDEN
+from transduct.data.tokenizer import SPECIALS
+from transduct.errors import TransductError, missing_extra
+
+UNIGRAM, BPE = 1, 2  # kinds of models
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # kinds of pieces; only the first and the last cut text
+DOUBLE, OUTER = " +", r"\A | \z"  # blanks that SentencePiece removes
+
+
+def read(path: Path, names: Sequence[str]) -> str:
+    """The tokenizer of a SentencePiece model, as `Tokenizer` takes it.
+
+    Args:
+        names: of each id the piece that has it; the first three are unknown, begin and end, whatever they are called.
+
+    Raises:
+        TransductError: the file is missing or no SentencePiece model, it cuts in a way that we do not know, or names
+            are the same.
+    """
+    model = _parsed(path)
+    if reason := _unsupported(model):
+        raise TransductError(f"{path}: a SentencePiece model with {reason}, which cannot be read; give another model")
+    kinds = (NORMAL, BYTE) if model.trainer_spec.byte_fallback else (NORMAL,)
+    scores = {piece.piece: piece.score for piece in model.pieces if piece.type in kinds}
+    entries = [HIDDEN + name for name in SPECIALS]
+    for name in names[len(SPECIALS) :]:
+        special = HIDDEN if name in SPECIALS else ""  # a token like any other that is called as one of ours
+        entries.append(name if name in scores else HIDDEN + special + name)
+    entries += [HIDDEN, *[piece for piece in scores if piece not in {*names[len(SPECIALS) :]}]]
+    if len(set(entries)) < len(entries):
+        raise TransductError(f"{path}: two of the tokens that it is to cut text into have the same name")
+    library = tokenizers.Tokenizer(_model(model.trainer_spec, entries, scores))
+    library.normalizer = _normalizer(model.normalizer_spec)
+    bytes_ = [decoders.ByteFallback()] if BYTE in kinds else []
+    last = [decoders.Fuse(), decoders.Replace(BLANK, " "), decoders.Strip(" ", 1, 0)]
+    library.decoder = decoders.Sequence([decoders.Replace(HIDDEN, ""), *bytes_, *last])
+    library.add_special_tokens(entries[: len(SPECIALS)])
+    return library.to_str()
+
+
+def held_in(text: str) -> dict[str, Any] | None:
+    """What a tokenizer's file says, if it was a SentencePiece model's; None for another's."""
+    held = json.loads(text)
+    return held if HIDDEN + SPECIALS[0] in _entries(held["model"]) else None
+
+
+def write(held: Mapping[str, Any]) -> bytes:
+    """The SentencePiece model that a tokenizer was, of what its file says; pieces may be in another order."""
+    kept, file = held["model"], _library()[0]()
+    trainer, normalizer = file.trainer_spec, file.normalizer_spec
+    trainer.model_type = UNIGRAM if kept["type"] == "Unigram" else BPE
+    trainer.unk_id, trainer.bos_id, trainer.eos_id, trainer.pad_id = 0, 1, 2, -1
+    trainer.byte_fallback = kept["byte_fallback"]
+    parts = {part["type"]: part for part in held["normalizer"]["normalizers"]}
+    normalizer.name = "nmt_nfkc" if "Precompiled" in parts else "identity"
+    normalizer.precompiled_charsmap = base64.b64decode(parts.get("Precompiled", {}).get("precompiled_charsmap", ""))
+    normalizer.add_dummy_prefix = "Prepend" in parts
+    normalizer.remove_extra_whitespaces = len(held["normalizer"]["normalizers"]) - len(parts) > 0
+    for number, name in enumerate(SPECIALS):
+        file.pieces.add(piece=name, score=0.0, type=CONTROL if number else UNKNOWN)
+    for piece, score in _scores(kept).items():
+        byte = trainer.byte_fallback and len(piece) == 6 and piece.startswith("<0x")
+        file.pieces.add(piece=piece, score=score, type=BYTE if byte else NORMAL)
+    trainer.vocab_size = len(file.pieces)
+    return file.SerializeToString()
+
+
+def _library() -> tuple[Any, Any]:
+    """What a file is made of, and the error of a file that is damaged."""
+    try:
+        from google.protobuf.message import DecodeError
+        from google.protobuf.runtime_version import VersionError
+    except ImportError as error:
+        raise missing_extra("protobuf", "huggingface") from error
+    try:
+        from sentencepiece import sentencepiece_model_pb2
+    except ImportError as error:
+        raise missing_extra("sentencepiece", "huggingface") from error
+    except VersionError as error:
+        raise TransductError(f"protobuf is too old ({error}); run: pip install -U protobuf") from error
+    model: Any = sentencepiece_model_pb2
+    return model.ModelProto, DecodeError
+
+
+def _parsed(path: Path) -> Any:
+    """The contents of a SentencePiece model."""
+    proto, damaged = _library()
+    try:
+        model = proto.FromString(path.read_bytes())
+    except OSError as error:
+        raise TransductError(f"{path}: cannot be read ({error.strerror}); expected a SentencePiece model") from error
+    except damaged as error:
+        raise TransductError(f"{path}: no whole SentencePiece model ({error}); copy it again") from error
+    if not model.pieces:
+        raise TransductError(f"{path}: holds no pieces; expected a SentencePiece model")
+    return model
+
+
+def _unsupported(model: Any) -> str | None:
+    """What of a SentencePiece model a tokenizer cannot do, if there is anything."""
+    trainer, normalizer = model.trainer_spec, model.normalizer_spec
+    if trainer.model_type not in (UNIGRAM, BPE):
+        return "pieces that are neither unigram's nor BPE's"
+    if trainer.treat_whitespace_as_suffix or not normalizer.escape_whitespaces:
+        return "blanks that are not marked before words"
+    if model.denormalizer_spec.precompiled_charsmap:
+        return "rules for text that comes out"
+    if any(piece.type == USER_DEFINED for piece in model.pieces):
+        return "pieces defined by a user"
+    return None
+
+
+def _model(trainer: Any, entries: Sequence[str], scores: Mapping[str, float]) -> models.Model:
+    if trainer.model_type == UNIGRAM:
+        return models.Unigram([(entry, scores.get(entry, 0.0)) for entry in entries], 0, trainer.byte_fallback)
+    vocabulary = {entry: number for number, entry in enumerate(entries)}
+    settings = {"unk_token": entries[0], "fuse_unk": True, "byte_fallback": trainer.byte_fallback}
+    return models.BPE(vocabulary, _merges(scores), **settings)
+
+
+def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Every two pieces that make a third, the best first."""
+    merges = []
+    for piece in sorted(scores, key=lambda piece: -scores[piece]):
+        halves = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+        merges += [(left, right) for left, right in halves if left in scores and right in scores]
+    return merges
+
+
+def _normalizer(rules: Any) -> normalizers.Normalizer:
+    parts: list[normalizers.Normalizer] = []
+    if rules.precompiled_charsmap:
+        parts.append(normalizers.Precompiled(rules.precompiled_charsmap))
+    if rules.remove_extra_whitespaces:
+        parts += [normalizers.Replace(Regex(DOUBLE), " "), normalizers.Replace(Regex(OUTER), "")]
+    if rules.add_dummy_prefix:
+        parts.append(normalizers.Prepend(BLANK))
+    return normalizers.Sequence([*parts, normalizers.Replace(" ", BLANK)])
+
+
+def _entries(kept: Mapping[str, Any]) -> dict[str, float]:
+    """The entries of a model and their scores, in a BPE none."""
+    vocabulary = kept["vocab"]
+    return dict(vocabulary) if kept["type"] == "Unigram" else dict.fromkeys(vocabulary, 0.0)
+
+
+def _scores(kept: Mapping[str, Any]) -> dict[str, float]:
+    """The pieces that cut text, and their scores; in a BPE the sooner merged, the higher."""
+    scores = {piece: score for piece, score in _entries(kept).items() if not piece.startswith(HIDDEN)}
+    if kept["type"] != "Unigram":
+        ranks = {left + right: -rank for rank, (left, right) in reversed([*enumerate(kept["merges"])])}
+        scores = {piece: float(ranks.get(piece, -len(kept["merges"]))) for piece in scores}
+    return scores

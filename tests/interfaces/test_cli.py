@@ -496,6 +496,11 @@ DAMAGES = {
     "configuration cut": ("config.json", truncate, "config.json: not valid JSON"),
     "another version": ("config.json", lambda p: change_config(p, format=99), "format 99, this version reads 1 to 1"),
     "no version": ("config.json", lambda p: change_config(p, format=None), "format None, this version reads 1 to 1"),
+    "Hugging Face's": (
+        "config.json",
+        lambda path: path.write_text('{"model_type": "marian"}'),
+        "Hugging Face's; make a model of ours of it: transduct convert ",
+    ),
     "no task": ("config.json", lambda p: change_config(p, task=None), "no 'task' in it"),
     "another task": (
         "config.json",

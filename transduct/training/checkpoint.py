@@ -114,6 +114,8 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     except ValueError as error:
         raise TransductError(f"{path}: not valid JSON ({error}); expected {what}") from error
     found = content.get("format") if isinstance(content, dict) else None
+    if found is None and isinstance(content, dict) and "model_type" in content:
+        raise TransductError(f"{path}: Hugging Face's; make a model of ours of it: transduct convert {path.parent} OUT")
     if not isinstance(found, int) or not 1 <= found <= FORMAT:
         raise TransductError(
             f"{path}: format {found!r}, this version reads 1 to {FORMAT}; expected {what}, "

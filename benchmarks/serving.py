@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from statistics import quantiles
@@ -32,24 +33,22 @@ def post(connection: http.client.HTTPConnection, text: str, beam: int) -> int:
 
 def load(port: int, texts: list[str], clients: int, seconds: float, beam: int) -> tuple[list[float], int]:
     """How long each answer took, and how many requests were turned away."""
-    took: list[float] = []
-    refused, number, until = [0], count(), time.perf_counter() + seconds
+    number, until = count(), time.perf_counter() + seconds
 
-    def client() -> None:
+    def client(_: int) -> tuple[list[float], int]:
+        took, refused = [], 0
         connection = http.client.HTTPConnection("127.0.0.1", port)
         while (began := time.perf_counter()) < until:
             if wait := post(connection, texts[next(number) % len(texts)], beam):
-                refused[0] += 1
+                refused += 1
                 time.sleep(wait)
             else:
                 took.append(time.perf_counter() - began)
+        return took, refused
 
-    threads = [threading.Thread(target=client) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return took, refused[0]
+    with ThreadPoolExecutor(clients) as pool:
+        found = list(pool.map(client, range(clients)))
+    return [second for took, _ in found for second in took], sum(refused for _, refused in found)
 
 
 def batches(port: int) -> tuple[float, float]:
@@ -80,23 +79,30 @@ def main() -> None:
     texts = [line for line in given.text.read_text(encoding="utf-8").split("\n") if line.strip()]
     program = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()"]
     words = ["serve", given.model, "--port", "0", "--waiting", given.waiting]
-    with subprocess.Popen([*program, *words], stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        port = int(re.search(r":(\d+) ", server.stderr.readline())[1])  # type: ignore[index]
-        threading.Thread(target=server.stderr.read, daemon=True).start()
-        post(http.client.HTTPConnection("127.0.0.1", port), texts[0], given.beam)
-        for clients in map(int, given.clients.split(",")):
-            before = batches(port)
-            took, refused = load(port, texts, clients, given.seconds, given.beam)
-            slices, inputs = (after - earlier for after, earlier in zip(batches(port), before, strict=True))
-            hundredths = quantiles(took, n=100)
-            print(
-                f"{clients:4} clients  {len(took) / given.seconds:7.1f} answers/s  {refused / given.seconds:6.1f} "
-                f"refused/s  median {hundredths[49]:.3f} s  slowest hundredth {hundredths[98]:.3f} s  "
-                f"{inputs / slices:5.1f} a batch  {resident(server.pid):,.0f} MB",
-                flush=True,
-            )
+    server = subprocess.Popen([*program, *words], stderr=subprocess.PIPE, text=True)
+    try:
+        measure(server, texts, list(map(int, given.clients.split(","))), given.seconds, given.beam)
+    finally:
         server.terminate()
+
+
+def measure(server: subprocess.Popen[str], texts: list[str], clients: list[int], seconds: float, beam: int) -> None:
+    """Load a server that is starting, and print a row for each number of clients."""
+    assert server.stderr is not None
+    port = int(re.search(r":(\d+) ", server.stderr.readline())[1])  # type: ignore[index]
+    threading.Thread(target=server.stderr.read, daemon=True).start()
+    post(http.client.HTTPConnection("127.0.0.1", port), texts[0], beam)
+    for number in clients:
+        before = batches(port)
+        took, refused = load(port, texts, number, seconds, beam)
+        slices, inputs = (after - earlier for after, earlier in zip(batches(port), before, strict=True))
+        hundredths = quantiles(took, n=100)
+        print(
+            f"{number:4} clients  {len(took) / seconds:7.1f} answers/s  {refused / seconds:6.1f} refused/s  "
+            f"median {hundredths[49]:.3f} s  slowest hundredth {hundredths[98]:.3f} s  "
+            f"{inputs / slices:5.1f} a batch  {resident(server.pid):,.0f} MB",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

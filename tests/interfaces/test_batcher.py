@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from transduct.errors import TransductError
-from transduct.interfaces.batcher import AT_ONCE, CHARACTERS, LONGEST_ADVICE, Batcher, Full
+from transduct.interfaces.batcher import AT_ONCE, DEAREST, LONGEST_ADVICE, Batcher, Full
 
 
 class Work:
@@ -23,7 +23,7 @@ class Work:
             raise TransductError("a text is broken")
         if "bug" in inputs:
             raise ZeroDivisionError("ours")
-        return [text * 2 for text in inputs]
+        return [text * 2 for text in inputs if text != "lost"]
 
 
 async def settled():
@@ -36,7 +36,7 @@ def together(work, most, ask, watch=lambda *_: None):
     """Run `ask(batcher)` beside the batcher's own loop."""
 
     async def main():
-        batcher = Batcher(work, most, watch)
+        batcher = Batcher(work, most, lambda text, options: len(text) * options.get("beam", 1), watch)
         running = asyncio.create_task(batcher.run())
         try:
             return await asyncio.wait_for(ask(batcher), 30)
@@ -84,10 +84,13 @@ def test_a_large_request_lets_small_ones_pass():
     assert "y" in work.slices[1][1]  # as soon as the first slice was done
 
 
-def test_long_texts_make_short_slices():
-    work = Work()
-    together(work, 10, lambda batcher: batcher.ask("predict", ["a" * CHARACTERS, "b" * (2 * CHARACTERS), "c", "d"], {}))
-    assert [[text[0] for text in inputs] for _, inputs, _ in work.slices] == [["a"], ["b"], ["c", "d"]]
+def test_what_is_dear_makes_short_slices():
+    work, texts = Work(), ["a" * DEAREST, "b" * (2 * DEAREST), "c", "d" * (DEAREST - 1), "e"]
+    together(work, 10, lambda batcher: batcher.ask("predict", texts, {}))
+    assert [[text[0] for text in inputs] for _, inputs, _ in work.slices] == [["a"], ["b"], ["c", "d"], ["e"]]
+    work, texts = Work(), ["a" * (DEAREST // 4)] * 4
+    together(work, 10, lambda batcher: batcher.ask("predict", texts, {"beam": 2}))
+    assert [len(inputs) for _, inputs, _ in work.slices] == [2, 2]
 
 
 def test_what_is_wrong_with_one_request_is_told_to_it_alone():
@@ -103,6 +106,34 @@ def test_what_is_wrong_with_one_request_is_told_to_it_alone():
     assert (first, second, later) == (["aa"], ["bb"], ["laterlater"])
     assert isinstance(broken, TransductError)
     assert isinstance(bug, ZeroDivisionError)
+
+
+def test_whose_fault_it_is_is_found_by_halves_and_for_none_who_has_gone():
+    gate = threading.Event()
+    work = Work(gate)
+
+    async def ask(batcher):
+        texts = ["broken", *(str(number) for number in range(15))]
+        asked = [asyncio.create_task(batcher.ask("predict", [text], {})) for text in texts]
+        await settled()
+        for task in asked[8:]:
+            task.cancel()
+        gate.set()
+        return await asyncio.gather(*asked[:8], return_exceptions=True)
+
+    broken, *others = together(work, 100, ask)
+    assert isinstance(broken, TransductError)
+    assert others == [[str(number) * 2] for number in range(7)]
+    assert [len(inputs) for _, inputs, _ in work.slices] == [16, 8, 4, 2, 1, 1, 2, 4]
+
+
+def test_an_answer_too_few_is_a_mistake_of_the_work_and_not_the_end():
+    async def ask(batcher):
+        with pytest.raises(RuntimeError, match="predict: 0 outputs for 1 inputs"):
+            await batcher.ask("predict", ["lost"], {})
+        return await batcher.ask("predict", ["a"], {})
+
+    assert together(Work(), 10, ask) == ["aa"]
 
 
 def test_the_rest_of_a_request_that_failed_is_not_worked_for():
@@ -128,7 +159,8 @@ def test_no_more_waits_than_may():
         rest = asyncio.create_task(batcher.ask("predict", ["b"] * 3, {}))
         await settled()
         assert batcher.waiting == 3
-        with pytest.raises(Full, match="too much is waiting; come back in 1 s") as full:
+        batcher._pace = 0.6  # for the three that wait and the one that is worked on
+        with pytest.raises(Full, match="too much is waiting; come back in 3 s") as full:
             await batcher.ask("predict", ["c"], {})
         with pytest.raises(TransductError, match="found 4 inputs, at most 3 may wait; send fewer at once"):
             await batcher.ask("predict", ["c"] * 4, {})
@@ -136,7 +168,7 @@ def test_no_more_waits_than_may():
         await asyncio.gather(first, rest)
         return full.value.seconds, await batcher.ask("predict", ["c"], {})
 
-    assert together(work, 3, ask) == (1, ["cc"])
+    assert together(work, 3, ask) == (3, ["cc"])
 
 
 def test_who_stops_waiting_is_not_worked_for():
@@ -174,7 +206,7 @@ def test_who_leaves_while_being_worked_for_harms_nobody():
     assert together(work, 10, ask) == ["bb"]
 
 
-def test_advice_grows_with_what_waits_and_each_slice_is_told_of():
+def test_advice_knows_what_is_here_and_how_long_it_has_taken():
     seen, gate = [], threading.Event()
     work = Work(gate)
 
@@ -182,16 +214,18 @@ def test_advice_grows_with_what_waits_and_each_slice_is_told_of():
         assert batcher.advice == 1
         asked = asyncio.create_task(batcher.ask("predict", ["a"] * 2 * AT_ONCE, {}))
         await settled()
-        batcher._pace = 0.5
-        some, batcher._pace = batcher.advice, 1e6
-        most = batcher.advice
+        found = []
+        for pace, began in ((0.25, 0), (1e6, 0), (1e-6, 20)):
+            batcher._pace = pace
+            batcher._slice_began -= began
+            found.append(batcher.advice)
         batcher._pace = 0.5
         gate.set()
         await asked
-        return some, most, batcher._pace
+        return found, batcher._pace
 
-    some, most, pace = together(work, 1000, ask, lambda *told: seen.append(told))
-    assert (some, most) == (AT_ONCE // 2, LONGEST_ADVICE)
-    assert pace < 0.5
+    found, pace = together(work, 1000, ask, lambda *told: seen.append(told))
+    assert found == [AT_ONCE // 2, LONGEST_ADVICE, 21]
+    assert 0.4 < pace < 0.6
     assert [count for count, _ in seen] == [AT_ONCE, AT_ONCE]
     assert all(seconds >= 0 for _, seconds in seen)

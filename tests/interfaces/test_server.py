@@ -177,8 +177,8 @@ def test_the_page_and_what_it_asks_for_are_there(client):
 
 
 def test_health_says_what_is_served(client):
-    status, _, about = client("GET", "/health")
-    assert status == 200
+    status, headers, about = client("GET", "/health")
+    assert (status, headers["Retry-After"]) == (200, None)
     expected = {"status": "ready", "model": "reverse", "version": transduct.__version__}
     assert about == expected | {"reads": "text", "paints": False, "translates": True}
 
@@ -215,7 +215,21 @@ def test_metrics_count_answers_and_inputs(trained_run):
         ("/translate", {"texts": ["a", 1]}, "the request: 'texts' must be a list of texts"),
         ("/translate", {"texts": ["a"], "beem": 2}, "translate: unknown key 'decoding.beem'; did you mean 'beam'?"),
         ("/translate", {"texts": ["a"], "beam": 2, "n_best": 3}, "n_best is 3, the beam only 2"),
-        ("/translate", {"texts": ["a"], "beam": 33}, "beam is 33, the server takes at most 32"),
+        ("/translate", {"texts": ["a"], "beam": 17}, "beam is 17, must be from 1 to 16"),
+        ("/translate", {"texts": ["a"], "n_best": 2.0}, "n_best is 2.0, must be from 1 to 16"),
+        ("/translate", {"texts": ["a"], "beam": True}, "beam is True, must be from 1 to 16"),
+        ("/translate", {"texts": ["a"], "self": 1}, "'self' is no option; leave it out"),
+        ("/predict", {"inputs": ["a"], "options": {"texts": 1}}, "'texts' is no option; leave it out"),
+        ("/predict", {"inputs": ["a"], "options": {"samples": 17}}, "samples is 17, must be from 1 to 16"),
+        ("/predict", {"inputs": ["a"], "options": {"length": 2001}}, "length is 2001, must be from 1 to 2000"),
+        ("/translate", {"texts": ["a"], "top_k": [1]}, "top_k is a list, expected a number or a short word"),
+        ("/translate", {"texts": ["a"], "top_k": 10**99}, "top_k is a int, expected a number or a short word"),
+        ("/translate", {"texts": ["a"], "temperature": 1e3}, "temperature is 1000.0, must be between -100.0 and 100.0"),
+        ("/translate", b'{"texts": ["a"], "temperature": NaN}', "the request is not valid JSON: NaN is no number"),
+        ("/translate", b'{"texts": ["a"], "temperature": 1e999}', "temperature is inf, must be between"),
+        ("/translate", {"texts": ["a"], "\ud800": 1}, "translate: unknown key 'decoding.?'"),
+        ("/attention", {"text": "\ud800"}, "the request: 'text' holds half a character"),
+        ("/attention", {"text": "a", "name": "\ud800"}, "unknown name '?'; known are: encoder.0.self, "),
         ("/translate", {"texts": ["a"], "workers": 9}, "'workers' is set by whoever runs the server; leave it out"),
         ("/translate", {"texts": ["a"] * 51}, "found 51 inputs, at most 50 may wait; send fewer at once"),
         ("/translate", b"{", "the request is not valid JSON: "),
@@ -237,16 +251,25 @@ def test_what_is_wrong_is_said_in_one_line(client, path, body, said):
 def test_what_is_not_there_or_not_json_is_refused(client):
     assert client("GET", "/nothing")[::2] == (404, {"error": "Not Found"})
     assert client("GET", "/translate")[::2] == (405, {"error": "Method Not Allowed"})
-    said, _ = client.refused("/translate", {"texts": []}, 415, kind="text/plain")
-    assert said == "send JSON, with the header 'Content-Type: application/json'"
+    for kind in ("text/plain", "application/jsonp", ""):
+        said, _ = client.refused("/translate", {"texts": []}, 415, kind=kind)
+        assert said == "send JSON, with the header 'Content-Type: application/json'"
+    assert client.post("/translate", {"texts": []}, kind="Application/JSON; charset=utf-8") == {"translations": []}
+    assert client("POST", "/translate/", {"texts": []})[::2] == (404, {"error": "Not Found"})  # no redirection
 
 
 def test_what_is_too_large_is_refused(client, monkeypatch):
     monkeypatch.setattr(server, "LARGEST", 1 << 20)
     said, _ = client.refused("/translate", {"texts": ["a" * (1 << 20)]}, 413)
     assert said == "the request is larger than 1 MiB; send less at once"
-    said, _ = client.refused("/translate", {"texts": ["a" * 20_001]}, 413)
-    assert said == "a text has 20,001 characters, at most 20,000 are taken; send it in parts"
+    asked_for = "characters, those asked for counted and times the beam; at most 40,000 are taken: send it in parts"
+    for body in ({"texts": ["a" * 8_001], "beam": 5}, {"texts": ["a" * 2_600], "beam": 16}):
+        assert asked_for in client.refused("/translate", body, 413)[0]
+    assert asked_for in client.refused("/score", {"sources": ["a"], "targets": ["a" * 40_000]}, 413)[0]
+    assert client("POST", "/translate", {"texts": ["a b c d " * 1_000], "beam": 1})[0] == 200
+    monkeypatch.setattr(server, "HELD", 1 << 19)
+    assert "too much is waiting" in client.refused("/translate", {"texts": ["a" * (1 << 19)]}, 429)[0]
+    assert client.post("/translate", {"texts": []}) == {"translations": []}
 
 
 def test_a_mistake_of_one_harms_no_other(client):
@@ -272,6 +295,9 @@ def test_a_file_is_taken_as_the_body_and_its_damage_is_told_without_a_path(tmp_p
         assert said == "this model reads a picture; send the file itself as the body, with its type"
         said, _ = client.refused("/predict", b"no picture", 400, kind="image/png")
         assert said.startswith("the picture: ")
+        for query, wrong in (("[1,2]", "list"), ("0x" + "f" * 99, "str"), ("[" * 9_000, "str")):
+            said, _ = client.refused(f"/predict?threshold={query}", png(bar("across", 1, SIDE)), 400, kind="image/png")
+            assert said == f"threshold is a {wrong}, expected a number or a short word"
         said, _ = client.refused("/predict?workers=3", png(bar("across", 1, SIDE)), 400, kind="image/png")
         assert said == "'workers' is set by whoever runs the server; leave it out"
 
@@ -279,8 +305,9 @@ def test_a_file_is_taken_as_the_body_and_its_damage_is_told_without_a_path(tmp_p
 def test_of_several_pictures_only_one_is_painted(tmp_path):
     run = base.train(in_folder(RECIPES["text to image"], tmp_path), tmp_path / "run", notify=str)
     with serving(Service(transduct.load(run), "painter", 50)) as client:
-        said, _ = client.refused("/predict", {"inputs": ["a", "b"]}, 400)
-        assert said == "found 2 inputs, the answer is one picture; send one"
+        for inputs in ([], ["a", "b"]):
+            said, _ = client.refused("/predict", {"inputs": inputs}, 400)
+            assert said == f"found {len(inputs)} inputs, the answer is one picture; send one"
 
 
 @pytest.mark.parametrize("error", [NotFinite(), ZeroDivisionError("ours")])
@@ -288,12 +315,12 @@ def test_of_several_pictures_only_one_is_painted(tmp_path):
 def test_what_is_wrong_with_the_model_is_not_the_client_s_fault(error):
     class Broken:
         def predict(self, inputs):
-            if inputs != server.WARMING:
+            if inputs == ["a b"]:
                 raise error
             return inputs
 
     with serving(Service(Broken(), "broken", 50)) as client:
-        said, _ = client.refused("/predict", {"inputs": ["a"]}, 500)
+        said, _ = client.refused("/predict", {"inputs": ["a b"]}, 500)
         expected = (
             str(error) if isinstance(error, TransductError) else "the server has made a mistake; its log says more"
         )
@@ -302,18 +329,40 @@ def test_what_is_wrong_with_the_model_is_not_the_client_s_fault(error):
         assert 'transduct_requests_total{path="/predict",status="500"} 1.0' in client("GET", "/metrics")[2].decode()
 
 
+@pytest.mark.parametrize("error", [NotFinite(), MemoryError("no more")])
+def test_a_model_that_cannot_be_warmed_is_broken(error, caplog):
+    class Broken:
+        def predict(self, inputs):
+            raise error
+
+    with serving(Service(Broken(), "broken", 50)) as client:
+        while (health := client("GET", "/health"))[0] == 503:
+            time.sleep(0.01)
+    assert (health[0], health[2]["status"]) == (500, "broken")
+    assert f"the server is broken: {error}" in caplog.text
+
+
+def test_a_model_that_cannot_say_anything_to_a_single_text_is_warm():
+    class Pairs:
+        def predict(self, inputs):
+            if not all("\t" in text for text in inputs):
+                raise TransductError("text 1: a second text is missing")
+            return inputs
+
+    with serving(Service(Pairs(), "pairs", 1)) as client:
+        while client("GET", "/health")[0] == 503:
+            time.sleep(0.01)
+        assert client.post("/predict", {"inputs": ["a\tb"]}) == {"outputs": ["a\tb"]}
+
+
 def test_who_brings_no_key_is_refused_where_there_are_some(model):
     with serving(Service(model, "reverse", 50, ["one", "two"])) as client:
-        for headers in (
-            {},
-            {"Authorization": "Bearer three"},
-            {"Authorization": "Bearer "},
-            {"Authorization": "Bearer é"},
-        ):
+        for given in (None, "Bearer three", "Bearer ", "Bearer é", "one", "Basic one", "Bearer one two"):
+            headers = {} if given is None else {"Authorization": given}
             said, _ = client.refused("/translate", {"texts": ["a"]}, 401, **headers)
             assert said == "no such key; send the header 'Authorization: Bearer KEY'"
-        for key in ("one", "two"):
-            client.post("/translate", {"texts": ["a"]}, Authorization=f"Bearer {key}")
+        for given in ("Bearer one", "bearer two"):
+            client.post("/translate", {"texts": ["a"]}, Authorization=given)
         assert client("GET", "/health")[0] in (200, 503)
 
 
@@ -329,8 +378,8 @@ def test_more_than_may_wait_is_turned_away_at_once():
         while b"transduct_waiting 4.0" not in client("GET", "/metrics")[2]:
             time.sleep(0.01)
         said, headers = client.refused("/predict", {"inputs": ["b"]}, 429)
-        assert said == "too much is waiting; come back in 1 s"
-        assert headers["Retry-After"] == "1"
+        assert said == f"too much is waiting; come back in {headers['Retry-After']} s"
+        assert int(headers["Retry-After"]) >= 1
         model.gate.set()
         thread.join()
         assert answers == [{"outputs": ["A"] * 4}]
@@ -347,16 +396,38 @@ def test_what_takes_too_long_is_given_up(monkeypatch):
         monkeypatch.setattr(server, "PATIENCE", 60.0)
         model.gate.set()
         assert client.post("/predict", {"inputs": ["b"]}) == {"outputs": ["B"]}
-    assert model.seen == [*server.WARMING, "b"]
+    assert set(model.seen) == {*server.WARMING, "b"}
+
+
+@contextmanager
+def half_sent(client, body, missing=1):
+    """A connection on which all of a request but its last bytes has been sent."""
+    content = json.dumps(body).encode()
+    head = f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
+    with socket.create_connection(("127.0.0.1", client.port)) as connection:
+        connection.sendall(head.encode() + b"\r\n\r\n" + content[: len(content) - missing])
+        yield connection
+
+
+def test_who_does_not_send_all_is_given_up(client, monkeypatch):
+    monkeypatch.setattr(server, "PATIENCE", 0.1)
+    with half_sent(client, {"inputs": ["a"]}) as connection:
+        assert connection.recv(100).startswith(b"HTTP/1.1 503 ")
+
+
+def test_who_leaves_before_all_is_sent_is_no_mistake_of_ours(model):
+    with serving(Service(model, "reverse", 50)) as client:
+        with half_sent(client, {"inputs": ["a"]}):
+            pass
+        while b'status="499"} 1.0' not in (said := client("GET", "/metrics")[2]):
+            time.sleep(0.01)
+        assert b'status="500"' not in said
 
 
 def test_who_hangs_up_is_not_worked_for():
     model = Slow()
     with serving(Service(model, "slow", 4)) as client:
-        body = json.dumps({"inputs": ["gone"]}).encode()
-        head = "POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        with socket.create_connection(("127.0.0.1", client.port)) as connection:
-            connection.sendall(head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        with half_sent(client, {"inputs": ["gone"]}, 0):
             while b"transduct_waiting 1.0" not in client("GET", "/metrics")[2]:
                 time.sleep(0.01)
         while b"transduct_waiting 0.0" not in client("GET", "/metrics")[2]:
@@ -364,16 +435,17 @@ def test_who_hangs_up_is_not_worked_for():
         model.gate.set()
         assert client.post("/predict", {"inputs": ["b"]}) == {"outputs": ["B"]}
         assert b'status="499"} 1.0' in client("GET", "/metrics")[2]
-    assert model.seen == [*server.WARMING, "b"]
+    assert set(model.seen) == {*server.WARMING, "b"}
 
 
 # The program
 
 
 @contextmanager
-def program(*words):
+def program(*words, before=""):
     """`transduct serve` as a process, and a client of it."""
-    command = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()", "serve", *map(str, words)]
+    script = f"{before}from transduct.interfaces.cli import main; main()"
+    command = [sys.executable, "-c", script, "serve", *map(str, words)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
         line = process.stderr.readline()
@@ -400,6 +472,33 @@ def test_what_was_asked_before_the_end_is_answered(trained_run, model, number):
     assert [each["text"] for each in answers[0]["translations"]] == [each.text for each in model.translate(texts)]
 
 
+def test_a_signal_is_heard_as_soon_as_it_serves_and_ends_who_does_not_send_all(trained_run):
+    with program(trained_run, "--port", 0) as (process, _, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    command = "from transduct.interfaces import server; server.PATIENCE = -4.0; "
+    with (
+        program(trained_run, "--port", 0, before=command) as (process, client, _),
+        half_sent(client, {"inputs": ["a"]}),
+    ):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def test_a_second_ctrl_c_does_not_wait_and_does_not_call_it_well(trained_run):
+    before = "from transduct.tasks.translator import Translator as T; import time; "
+    before += "T.predict = lambda self, texts: (time.sleep(3), texts)[1]; "
+    with program(trained_run, "--port", 0, before=before) as (process, client, _):
+        with half_sent(client, {"inputs": ["a"]}, 0):
+            while b"transduct_waiting 1.0" not in client("GET", "/metrics")[2]:  # behind what warms it
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 1
+        assert "ended before all was answered" in process.stderr.read()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -408,12 +507,15 @@ def test_what_was_asked_before_the_end_is_answered(trained_run, model, number):
         (["--port", "70000"], "--port is 70000, must be from 0 to 65535"),
         (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid:5000 ("),
         (["--keys", "{folder}/none"], "/none: cannot be read ("),
+        (["--host", ".."], "cannot listen on ..:5000 ("),
+        (["--keys", "{folder}/words"], "/words:2: not a key; write letters and digits without blanks"),
         (["--keys", "{folder}/empty"], "/empty: holds no key; write one a line"),
         (["--device", "gpu"], "unknown device 'gpu'; known are: auto, cpu, cuda, cuda:N"),
     ],
 )
 def test_what_cannot_be_served_is_refused(trained_run, tmp_path, words, said):
     (tmp_path / "empty").write_text("\n \n")
+    (tmp_path / "words").write_text("one\ntwo words\n")
     words = [word.format(folder=tmp_path) for word in words]
     command = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()", "serve", str(trained_run)]
     done = subprocess.run([*command, *words], capture_output=True, text=True)
@@ -431,5 +533,5 @@ def test_a_port_that_is_taken_is_refused():
 
 
 def test_keys_stand_one_a_line(tmp_path):
-    (tmp_path / "keys").write_text("one\n\n  two\n")
+    (tmp_path / "keys").write_text("\ufeffone\n\n  two\n")
     assert server.read_keys(tmp_path / "keys") == ["one", "two"]

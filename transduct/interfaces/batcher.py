@@ -14,11 +14,12 @@ from typing import Any
 
 from transduct.errors import TransductError
 
-AT_ONCE, CHARACTERS = 64, 8_000  # the most inputs that are answered together, and how long they are, one at least
+AT_ONCE, DEAREST = 64, 16_000  # the most inputs that are answered together, and what they cost, one at least
 LONGEST_ADVICE = 60  # seconds after which one is asked to come back, at most
 MEMORY = 0.9  # of the pace, for each slice
 
-Work = Callable[[str, list[Any], dict[str, Any]], list[Any]]
+Options = Mapping[str, Any]
+Work = Callable[[str, list[Any], Options], list[Any]]
 
 
 class Full(Exception):
@@ -34,20 +35,20 @@ class _Request:
     """What one caller waits for.
 
     Attributes:
-        kind: verb and options; what is alike in them may be answered together.
+        kind: verb and options, as text; what is alike in them may be answered together.
         begun: how many inputs have been taken from it.
     """
 
     verb: str
     inputs: Sequence[Any]
-    options: Mapping[str, Any]
+    options: Options
+    kind: str
     done: asyncio.Future[list[Any]]
     outputs: list[Any] = field(default_factory=list)
     begun: int = 0
 
-    @property
-    def kind(self) -> tuple[str, str]:
-        return self.verb, repr(sorted(self.options.items()))
+
+Part = tuple[_Request, list[Any]]  # some inputs of a request
 
 
 class Batcher:
@@ -56,21 +57,25 @@ class Batcher:
     Args:
         work: (verb, inputs, options) to one output for each input, which does not depend on its neighbours.
         most: how many inputs may wait.
+        cost: of an input with its options, beside `DEAREST`.
         watch: told of each slice how many inputs it held and how many seconds it took.
     """
 
-    def __init__(self, work: Work, most: int, watch: Callable[[int, float], None] = lambda *_: None) -> None:
-        self._work, self.most, self._watch = work, most, watch
+    def __init__(
+        self, work: Work, most: int, cost: Callable[[Any, Options], int], watch: Callable[[int, float], None]
+    ) -> None:
+        self._work, self.most, self._cost, self._watch = work, most, cost, watch
         self._requests: deque[_Request] = deque()
         self._some = asyncio.Event()
         self._pace = 0.1  # seconds an input, of late
+        self._slice_size, self._slice_began = 0, 0.0  # of what is being worked on
 
     @property
     def waiting(self) -> int:
         """How many inputs nobody works on yet."""
         return sum(len(request.inputs) - request.begun for request in self._requests)
 
-    async def ask(self, verb: str, inputs: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
+    async def ask(self, verb: str, inputs: Sequence[Any], options: Options) -> list[Any]:
         """One output for each input. Whoever stops waiting, being cancelled, is not worked for any longer.
 
         Raises:
@@ -83,7 +88,8 @@ class Batcher:
             raise TransductError(f"found {len(inputs)} inputs, at most {self.most} may wait; send fewer at once")
         if self.waiting + len(inputs) > self.most:
             raise Full(self.advice)
-        request = _Request(verb, inputs, options, asyncio.get_running_loop().create_future())
+        kind = f"{verb} {sorted(options.items())}"
+        request = _Request(verb, inputs, options, kind, asyncio.get_running_loop().create_future())
         self._requests.append(request)
         self._some.set()
         try:
@@ -93,8 +99,10 @@ class Batcher:
 
     @property
     def advice(self) -> int:
-        """After how many seconds what waits now should be done."""
-        return min(LONGEST_ADVICE, max(1, ceil(self._pace * self.waiting)))
+        """After how many seconds what is here now should be done."""
+        expected = self._pace * (self.waiting + self._slice_size)
+        elapsed = perf_counter() - self._slice_began if self._slice_size else 0.0
+        return min(LONGEST_ADVICE, max(1, ceil(max(expected, elapsed))))
 
     async def run(self) -> None:
         """Work until cancelled, in one thread."""
@@ -103,24 +111,21 @@ class Batcher:
                 await self._some.wait()
                 self._some.clear()
                 while self._requests:
-                    parts = self._slice()
-                    if not await self._answer(parts, pool):
-                        for part in parts:  # one of them is wrong: the others shall not suffer
-                            await self._answer([part], pool)
+                    await self._answer(self._slice(), pool)
 
-    def _slice(self) -> list[tuple[_Request, list[Any]]]:
+    def _slice(self) -> list[Part]:
         """What is answered next: inputs of the first request, and of those like it; one that is not exhausted by this
         goes to the end of the queue."""
-        parts, room, letters = [], AT_ONCE, CHARACTERS
-        kind = self._requests[0].kind
+        parts: list[Part] = []
+        room, money, kind = AT_ONCE, DEAREST, self._requests[0].kind
         for request in [each for each in self._requests if each.kind == kind]:
             taken: list[Any] = []
             while request.begun < len(request.inputs) and room:
-                size = len(str(request.inputs[request.begun]))
-                if size > letters and room < AT_ONCE:
+                cost = self._cost(request.inputs[request.begun], request.options)
+                if cost > money and room < AT_ONCE:
                     break
                 taken.append(request.inputs[request.begun])
-                request.begun, room, letters = request.begun + 1, room - 1, letters - size
+                request.begun, room, money = request.begun + 1, room - 1, money - cost
             if taken:
                 parts.append((request, taken))
                 self._requests.remove(request)
@@ -128,21 +133,26 @@ class Batcher:
                     self._requests.append(request)
         return parts
 
-    async def _answer(self, parts: Sequence[tuple[_Request, list[Any]]], pool: Executor) -> bool:
-        """Answer a slice; False if that failed and it is not known whose fault it is."""
+    async def _answer(self, parts: Sequence[Part], pool: Executor) -> None:
+        """Answer a slice. If that fails, its halves are tried, so that whose fault it is suffers alone."""
+        parts = [part for part in parts if not part[0].done.done()]  # the others have gone meanwhile
+        if not parts:
+            return
         first, inputs = parts[0][0], [each for _, taken in parts for each in taken]
-        began = perf_counter()
+        self._slice_size, self._slice_began = len(inputs), perf_counter()
         loop = asyncio.get_running_loop()
-        answer = loop.run_in_executor(pool, self._work, first.verb, inputs, dict(first.options))
+        answer = loop.run_in_executor(pool, self._answered, first.verb, inputs, first.options)
         await asyncio.wait([answer])
+        seconds, self._slice_size = perf_counter() - self._slice_began, 0
         if error := answer.exception():
             if len(parts) > 1:
-                return False
-            self._forget(first)
-            if not first.done.done():
+                half = len(parts) // 2
+                await self._answer(parts[:half], pool)
+                await self._answer(parts[half:], pool)
+            elif not first.done.done():
+                self._forget(first)
                 first.done.set_exception(error)
-            return True
-        seconds = perf_counter() - began
+            return
         self._pace = MEMORY * self._pace + (1.0 - MEMORY) * seconds / len(inputs)
         self._watch(len(inputs), seconds)
         outputs = iter(answer.result())
@@ -150,7 +160,12 @@ class Batcher:
             request.outputs += [next(outputs) for _ in taken]
             if len(request.outputs) == len(request.inputs) and not request.done.done():
                 request.done.set_result(request.outputs)
-        return True
+
+    def _answered(self, verb: str, inputs: list[Any], options: Options) -> list[Any]:
+        outputs = self._work(verb, inputs, options)
+        if len(outputs) != len(inputs):
+            raise RuntimeError(f"{verb}: {len(outputs)} outputs for {len(inputs)} inputs")
+        return outputs
 
     def _forget(self, request: _Request) -> None:
         if request in self._requests:

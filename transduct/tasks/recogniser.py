@@ -28,7 +28,7 @@ from transduct.data.utterances import (
     usable,
 )
 from transduct.decoding.ctc import CTCPrefix, best_path
-from transduct.decoding.engine import flat, in_batches
+from transduct.decoding.engine import STEEPEST, flat, in_batches
 from transduct.decoding.search import Beam, Filter, Forbid, Hypothesis, finite, search
 from transduct.errors import TransductError
 from transduct.evaluation.classification import mcnemar
@@ -68,6 +68,8 @@ class DecodingConfig:
         for name in ("beam", "batch_tokens", "validation_beam"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if not abs(self.length_penalty) <= STEEPEST:
+            raise ValueError(f"length_penalty is {self.length_penalty}, must be between -{STEEPEST} and {STEEPEST}")
         if not 0.0 <= self.ctc_weight < 1.0:
             raise ValueError(f"ctc_weight is {self.ctc_weight}, must be in [0, 1)")
 

@@ -171,7 +171,7 @@ class Translator:
             sizes += [len(text.split())] if len(parts) == 1 else [self._words(part) for part in parts]
             if len(parts) > 1:
                 log.warning(
-                    "a text of %d tokens is longer than the model takes (%d), translated in %d pieces: %.40s ...",
+                    "a text of %d tokens is longer than the model takes (%d), translated in %d pieces: %.60r ...",
                     len(ids), self.longest, len(parts), text,
                 )  # fmt: skip
             spans.append((len(pieces), len(pieces) + len(parts)))

@@ -1,0 +1,41 @@
+"""What a request may say; `test_server.py` says the rest of it over HTTP."""
+
+import pytest
+
+from transduct.errors import TransductError
+from transduct.interfaces.requests import is_json, options_of, read, texts_of, value_of
+
+
+@pytest.mark.parametrize("kind", ["application/json", "Application/JSON", "application/json; charset=utf-8"])
+def test_json_is_known_however_it_is_written(kind):
+    assert is_json(kind)
+
+
+@pytest.mark.parametrize("kind", ["", "text/json", "application/jsonp", "application/json+x"])
+def test_other_types_are_not_taken_for_it(kind):
+    assert not is_json(kind)
+
+
+def test_numbers_that_are_none_are_no_json():
+    assert read(b'{"a": [1, 2.5, null]}') == {"a": [1, 2.5, None]}
+    with pytest.raises(ValueError, match="Infinity is no number"):
+        read(b"[Infinity]")
+
+
+def test_options_in_a_query_are_numbers_or_words():
+    given = ["0.3", "2", "true", "null", "tree", "NaN", "0x1f", "1_0", "[" * 9_000]
+    assert [value_of(text) for text in given] == [0.3, 2, True, None, *given[4:]]
+
+
+def test_options_that_anyone_may_set_are_left_as_they_are():
+    options = {"beam": 16, "temperature": 0.7, "seed": 10**12, "shortlist": True, "constraint": "tree", "top_p": None}
+    assert options_of(options) == options
+    with pytest.raises(TransductError, match="seed is a int, expected a number or a short word"):
+        options_of({"seed": 10**40})
+
+
+def test_texts_are_a_list_of_whole_characters():
+    assert texts_of(["a", "🙂", "\0"], "texts") == ["a", "🙂", "\0"]
+    for wrong in ("a", ["a", None], None):
+        with pytest.raises(TransductError, match="the request: 'texts' must be a list of texts"):
+            texts_of(wrong, "texts")

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from transduct.config import record
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError, missing_extra
+from transduct.interop.ours import configured, loaded
 from transduct.models.transformer import Config, Transformer
-from transduct.training import checkpoint as files
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
 BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
@@ -27,20 +26,10 @@ def convert(directory: Path, out: Path) -> None:
             a part of it, or `out` exists.
     """
     specs = _library()
-    if out.exists():
-        raise TransductError(f"{out}: exists already; choose another name")
-    settings = files.read_json(directory / files.CONFIG, "a model's configuration")
-    if settings.get("task") != "translation" or settings.get("family", "transformer") != "transformer":
-        raise TransductError(f"{directory}: no Transformer for translation; CTranslate2 takes no other of our models")
-    if settings.get("quantised"):
-        raise TransductError(f"{directory}: quantised already; give the model it was made of")
-    config = record(Config, settings.get("model"), "model", str(directory / files.CONFIG))
+    _, config = configured(directory, out, "CTranslate2 takes no other of our models")
     if reason := unsupported(config):
         raise TransductError(f"{directory}: CTranslate2 has no place for {reason}; train a model without it")
-    model = Transformer(config)
-    path = directory / files.WEIGHTS
-    with torch.no_grad():
-        files.load_weights(model, files.read_tensors(path), path)
+    model = loaded(directory, config)
     names = sorted(path.name for path in directory.glob("tokenizer*.json"))
     tokenizers = [Tokenizer.load(directory / name) for name in names]  # the source's, the target's
     beside = out.with_name(f".{out.name}.part")

@@ -19,6 +19,7 @@ from transduct.data.tokenizer import SPECIALS, Tokenizer
 from transduct.errors import TransductError
 from transduct.interop import sentencepiece
 from transduct.interop.marian import ACTIVATIONS, BIAS, Marian, our_weights, their_config, their_weights, unsupported
+from transduct.interop.ours import configured, loaded
 from transduct.models.transformer import Config, Transformer
 from transduct.training import checkpoint as files
 
@@ -118,13 +119,13 @@ def _our_config(marian: Marian, vocabularies: Sequence[Vocabulary], bias: bool, 
 def _marian(directory: Path) -> Marian:
     """The configuration of a Marian model that our Transformer can say."""
     where = directory / files.CONFIG
-    config = _json(where, "a model's configuration")
+    config = files.read_object(where, "a model's configuration")
     if (kind := config.get("model_type")) != "marian":
         raise TransductError(
             f"{where}: model_type is {kind!r}; of Hugging Face's models only 'marian' can be converted"
         )
     if (generation := directory / GENERATION).exists():
-        config |= _json(generation, "how outputs are searched for")
+        config |= files.read_object(generation, "how outputs are searched for")
     known = {field.name for field in fields(Marian)}
     marian = record(Marian, {name: value for name, value in config.items() if name in known}, "", str(where))
     if reason := marian.unsupported():
@@ -132,22 +133,10 @@ def _marian(directory: Path) -> Marian:
     return marian
 
 
-def _json(path: Path, what: str) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except OSError as error:
-        raise TransductError(f"{path}: cannot be read ({error.strerror}); expected {what}") from error
-    except ValueError as error:
-        raise TransductError(f"{path}: not valid JSON ({error}); expected {what}") from error
-    if not isinstance(found, dict):
-        raise TransductError(f"{path}: holds no JSON object; expected {what}")
-    return found
-
-
 def _vocabularies(directory: Path, marian: Marian) -> tuple[Vocabulary, Vocabulary]:
     """The vocabularies of source and target, one and the same where they share their embeddings."""
     path = directory / SPECIAL_NAMES
-    named = _json(path, "the names of special tokens") if path.exists() else {}
+    named = files.read_object(path, "the names of special tokens") if path.exists() else {}
     begin, end = marian.decoder_start_token_id, marian.eos_token_id
     unknown = _name(named, "unk_token", "<unk>")
     if marian.share_encoder_decoder_embeddings:
@@ -169,7 +158,7 @@ def _name(named: Mapping[str, Any], key: str, default: str) -> str:
 
 def _vocabulary(path: Path, size: int, *specials: int | str) -> Vocabulary:
     """A list of tokens in our order; `specials` are unknown, begin and end by id or name."""
-    numbers = _json(path, "the id of each token")
+    numbers = files.read_object(path, "the id of each token")
     if sorted(map(str, numbers.values())) != sorted(map(str, range(size))):
         raise TransductError(
             f"{path}: {len(numbers)} tokens, {files.CONFIG} says {size}; expected each id below that once: "
@@ -235,27 +224,15 @@ def convert(directory: Path, out: Path) -> None:
         TransductError: the model is no Transformer for translation or quantised already, Marian has no place for a part
             of it or of its text, or `out` exists.
     """
-    if out.exists():
-        raise TransductError(f"{out}: exists already; choose another name")
-    settings = files.read_json(directory / files.CONFIG, "a model's configuration")
-    if settings.get("task") != "translation" or settings.get("family", "transformer") != "transformer":
-        raise TransductError(f"{directory}: no Transformer for translation; Marian takes no other of our models")
-    if settings.get("quantised"):
-        raise TransductError(f"{directory}: quantised already; give the model it was made of")
+    settings, config = configured(directory, out, "Marian takes no other of our models")
     if settings.get("replace"):
         raise TransductError(f"{directory}: text is changed before it is cut; Marian has no place for data.replace")
-    config = record(Config, settings.get("model"), "model", str(directory / files.CONFIG))
     if reason := unsupported(config):
         raise TransductError(f"{directory}: Marian has no place for {reason}; {TRAIN}")
-    model = Transformer(config)
-    path = directory / files.WEIGHTS
-    with torch.no_grad():
-        files.load_weights(model, files.read_tensors(path), path)
-    decoding = settings.get("decoding", {})
     content = {
         files.CONFIG: _dumped(their_config(config)),
-        GENERATION: _dumped(_their_generation(config, decoding)),
-        files.WEIGHTS: save(their_weights(model), {"format": "pt"}),
+        GENERATION: _dumped(_their_generation(config, settings.get("decoding", {}))),
+        files.WEIGHTS: save(their_weights(loaded(directory, config)), {"format": "pt"}),
         **_their_tokenizers(sorted(directory.glob("tokenizer*.json")), config),
     }
     files.write_directory(out, content)

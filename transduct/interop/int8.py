@@ -3,12 +3,9 @@
 import json
 from pathlib import Path
 
-import torch
-
 from transduct.blocks.quantised import quantise
-from transduct.config import record
 from transduct.errors import TransductError
-from transduct.models.transformer import Config, Transformer
+from transduct.interop.ours import configured, loaded
 from transduct.training import checkpoint as files
 
 
@@ -18,19 +15,12 @@ def convert(directory: Path, out: Path) -> None:
     Raises:
         TransductError: it is no Transformer for translation, quantised already or not finite, or `out` exists.
     """
-    if out.exists():
-        raise TransductError(f"{out}: exists already; choose another name")
-    settings = files.read_json(directory / files.CONFIG, "a model's configuration")
-    if settings.get("task") != "translation" or settings.get("family", "transformer") != "transformer":
-        raise TransductError(f"{directory}: no Transformer for translation; no other model is quantised yet")
-    if settings.get("quantised"):
-        raise TransductError(f"{directory}: quantised already; give the model it was made of")
-    model = Transformer(record(Config, settings.get("model"), "model", str(directory / files.CONFIG)))
-    path = directory / files.WEIGHTS
-    with torch.no_grad():
-        files.load_weights(model, files.read_tensors(path), path)
+    settings, config = configured(directory, out, "no other model is quantised yet")
+    model = loaded(directory, config)
     if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
-        raise TransductError(f"{path}: holds numbers that are not finite; train the model again, at a lower rate")
+        raise TransductError(
+            f"{directory / files.WEIGHTS}: holds numbers that are not finite; train the model again, at a lower rate"
+        )
     quantise(model)
     changed = {
         files.CONFIG: json.dumps({**settings, "quantised": "int8"}, indent=1, ensure_ascii=False).encode(),

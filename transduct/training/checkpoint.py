@@ -105,23 +105,30 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def read_json(path: Path, what: str) -> dict[str, Any]:
-    """The JSON object in a file, its format number checked."""
+def read_object(path: Path, what: str) -> dict[str, Any]:
+    """The JSON object in a file; raises TransductError if there is none."""
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise TransductError(f"{path}: cannot be read ({error.strerror}); expected {what}") from error
     except ValueError as error:
         raise TransductError(f"{path}: not valid JSON ({error}); expected {what}") from error
-    found = content.get("format") if isinstance(content, dict) else None
-    if found is None and isinstance(content, dict) and "model_type" in content:
+    if not isinstance(content, dict):
+        raise TransductError(f"{path}: holds no JSON object; expected {what}")
+    return content
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """The JSON object in a file of ours; raises TransductError also if its format number is not known."""
+    content = read_object(path, what)
+    found = content.get("format")
+    if found is None and "model_type" in content:
         raise TransductError(f"{path}: Hugging Face's; make a model of ours of it: transduct convert {path.parent} OUT")
     if not isinstance(found, int) or not 1 <= found <= FORMAT:
         raise TransductError(
             f"{path}: format {found!r}, this version reads 1 to {FORMAT}; expected {what}, "
             "or install the transduct that wrote it"
         )
-    assert isinstance(content, dict)
     return content
 
 

@@ -1,0 +1,52 @@
+"""Of the model directories of ours, those with a Transformer for translation are loaded; all others are refused."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+import transduct
+from transduct.errors import TransductError
+from transduct.interop.ours import configured, loaded
+
+
+def test_the_model_is_loaded_as_it_is(trained_run, tmp_path):
+    settings, config = configured(trained_run / "model", tmp_path / "out", "no others")
+    assert settings["task"] == "translation"
+    found = loaded(trained_run / "model", config)
+    expected = transduct.load(trained_run, precision="bfloat16").model.state_dict()
+    for name, weight in found.named_parameters():
+        if name in expected:
+            torch.testing.assert_close(weight.detach().bfloat16(), expected[name], rtol=0, atol=0)
+    assert {name for name, _ in found.named_parameters()} & expected.keys()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"task": "language_modeling"}, "model: no Transformer for translation; no others"),
+        ({"family": "rnn"}, "model: no Transformer for translation; no others"),
+        ({"quantised": "int8"}, "model: quantised already; give the model it was made of"),
+        ({"model": {}}, "config.json: missing key 'model.source_size'"),
+    ],
+)
+def test_other_models_are_refused(trained_run, tmp_path, change, said):
+    shutil.copytree(trained_run / "model", tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(TransductError, match=said):
+        configured(tmp_path / "model", tmp_path / "out", "no others")
+
+
+def test_nothing_that_exists_is_written_over(trained_run, tmp_path):
+    with pytest.raises(TransductError, match="exists already; choose another name"):
+        configured(trained_run / "model", tmp_path, "no others")
+
+
+def test_weights_of_another_model_are_refused(trained_run, tmp_path):
+    _, config = configured(trained_run / "model", tmp_path / "out", "no others")
+    shutil.copytree(trained_run / "model", tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(TransductError, match="not a whole safetensors file"):
+        loaded(tmp_path / "model", config)

@@ -1,0 +1,43 @@
+"""The Transformer in a model directory of ours, to be written as another tool has it."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transduct.config import record
+from transduct.errors import TransductError
+from transduct.models.transformer import Config, Transformer
+from transduct.training import checkpoint as files
+
+
+def configured(directory: Path, out: Path, limit: str) -> tuple[dict[str, Any], Config]:
+    """The settings of the model in a directory, and its configuration.
+
+    Args:
+        out: where it is to be written.
+        limit: what is said of other models, such as "no other is quantised yet".
+
+    Raises:
+        TransductError: it is no Transformer for translation or quantised already, or `out` exists.
+    """
+    if out.exists():
+        raise TransductError(f"{out}: exists already; choose another name")
+    settings = files.read_json(directory / files.CONFIG, "a model's configuration")
+    if settings.get("task") != "translation" or settings.get("family", "transformer") != "transformer":
+        raise TransductError(f"{directory}: no Transformer for translation; {limit}")
+    if settings.get("quantised"):
+        raise TransductError(f"{directory}: quantised already; give the model it was made of")
+    return settings, record(Config, settings.get("model"), "model", str(directory / files.CONFIG))
+
+
+def loaded(directory: Path, config: Config) -> Transformer:
+    """The model of a configuration with the weights in its directory.
+
+    Raises:
+        TransductError: they are damaged or another model's.
+    """
+    model, path = Transformer(config), directory / files.WEIGHTS
+    with torch.no_grad():
+        files.load_weights(model, files.read_tensors(path), path)
+    return model

@@ -310,6 +310,17 @@ def test_of_several_pictures_only_one_is_painted(tmp_path):
             assert said == f"found {len(inputs)} inputs, the answer is one picture; send one"
 
 
+def test_a_model_that_does_not_work_is_not_the_fault_of_the_file():
+    class Broken:
+        reads = "picture"
+
+        def predict(self, inputs):
+            raise NotFinite
+
+    with serving(Service(Broken(), "broken", 50)) as client:
+        assert client.refused("/predict", b"file", 500, kind="image/png")[0] == str(NotFinite())
+
+
 @pytest.mark.parametrize("error", [NotFinite(), ZeroDivisionError("ours")])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_what_is_wrong_with_the_model_is_not_the_client_s_fault(error):

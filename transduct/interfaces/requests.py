@@ -42,9 +42,9 @@ class Attention:
 class Problem(Exception):
     """What is answered instead: a status and one line."""
 
-    def __init__(self, status: int, message: str, seconds: int | None = None) -> None:
+    def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
-        self.status, self.seconds = status, seconds
+        self.status = status
 
 
 def is_json(kind: str) -> bool:

@@ -167,7 +167,7 @@ class Service:
                 async with asyncio.timeout(PATIENCE):
                     response = await endpoint(request)
             except Problem as problem:
-                response = _error(problem.status, problem, problem.seconds)
+                response = _error(problem.status, problem)
             except ClientDisconnect:
                 response = _error(499, "the client has gone")
             except TimeoutError:
@@ -241,6 +241,8 @@ class Service:
             file.flush()
             try:
                 [output] = await self._ask(request, "predict", [file.name], options)
+            except NotFinite:
+                raise
             except TransductError as error:
                 raise TransductError(str(error).replace(file.name, f"the {self.reads}")) from error
             return output, self._png(file.name, output) if self.paints else b""

@@ -6,8 +6,9 @@ import random
 import pytest
 import sentencepiece
 import tokenizers
+from sentencepiece import sentencepiece_model_pb2 as proto
 
-from tests.interop.published import model_of
+from tests.interop.published import SPECIALS, model_of
 from transduct.data.pieces import Pieces
 from transduct.interop.sentencepiece import read
 
@@ -31,6 +32,17 @@ def test_texts_are_normalised_as_there(both):
     texts = ["".join(generator.choices(LETTERS, k=12)) for _ in range(500)]
     texts += ["plain ASCII", "Under\x01control\t", "", "  ", "a  b ", "▁", "각 각", "😀\ud800"[:1]]
     assert [ours.normalised(text) for text in texts] == ["".join(theirs.encode(text, out_type=str)) for text in texts]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_text_that_the_rules_empty_still_begins_a_word_where_blanks_are_kept(tmp_path, kind):
+    parsed = proto.ModelProto.FromString(model_of(0, kind))
+    parsed.normalizer_spec.remove_extra_whitespaces = False
+    (tmp_path / "model").write_bytes(parsed.SerializeToString())
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=parsed.SerializeToString())
+    ours = Pieces(tokenizers.Tokenizer.from_str(read(tmp_path / "model", SPECIALS)), SPECIALS)
+    for text in ("\x7f", "", " ", "a ", "  a"):
+        assert ours.normalised(text) == "".join(theirs.encode(text, out_type=str))
 
 
 def test_ascii_takes_the_short_way_only_where_no_rule_is_for_it(both):

@@ -8,12 +8,14 @@ import warnings
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 
 import transduct
 from tests.interop import published
 from tests.interop.published import PAIRS, renumbered
 from tests.recipes import tiny_recipe
+from transduct.config import Recipe
 from transduct.data.samples import generate
 from transduct.errors import TransductError
 from transduct.interfaces.cli import main
@@ -211,32 +213,33 @@ def test_it_goes_on_as_any_model_of_ours(original, tmp_path):
     report = plain.evaluate((TEXTS, [[text] for text in TEXTS]))
     assert 0.0 <= report.scores["bleu"] <= 100.0
     ctranslate2.convert(ours, tmp_path / "ct2")
-    lines = [f"{text}\n" for text in TEXTS]
-    (tmp_path / "source").write_text("".join(lines))
-    assert (tmp_path / "ct2" / "tokenizer.source.json").exists()
+    engine = pytest.importorskip("ctranslate2").Translator(str(tmp_path / "ct2"))
+    pieces = [[*plain.source_tokenizer.pieces(ids), "</s>"] for ids in plain.source_tokenizer.encode(TEXTS)]
+    found = engine.translate_batch(pieces, beam_size=1, max_decoding_length=12)
+    for theirs, mine in zip(found, plain.translate(TEXTS, beam=1), strict=True):
+        assert theirs.hypotheses[0][:12] == plain.target_tokenizer.pieces(mine.tokens)[:12]
 
 
 def test_it_is_trained_further_from_where_it_was(original, tmp_path):
     ours = original[3]
-    config = json.loads((ours / "config.json").read_text())["model"]
-    said = {key: config[key] for key in ("d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers")}
-    said |= {key: config[key] for key in ("norm", "positions", "tie", "activation", "output_bias", "dropout")}
-    card = (ours / "card.md").read_text()
-    assert all(f"  {key}: {str(value).lower()}" in card for key, value in said.items() if key != "dropout")
-    assert "tokenizer: {shared: false}" in card
+    config = json.loads((ours / "config.json").read_text())
+    said = yaml.safe_load((ours / "card.md").read_text().split("```yaml")[1].split("```")[0])
+    assert (said["model"].pop("start_from"), said["data"], said["decoding"]) == (
+        ours.name, {"max_length": config["model"]["max_length"]}, config["decoding"],
+    )  # fmt: skip
 
     def further(**model):
-        recipe = tiny_recipe(
-            data={
-                "train": [{"generate": "number_names", "count": 64}],
-                "valid": {"generate": "number_names", "part": "valid", "count": 8},
-            },
-            tokenizer={"shared": False},
-            training={"steps": 2, "learning_rate": 1e-9, "warmup": 1, "average": 1},
-        )
-        return type(recipe)(**{**vars(recipe), "model": {**said, **model, "start_from": str(ours)}})
+        data = {
+            "train": [{"generate": "number_names", "count": 64}],
+            "valid": {"generate": "number_names", "part": "valid", "count": 8},
+        }
+        training = {"steps": 2, "batch_tokens": 400, "learning_rate": 1e-9, "warmup": 1}
+        model = {**said["model"], **model, "start_from": str(ours)}
+        return Recipe("translation", {**data, **said["data"]}, said["tokenizer"], model, training, said["decoding"])
 
     train(further(), tmp_path / "run", notify=str)
+    after = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert (after["model"], after["decoding"]["beam"]) == (config["model"], config["decoding"]["beam"])
     before, after = transduct.load(ours), transduct.load(tmp_path / "run")
     assert after.score(TEXTS, TEXTS) == pytest.approx(before.score(TEXTS, TEXTS), abs=1e-3)
     sources, targets = zip(*generate("number_names", 8, "valid"))
@@ -294,6 +297,8 @@ def test_the_command_knows_both_ways(original, tmp_path, capsys):
     assert (tmp_path / "in" / "model.safetensors").read_bytes() == (ours / "model.safetensors").read_bytes()
     assert not command("convert", tmp_path / "in", tmp_path / "out", "--format", "huggingface")
     assert found_in(tmp_path / "out")
+    assert command("convert", tmp_path / "nowhere", tmp_path / "no") == 2
+    assert "nowhere: no config.json here; give a run or a model directory" in capsys.readouterr().err
     assert command("convert", path, tmp_path / "no", "--precision", "int8") == 2
     assert "is Hugging Face's; make it a model of ours first" in capsys.readouterr().err
 
@@ -317,6 +322,16 @@ CONFIGS = [
     ({"d_model": 15}, "an odd d_model, 15; our"),
     ({"decoder_start_token_id": 5}, "a decoder_start_token_id that is not pad_token_id; our"),
     ({"forced_bos_token_id": 5}, "forced_bos_token_id 5; our"),
+    ({"num_beams": 0}, "num_beams 0; our"),
+    ({"length_penalty": 21.0}, "length_penalty 21.0; our"),
+    (
+        {"no_repeat_ngram_size": 2},
+        "config.json: no_repeat_ngram_size is 2 there or in generation_config.json; leave it",
+    ),
+    ({"suppress_tokens": [5]}, r"suppress_tokens is \[5\] there or in"),
+    ({"vocab_size": 10**12}, r"vocab.json: \d+ tokens, config.json says 1000000000000"),
+    ({"encoder_layers": 10**9}, "lacks the weights of layers; config.json is of another model"),
+    ({"encoder_ffn_dim": 10**12, "decoder_ffn_dim": 10**12}, r"config.json says \(1000000000000"),
     ({"d_model": None}, "config.json: missing key 'd_model'"),
     ({"d_model": "16"}, "config.json: d_model is '16'"),
     ({"vocab_size": 9}, r"vocab.json: \d+ tokens, config.json says 9; expected each id below that once"),
@@ -330,7 +345,7 @@ CONFIGS = [
 def test_what_ours_cannot_say_is_refused(original, tmp_path, changes, message):
     shutil.copytree(original[0], tmp_path / "opus")
     edit(tmp_path / "opus" / "config.json", **changes)
-    if "decoder_start_token_id" in changes:
+    if {"decoder_start_token_id", "num_beams"} & changes.keys():
         (tmp_path / "opus" / "generation_config.json").unlink()
     refused(tmp_path, message)
 
@@ -351,6 +366,7 @@ def spoil(path, name, content):
     ("name", "content", "message"),
     [
         ("config.json", b"{", "config.json: not valid JSON .*; expected a model's configuration"),
+        ("config.json", b"[" * 100_000, "config.json: not valid JSON .*; expected a model's configuration"),
         ("config.json", b"[]", "config.json: holds no JSON object; expected a model's configuration"),
         ("config.json", None, "config.json: cannot be read .*; expected a model's configuration"),
         ("vocab.json", None, "vocab.json: cannot be read .*; expected the id of each token"),
@@ -365,6 +381,26 @@ def test_files_that_are_damaged_or_missing_are_named(original, tmp_path, name, c
     shutil.copytree(original[0], tmp_path / "opus")
     spoil(tmp_path / "opus", name, content)
     refused(tmp_path, message)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(original, tmp_path, wrong):
+    shutil.copytree(original[0], tmp_path / "opus")
+    weights = load_file(tmp_path / "opus" / "model.safetensors")
+    weights["model.encoder.layers.0.fc1.bias"][0] = wrong
+    save_file(weights, tmp_path / "opus" / "model.safetensors", {"format": "pt"})
+    refused(tmp_path, "weight 'model.encoder.layers.0.fc1.bias' holds what is no number; copy it again")
+
+
+def test_lists_of_the_sides_are_both_read_or_one_for_both(tmp_path):
+    published.folder(tmp_path / "one", share_encoder_decoder_embeddings=False)
+    read(tmp_path / "one", tmp_path / "ours")
+    assert transduct.load(tmp_path / "ours").model.config.tie == "decoder"
+    shutil.copytree(tmp_path / "one", tmp_path / "opus")
+    shutil.copy(tmp_path / "opus" / "vocab.json", tmp_path / "opus" / "target_vocab.json")
+    edit(tmp_path / "opus" / "tokenizer_config.json", separate_vocabs=True)
+    edit(tmp_path / "opus" / "config.json", share_encoder_decoder_embeddings=True)
+    refused(tmp_path, "target_vocab.json: a list of its own, config.json says that both sides share theirs")
 
 
 def test_nothing_is_unpickled(original, tmp_path):
@@ -391,6 +427,12 @@ def test_lists_of_tokens_are_checked(original, tmp_path):
     content = json.loads((tmp_path / "opus" / "vocab.json").read_text())
     (tmp_path / "opus" / "vocab.json").write_text(json.dumps(content | {"</s>": 1}))
     refused(tmp_path, "expected each id below that once")
+    for wrong in ({"</s>": "0"}, {"</s>": 0.0}, {"</s>": False}):
+        (tmp_path / "opus" / "vocab.json").write_text(json.dumps(content | wrong))
+        refused(tmp_path, "expected each id below that once")
+    renamed = {"\ud800" if name == ">>fra<<" else name: number for name, number in content.items()}
+    (tmp_path / "opus" / "vocab.json").write_text(json.dumps(renamed))
+    refused(tmp_path, "for a name of whole characters")
     content["<UNK>"] = content.pop("<unk>")
     (tmp_path / "opus" / "vocab.json").write_text(json.dumps(content))
     refused(tmp_path, r"have the ids \[None, \d+, 0\]; expected three different ones")

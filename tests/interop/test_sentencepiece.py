@@ -1,5 +1,6 @@
 """A SentencePiece model becomes a tokenizer that cuts as it does, and a SentencePiece model again."""
 
+import random
 import sys
 
 import pytest
@@ -71,7 +72,7 @@ def test_bytes_stand_for_what_is_unknown_where_the_model_says_so(tmp_path):
 
 def test_its_merges_are_not_dropped_and_another_tokenizer_was_none(tmp_path):
     tokenizer = Tokenizer(tokenizer_of(tmp_path, model_of(0, "bpe")))
-    with pytest.raises(TransductError, match="has no merges to drop; set dropout to 0"):
+    with pytest.raises(TransductError, match="a tokenizer of kind 'SentencePiece' has no merges to drop; set dropout"):
         tokenizer.resegment([3], 0.5, None)
     Tokenizer.train(["a b"], "bpe", 20).save(tmp_path / "ours.json")
     assert held_in((tmp_path / "ours.json").read_text()) is None
@@ -92,6 +93,64 @@ def test_what_a_tokenizer_cannot_do_is_refused(tmp_path, change, message):
     change(model)
     with pytest.raises(TransductError, match=f"source.spm: a SentencePiece model with {message}.*; give another model"):
         tokenizer_of(tmp_path, model.SerializeToString(), [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("bpe", {"type": 5}, "pieces that are merged through and not used"),
+        ("unigram", {"score": float("nan")}, "a score that is no number, or a piece of more than 1,000 letters"),
+        ("unigram", {"score": float("inf")}, "a score that is no number"),
+        ("bpe", {"piece": "a" * 1001}, "a score that is no number, or a piece of more than 1,000 letters"),
+    ],
+)
+def test_pieces_that_cannot_be_kept_are_refused(tmp_path, kind, change, message):
+    model = proto.ModelProto.FromString(model_of(0, kind))
+    for name, value in change.items():
+        setattr(model.pieces[9], name, value)
+    with pytest.raises(TransductError, match=f"source.spm: a SentencePiece model with {message}"):
+        tokenizer_of(tmp_path, model.SerializeToString(), [])
+
+
+def with_rules(tmp_path, change):
+    """A tokenizer of a model whose rules for characters were changed."""
+    model = proto.ModelProto.FromString(model_of(0))
+    model.normalizer_spec.precompiled_charsmap = change(model.normalizer_spec.precompiled_charsmap)
+    return Tokenizer(tokenizer_of(tmp_path, model.SerializeToString(), pieces_of(model_of(0))))
+
+
+DAMAGES = {
+    "too short": lambda held: b"\x01",
+    "a size beyond the end": lambda held: b"\xff" * 4,
+    "no rules": lambda held: b"\0" * 4,
+    "half a rule": lambda held: b"\x05\0\0\0abcdefgh",
+    "cut": lambda held: held[:1000],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_rules_that_are_damaged_are_refused(tmp_path, damage):
+    with pytest.raises(TransductError, match=r"source.spm: a SentencePiece model that is damaged .*; copy it again"):
+        with_rules(tmp_path, DAMAGES[damage])
+
+
+@pytest.mark.parametrize("skipped", [0, 1])
+@pytest.mark.parametrize("kept", [0, 40])
+def test_replacements_that_are_cut_do_no_harm(tmp_path, skipped, kept):
+    def cut(held):
+        start = 4 + int.from_bytes(held[:4], "little")
+        return held[:start] + held[start + skipped : start + kept] + b"a" * (1 << 16)
+
+    found = with_rules(tmp_path, cut).encode([*TEXTS, "①ﬁ각", "Việt Nam"])
+    assert len(found) == len(TEXTS) + 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rules_that_lead_anywhere_do_no_harm(tmp_path, seed):
+    def anywhere(_):
+        return (4096).to_bytes(4, "little") + random.Random(seed).randbytes(4096) + b"a\0bc\0"
+
+    assert len(with_rules(tmp_path, anywhere).encode([*TEXTS, "①ﬁ각", "Việt Nam"])) == len(TEXTS) + 2
 
 
 @pytest.mark.parametrize("missing", ["sentencepiece", "protobuf"])

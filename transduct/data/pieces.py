@@ -58,11 +58,12 @@ class Pieces:
 
     def normalised(self, text: str) -> str:
         """The text as it is cut."""
+        anything = bool(text) and not self.tidy
         if self.charsmap is not None:
             text = self.charsmap(text)
         if self.tidy:
             text = re.sub(" +", " ", text).strip(" ")
-        if text:
+        if text or anything:
             text = self.prefix + text.replace(" ", BLANK)
         return text.rstrip(BLANK) if self.tidy else text
 
@@ -75,7 +76,7 @@ class Charsmap:
 
     def __init__(self, blob: bytes) -> None:
         size = int.from_bytes(blob[:4], "little")
-        self.units, self.replacements = array("I", blob[4 : 4 + size]), blob[4 + size :]
+        self.units, self.replacements = array("I", blob[4 : 4 + size]), blob[4 + size :] + b"\0"
         self.idle = all(self.longest(letter.encode(), 0) is None for letter in TYPED)  # over ASCII
 
     def __call__(self, text: str) -> str:
@@ -86,24 +87,27 @@ class Charsmap:
         while place < len(data):
             found = self.longest(data, place)
             if found is None:
-                width = 1 + sum(data[place] >= lead for lead in (0xC0, 0xE0, 0xF0))
+                lead = data[place]
+                width = 1 + (lead >= 0xC0) + (lead >= 0xE0) + (lead >= 0xF0)
                 out += data[place : place + width]
                 place += width
             else:
                 place, start = found
                 out += self.replacements[start : self.replacements.index(0, start)]
-        return out.decode()
+        return out.decode("utf-8", "replace")
 
     def longest(self, data: bytes, place: int) -> tuple[int, int] | None:
         """Where the longest rule that fits at a place of the bytes ends, and where its replacement starts."""
         units, found, node = self.units, None, _step(self.units[0])
         for at in range(place, len(data)):
             node ^= data[at]
+            if node >= len(units):
+                break
             unit = units[node]
             if unit & 0x800000FF != data[at]:
                 break
             node ^= _step(unit)
-            if unit & 0x100:
+            if unit & 0x100 and node < len(units):
                 found = at + 1, units[node] & 0x7FFFFFFF
         return found
 

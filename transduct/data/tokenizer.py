@@ -248,7 +248,8 @@ class Tokenizer:
             TransductError: the tokenizer has no merges to drop.
         """
         if self.kind != "bpe" or self._pieces is not None:
-            raise TransductError(f"a tokenizer of kind '{self.kind}' has no merges to drop; set dropout to 0")
+            kind = self.kind if self._pieces is None else "SentencePiece"
+            raise TransductError(f"a tokenizer of kind '{kind}' has no merges to drop; set dropout to 0")
         characters, starts = self._characters, self._starts
         result: list[int] = []
         word: list[int] = []

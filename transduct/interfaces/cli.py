@@ -342,7 +342,7 @@ def convert(
             raise TransductError(
                 f"{model}: is Hugging Face's; make it a model of ours first: transduct convert {model} OUT"
             )
-    elif (to is None) == (precision is None and shortlist is None):
+    elif model_directory(model) and (to is None) == (precision is None and shortlist is None):
         raise TransductError("give --format, for another tool, or --precision and --shortlist, for a model of ours")
     beside = {} if shortlist is None else load(model, verb="shortlist_of").shortlist_of(shortlist)
     write = formats[to] if to else precisions[precision] if precision else huggingface.read if theirs else copy_model

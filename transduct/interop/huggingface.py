@@ -28,7 +28,13 @@ GENERATION, SPECIAL_NAMES = "generation_config.json", "tokenizer_config.json"
 SIDES = ("tokenizer.source.json", "tokenizer.target.json")
 MODELS, VOCABULARIES = ("source.spm", "target.spm"), ("vocab.json", "target_vocab.json")
 PICKLE, INDEX = "pytorch_model.bin", "model.safetensors.index.json"
-NEVER = -1e4  # a bias that leaves a token no probability, and every number finite
+NEVER = -100.0  # a bias that leaves a token no probability, and losses that are smoothed their size
+OBEYED = {  # what their search obeys and ours does not know, and what changes nothing there
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens"), 0),
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "num_beam_groups"), 1),
+    **{key: [] for key in ("suppress_tokens", "begin_suppress_tokens")},
+    **dict.fromkeys(("do_sample", "sequence_bias", "exponential_decay_length_penalty"), False),
+}
 TRAIN = "train a model with model.norm=post model.positions=sinusoidal_concatenated"
 
 
@@ -69,10 +75,20 @@ def read(directory: Path, out: Path) -> None:
                 f"{directory}: bad_words_ids forbids {word}; ours forbids <unk> and padding alone: leave it out"
             )
     held = _tensors(directory)
-    if marian.renormalize_logits and [marian.pad_token_id] in (marian.bad_words_ids or []):
-        held.setdefault(BIAS, torch.zeros(1, len(target.ids)))[:, marian.pad_token_id] = NEVER
-    config = _our_config(marian, vocabularies, BIAS in held and bool(held[BIAS].any()), directory / files.CONFIG)
-    weights = our_weights(Transformer(config), held, source.ids, target.ids, directory / files.WEIGHTS)
+    unpadded = marian.renormalize_logits and [marian.pad_token_id] in (marian.bad_words_ids or [])
+    if unpadded:
+        held.setdefault(BIAS, torch.zeros(1, len(target.ids)))
+    biased = unpadded or (BIAS in held and bool(held[BIAS].any()))
+    config = _our_config(marian, vocabularies, biased, directory / files.CONFIG)
+    if config.encoder_layers + config.decoder_layers > len(held):
+        raise TransductError(
+            f"{directory / files.WEIGHTS}: lacks the weights of layers; {files.CONFIG} is of another model"
+        )
+    with torch.device("meta"):  # sizes are compared before anything is made of them
+        model = Transformer(config)
+    weights = our_weights(model, held, source.ids, target.ids, directory / files.WEIGHTS)
+    if unpadded:
+        weights["output_bias"][BEGIN] = NEVER
     texts = [sentencepiece.read(directory / name, each.names) for name, each in zip(MODELS, vocabularies, strict=True)]
     alike = texts[0] == texts[1] and source is target
     penalty = 1.0 if marian.length_penalty is None else marian.length_penalty
@@ -82,13 +98,13 @@ def read(directory: Path, out: Path) -> None:
         "model": asdict(config),
         "family": "transformer",
         # Theirs divides by a power of the length, ours by that of (5 + length) / 6: for long outputs the same order.
-        "decoding": {"beam": marian.num_beams or 1, "length_penalty": penalty},
+        "decoding": {"beam": 1 if marian.num_beams is None else marian.num_beams, "length_penalty": penalty},
         "replace": [],
     }
     content = {
         files.CONFIG: _dumped(settings),
         files.WEIGHTS: files.pack(weights),
-        "card.md": _card(directory.resolve().name, config, alike).encode(),
+        "card.md": _card(directory.resolve().name, out.name, settings, alike).encode(),
         **{name: text.encode() for name, text in zip(("tokenizer.json",) if alike else SIDES, texts)},
     }
     files.write_directory(out, content)
@@ -128,6 +144,11 @@ def _marian(directory: Path) -> Marian:
         config |= files.read_object(generation, "how outputs are searched for")
     known = {field.name for field in fields(Marian)}
     marian = record(Marian, {name: value for name, value in config.items() if name in known}, "", str(where))
+    for name, neutral in OBEYED.items():
+        if config.get(name) not in (None, neutral):
+            raise TransductError(
+                f"{where}: {name} is {config[name]!r:.40} there or in {GENERATION}; leave it out: ours obeys none"
+            )
     if reason := marian.unsupported():
         raise TransductError(f"{where}: {reason}; our Transformer has no place for it")
     return marian
@@ -139,14 +160,17 @@ def _vocabularies(directory: Path, marian: Marian) -> tuple[Vocabulary, Vocabula
     named = files.read_object(path, "the names of special tokens") if path.exists() else {}
     begin, end = marian.decoder_start_token_id, marian.eos_token_id
     unknown = _name(named, "unk_token", "<unk>")
+    apart = directory / VOCABULARIES[1]
     if marian.share_encoder_decoder_embeddings:
+        if named.get("separate_vocabs") and apart.exists():
+            raise TransductError(f"{apart}: a list of its own, {files.CONFIG} says that both sides share theirs")
         both = _vocabulary(directory / VOCABULARIES[0], marian.vocab_size, unknown, begin, end)
         return both, both
     size = marian.decoder_vocab_size or marian.vocab_size
     padding, last = _name(named, "pad_token", "<pad>"), _name(named, "eos_token", "</s>")
     return (
         _vocabulary(directory / VOCABULARIES[0], marian.vocab_size, unknown, padding, last),
-        _vocabulary(directory / VOCABULARIES[1], size, unknown, begin, end),
+        _vocabulary(apart if apart.exists() else directory / VOCABULARIES[0], size, unknown, begin, end),
     )
 
 
@@ -159,10 +183,12 @@ def _name(named: Mapping[str, Any], key: str, default: str) -> str:
 def _vocabulary(path: Path, size: int, *specials: int | str) -> Vocabulary:
     """A list of tokens in our order; `specials` are unknown, begin and end by id or name."""
     numbers = files.read_object(path, "the id of each token")
-    if sorted(map(str, numbers.values())) != sorted(map(str, range(size))):
+    given = {number for number in numbers.values() if type(number) is int}
+    whole = all(name == name.encode("utf-8", "replace").decode() for name in numbers)
+    if len(numbers) != size or given != {*range(size)} or not whole:
         raise TransductError(
-            f"{path}: {len(numbers)} tokens, {files.CONFIG} says {size}; expected each id below that once: "
-            "copy both files again"
+            f"{path}: {len(numbers)} tokens, {files.CONFIG} says {size}; expected each id below that once, for "
+            "a name of whole characters: copy both files again"
         )
     names = {number: name for name, number in numbers.items()}
     first = [numbers.get(special) if isinstance(special, str) else special for special in specials]
@@ -189,27 +215,28 @@ def _tensors(directory: Path) -> dict[str, Tensor]:
     return files.read_tensors(path)
 
 
-def _card(name: str, config: Config, alike: bool) -> str:
-    """Where a model is from, what differs, and what a recipe says to train it further."""
-    said = {
-        **{key: getattr(config, key) for key in ("norm", "positions", "tie", "output_bias", "activation", "d_model")},
-        **{key: getattr(config, key) for key in ("num_heads", "d_ff", "encoder_layers", "decoder_layers")},
+def _card(name: str, out: str, settings: Mapping[str, Any], alike: bool) -> str:
+    """Where a model is from, what differs, and a recipe that goes on from it."""
+    model, decoding = settings["model"], settings["decoding"]
+    derived = ("source_size", "target_size", "max_length")  # of other sections
+    further = {
+        "data": {"max_length": model["max_length"]},
+        "tokenizer": {"shared": alike},
+        "model": {"start_from": out} | {key: value for key, value in model.items() if key not in derived},
+        "decoding": decoding,
     }
-    model = "\n".join(f"  {key}: {str(value).lower()}" for key, value in said.items())
+    recipe = "\n".join(f"{section}: {json.dumps(held, ensure_ascii=False)}" for section, held in further.items())
     return f"""# Translation model
 
 Converted from a model in Hugging Face's format, {name}.
 
-It never writes its unknown token. Outputs end at {config.max_length} tokens, or at twice the source's and 20. Of
+It never writes its unknown token. Outputs end at {model["max_length"]} tokens, or at twice the source's and 20. Of
 several hypotheses the best is chosen by Wu et al.'s length penalty, which differs from Hugging Face's for short ones.
 
-To train it further, name this directory and what it is made of in a recipe:
+To train it further, add this to a recipe's data and training (`start_from` is this directory):
 
 ```yaml
-tokenizer: {{shared: {str(alike).lower()}}}
-model:
-  start_from: {name}
-{model}
+{recipe}
 ```
 """
 

@@ -3,7 +3,7 @@
 Their decoder ends with a bias for every token."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,8 @@ class Marian:
             f"an odd d_model, {self.d_model}": self.d_model % 2 == 1,
             "a decoder_start_token_id that is not pad_token_id": self.decoder_start_token_id != self.pad_token_id,
             f"forced_bos_token_id {self.forced_bos_token_id}": self.forced_bos_token_id is not None,
+            f"num_beams {self.num_beams}": self.num_beams is not None and not 1 <= self.num_beams <= 1000,
+            f"length_penalty {self.length_penalty}": not abs(self.length_penalty or 0.0) <= 20.0,
         }
         return next((reason for reason, found in wrong.items() if found), None)
 
@@ -159,10 +161,10 @@ def our_weights(
         source, target: the ids there of our tokens, in order.
 
     Raises:
-        TransductError: a weight is missing or has another shape, one is unknown, tables that are tied differ, or
-            positions are no sinusoids.
+        TransductError: a weight is missing, not finite or has another shape, one is unknown, tables that are tied
+            differ, or positions are no sinusoids.
     """
-    _drop_sinusoids(model, held, where)
+    places = {name: held.pop(name) for name in PLACES if name in held}
     weights, used = {}, {BIAS, SHARED}  # a bias of zeros is left out, and a table that is not shared is not read
     for name, own in files.weights_of(model).items():
         aliases = _theirs(name, model.config.tie)
@@ -184,9 +186,12 @@ def our_weights(
             rows = torch.tensor(source if name == "source_embedding.table" else target)
             found = found.view(own.shape).index_select(0, rows)
         weights[name] = found.float()
+        if not found.is_floating_point() or not bool(weights[name].isfinite().all()):
+            raise TransductError(f"{where}: weight '{aliases[0]}' holds what is no number; copy it again")
         used |= {*aliases}
     if odd := sorted(held.keys() - used):
         raise TransductError(f"{where}: has an unknown weight '{odd[0]}'; {files.CONFIG} is of another model")
+    _check_sinusoids(model.config, places, where)
     return weights
 
 
@@ -210,14 +215,15 @@ def _theirs(name: str, tie: str) -> tuple[str, ...]:
     return (f"model.{side}.layers.{number}.{LAYER[f'{part}.{layer}']}.{kind}",)
 
 
-def _drop_sinusoids(model: Transformer, held: dict[str, Tensor], where: Path) -> None:
-    """Forget tables of positions that hold what ours computes."""
-    positions = model.source_embedding.positions
-    for name in PLACES:
-        table, places = held.pop(name, None), torch.arange(model.config.max_length)
-        if table is None or positions is None:
-            continue
-        own = positions(places, places)
+def _check_sinusoids(config: Config, held: dict[str, Tensor], where: Path) -> None:
+    """Refuse tables of positions that hold something else than ours computes."""
+    if not held:
+        return
+    small = replace(config, source_size=3, target_size=3, encoder_layers=1, decoder_layers=1, d_ff=1)
+    positions, places = Transformer(small).source_embedding.positions, torch.arange(config.max_length)
+    assert positions is not None
+    own = positions(places, places)
+    for name, table in held.items():
         near = max(NEAR, torch.finfo(table.dtype).eps) if table.is_floating_point() else 0.0
         if table.shape != own.shape or not bool((table.float() - own).abs().max() <= near):
             raise TransductError(

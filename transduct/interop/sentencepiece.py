@@ -8,6 +8,7 @@ lacks, and what the model has and the list lacks.
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers
 
 from transduct.data.pieces import BLANK, HIDDEN
-from transduct.data.tokenizer import SPECIALS
+from transduct.data.tokenizer import SPECIALS, Tokenizer
 from transduct.errors import TransductError, missing_extra
 
 UNIGRAM, BPE = 1, 2  # kinds of models
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # kinds of pieces; only the first and the last cut text
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(
+    1, 7
+)  # kinds of pieces; only the first and the last cut text
+LONGEST = 1_000  # letters of a piece
 DOUBLE, OUTER = " +", r"\A | \z"  # blanks that SentencePiece removes
 
 
@@ -45,12 +49,22 @@ def read(path: Path, names: Sequence[str]) -> str:
     entries += [HIDDEN, *[piece for piece in scores if piece not in {*names[len(SPECIALS) :]}]]
     if len(set(entries)) < len(entries):
         raise TransductError(f"{path}: two of the tokens that it is to cut text into have the same name")
+    try:
+        text = _written(model, entries, scores)
+        Tokenizer(text)
+    except Exception as error:  # the library raises nothing narrower
+        raise TransductError(f"{path}: a SentencePiece model that is damaged ({error}); copy it again") from error
+    return text
+
+
+def _written(model: Any, entries: Sequence[str], scores: Mapping[str, float]) -> str:
+    """The tokenizer of these entries in the library's format."""
     library = tokenizers.Tokenizer(_model(model.trainer_spec, entries, scores))
     library.normalizer = _normalizer(model.normalizer_spec)
-    bytes_ = [decoders.ByteFallback()] if BYTE in kinds else []
+    bytes_ = [decoders.ByteFallback()] if model.trainer_spec.byte_fallback else []
     last = [decoders.Fuse(), decoders.Replace(BLANK, " "), decoders.Strip(" ", 1, 0)]
     library.decoder = decoders.Sequence([decoders.Replace(HIDDEN, ""), *bytes_, *last])
-    library.add_special_tokens(entries[: len(SPECIALS)])
+    library.add_special_tokens(list(entries[: len(SPECIALS)]))
     return library.to_str()
 
 
@@ -123,6 +137,10 @@ def _unsupported(model: Any) -> str | None:
         return "rules for text that comes out"
     if any(piece.type == USER_DEFINED for piece in model.pieces):
         return "pieces defined by a user"
+    if trainer.model_type == BPE and any(piece.type == UNUSED for piece in model.pieces):
+        return "pieces that are merged through and not used"
+    if not all(isfinite(piece.score) and len(piece.piece) <= LONGEST for piece in model.pieces):
+        return f"a score that is no number, or a piece of more than {LONGEST:,} letters"
     return None
 
 

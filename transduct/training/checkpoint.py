@@ -111,7 +111,7 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise TransductError(f"{path}: cannot be read ({error.strerror}); expected {what}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TransductError(f"{path}: not valid JSON ({error}); expected {what}") from error
     if not isinstance(content, dict):
         raise TransductError(f"{path}: holds no JSON object; expected {what}")

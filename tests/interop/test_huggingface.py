@@ -234,7 +234,7 @@ def test_it_is_trained_further_from_where_it_was(original, tmp_path):
             "valid": {"generate": "number_names", "part": "valid", "count": 8},
         }
         training = {"steps": 2, "batch_tokens": 400, "learning_rate": 1e-9, "warmup": 1}
-        model = {**said["model"], **model, "start_from": str(ours)}
+        model = {**said["model"], "start_from": str(ours), **model}
         return Recipe("translation", {**data, **said["data"]}, said["tokenizer"], model, training, said["decoding"])
 
     train(further(), tmp_path / "run", notify=str)
@@ -251,6 +251,8 @@ def test_it_is_trained_further_from_where_it_was(original, tmp_path):
         TransductError, match=r"its output has a bias, this model's has none; set model.output_bias=true"
     ):
         train(further(output_bias=False), tmp_path / "other", notify=str)
+    with pytest.raises(TransductError, match="Hugging Face's; make a model of ours of it: transduct convert "):
+        train(further(start_from=str(original[0])), tmp_path / "other", notify=str)
     convert(tmp_path / "run" / "model", tmp_path / "back")  # its tokenizers are still SentencePiece's
     assert (tmp_path / "back" / "source.spm").exists()
 

@@ -152,8 +152,11 @@ def _train_stages(
 def _check_start(recipe: Recipe) -> None:
     """Whether the model to start from is there, before a corpus is prepared for it."""
     start = recipe.model.get("start_from")
-    if start is not None and not (Path(start) / CONFIG).exists():
+    if start is None:
+        return
+    if not (Path(start) / CONFIG).exists():
         raise TransductError(f"model.start_from: {start} holds no {CONFIG}; name a model directory, RUN/model")
+    _configuration(Path(start))
 
 
 def _with_absolute_roots(recipe: Recipe) -> Recipe:

@@ -50,7 +50,7 @@ def found_in(directory: Path) -> bool:
     """Whether `config.json` in a folder is Hugging Face's."""
     try:
         config = json.loads((directory / files.CONFIG).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(config, dict) and "task" not in config and ("model_type" in config or "architectures" in config)
 

@@ -213,7 +213,8 @@ def test_it_goes_on_as_any_model_of_ours(original, tmp_path):
     report = plain.evaluate((TEXTS, [[text] for text in TEXTS]))
     assert 0.0 <= report.scores["bleu"] <= 100.0
     ctranslate2.convert(ours, tmp_path / "ct2")
-    engine = pytest.importorskip("ctranslate2").Translator(str(tmp_path / "ct2"))
+    library = pytest.importorskip("ctranslate2")
+    engine = library.Translator(str(tmp_path / "ct2"), compute_type="float32", intra_threads=1)  # more would stay so
     pieces = [[*plain.source_tokenizer.pieces(ids), "</s>"] for ids in plain.source_tokenizer.encode(TEXTS)]
     found = engine.translate_batch(pieces, beam_size=1, max_decoding_length=12)
     for theirs, mine in zip(found, plain.translate(TEXTS, beam=1), strict=True):

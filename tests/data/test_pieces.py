@@ -2,6 +2,7 @@
 
 import json
 import random
+from array import array
 
 import pytest
 import sentencepiece
@@ -9,7 +10,7 @@ import tokenizers
 from sentencepiece import sentencepiece_model_pb2 as proto
 
 from tests.interop.published import SPECIALS, model_of
-from transduct.data.pieces import Pieces
+from transduct.data.pieces import Charsmap, Pieces
 from transduct.interop.sentencepiece import read
 
 RANGES = [(0x20, 0x250), (0x300, 0x330), (0x1100, 0x1200), (0x1E00, 0x2040), (0x3040, 0x3200), (0xFF00, 0xFFF0)]
@@ -43,6 +44,15 @@ def test_a_text_that_the_rules_empty_still_begins_a_word_where_blanks_are_kept(t
     ours = Pieces(tokenizers.Tokenizer.from_str(read(tmp_path / "model", SPECIALS)), SPECIALS)
     for text in ("\x7f", "", " ", "a ", "  a"):
         assert ours.normalised(text) == "".join(theirs.encode(text, out_type=str))
+
+
+def test_a_replacement_that_would_lie_beyond_the_end_is_empty():
+    units = [1 << 10, *[0] * 255]
+    units[1 ^ ord("é".encode()[:1])] = (ord("é".encode()[:1]) | 0x100) | 2 << 10
+    units[1 ^ ord("é".encode()[:1]) ^ 2] = 1 << 30
+    charsmap = Charsmap((1024).to_bytes(4, "little") + array("I", units).tobytes() + b"a\0")
+    assert charsmap.longest("é".encode(), 0) == (1, 1 << 30)
+    assert charsmap("aéb") == "a\ufffdb"  # of two bytes the first became nothing
 
 
 def test_ascii_takes_the_short_way_only_where_no_rule_is_for_it(both):

@@ -93,7 +93,7 @@ class Charsmap:
                 place += width
             else:
                 place, start = found
-                out += self.replacements[start : self.replacements.index(0, start)]
+                out += self.replacements[start : self.replacements.find(0, start)]
         return out.decode("utf-8", "replace")
 
     def longest(self, data: bytes, place: int) -> tuple[int, int] | None:

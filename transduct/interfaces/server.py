@@ -383,9 +383,8 @@ def serve(
     )
     runs = uvicorn.Server(config)
 
-    def end(
-        *_: object,
-    ) -> None:  # until uvicorn listens to signals, and after: it raises them once more when all is done
+    def end(*_: object) -> None:
+        """Until uvicorn listens to signals, and after: it raises them once more when all is done."""
         runs.should_exit = True
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -31,9 +31,8 @@ LAYER = {  # the parts of a layer, ours and theirs
 }
 ENCODER, DECODER = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 SHARED, OUTPUT, BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
-TABLES: dict[
-    str, dict[str, tuple[str, ...]]
-] = {  # by what is tied, our tables and what each may be called there; the first is what we write
+# By what is tied, our tables and what each may be called there; the first is what we write.
+TABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "all": {"output_table": (SHARED, DECODER, ENCODER, OUTPUT)},
     "decoder": {"output_table": (DECODER, OUTPUT), "source_embedding.table": (ENCODER,)},
     "none": {

@@ -20,9 +20,8 @@ from transduct.data.tokenizer import SPECIALS, Tokenizer
 from transduct.errors import TransductError, missing_extra
 
 UNIGRAM, BPE = 1, 2  # kinds of models
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(
-    1, 7
-)  # kinds of pieces; only the first and the last cut text
+# Kinds of pieces; only the first and the last cut text.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 LONGEST = 1_000  # letters of a piece
 DOUBLE, OUTER = " +", r"\A | \z"  # blanks that SentencePiece removes
 
@@ -34,8 +33,8 @@ def read(path: Path, names: Sequence[str]) -> str:
         names: of each id the piece that has it; the first three are unknown, begin and end, whatever they are called.
 
     Raises:
-        TransductError: the file is missing or no SentencePiece model, it cuts in a way that we do not know, or names
-            are the same.
+        TransductError: the file is missing, damaged or no SentencePiece model, it cuts in a way that we do not know,
+            or names are the same.
     """
     model = _parsed(path)
     if reason := _unsupported(model):

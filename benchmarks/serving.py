@@ -41,6 +41,7 @@ def load(port: int, texts: list[str], clients: int, seconds: float, beam: int) -
         while (began := time.perf_counter()) < until:
             if wait := post(connection, texts[next(number) % len(texts)], beam):
                 refused += 1
+                connection.close()  # the server would meanwhile; the next request opens it again
                 time.sleep(wait)
             else:
                 took.append(time.perf_counter() - began)

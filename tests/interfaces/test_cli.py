@@ -355,7 +355,7 @@ def test_convert_writes_for_another_tool(program, trained_run, tmp_path):
     assert done.lines == [str(tmp_path / "ct2")]
     assert (tmp_path / "ct2" / "model.bin").exists()
     done = program("convert", trained_run, tmp_path / "x", "--format", "tensorflow")
-    assert_refused(done, "unknown 'tensorflow'; known are: ctranslate2")
+    assert_refused(done, "unknown 'tensorflow'; known are: ctranslate2, huggingface, onnx")
     done = program("convert", trained_run, tmp_path / "x", "--precision", "int3")
     assert_refused(done, "unknown 'int3'; known are: int8")
     assert_refused(

@@ -312,7 +312,7 @@ def evaluate(
 def convert(
     model: Model,
     out: Annotated[Path, typer.Argument(help="A new directory.")],
-    to: Annotated[str | None, typer.Option("--format", help="ctranslate2 or huggingface.")] = None,
+    to: Annotated[str | None, typer.Option("--format", help="ctranslate2, huggingface or onnx.")] = None,
     precision: Annotated[str | None, typer.Option(help="int8, of a model of ours.")] = None,
     shortlist: Annotated[
         Path | None, typer.Option(help="Text like that to be translated, for a shortlist of a model of ours.")
@@ -325,14 +325,15 @@ def convert(
     transduct convert runs/de-en de-en.int8 --precision int8
     transduct convert runs/de-en de-en.fast --precision int8 --shortlist train.de
     transduct convert runs/de-en de-en.ct2 --format ctranslate2
+    transduct convert runs/de-en de-en.onnx --format onnx
     transduct convert opus-mt-de-en de-en
     """
     from transduct.errors import TransductError
-    from transduct.interop import ctranslate2, huggingface, int8
+    from transduct.interop import ctranslate2, huggingface, int8, onnx
     from transduct.tasks.base import copy_model, load, model_directory
     from transduct.training.checkpoint import write_file
 
-    formats = {"ctranslate2": ctranslate2.convert, "huggingface": huggingface.convert}
+    formats = {"ctranslate2": ctranslate2.convert, "huggingface": huggingface.convert, "onnx": onnx.convert}
     precisions = {"int8": int8.convert}
     for name, known in ((to, formats), (precision, precisions)):
         if name is not None and name not in known:

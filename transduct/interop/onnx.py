@@ -1,0 +1,219 @@
+"""Our Transformer as two ONNX graphs, the encoder and one step of the decoder, for onnxruntime and all that runs them.
+
+Let B be sources and S the tokens of the longest, R the rows of a search for each source, T the tokens that they hold,
+L decoder layers, H heads, G key heads, K and V the widths of keys and values, D the model width.
+"""
+
+import json
+import logging
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError, missing_extra
+from transduct.interop.ours import configured, loaded
+from transduct.models.transformer import Transformer
+from transduct.training import checkpoint as files
+
+NEVER = [Tokenizer.UNKNOWN, Tokenizer.BEGIN]  # what search does not write
+LARGEST = 2**31  # bytes that a file of protobuf's may have
+SOURCE, PAST, HELD = {0: "sources"}, {1: "sources", 2: "rows", 4: "tokens"}, {1: "sources", 3: "length"}
+
+
+def convert(directory: Path, out: Path) -> None:
+    """Write the translation model in a model directory as `encoder.onnx` and `decoder.onnx`, its tokenizers beside.
+
+    `config.json` there says what a search needs besides (docs/onnx.md has one).
+
+    Raises:
+        TransductError: the model is no Transformer for translation or quantised already, too large for a graph in one
+            file, or `out` exists.
+    """
+    for library in ("onnx", "onnxscript"):
+        try:
+            import_module(library)
+        except ImportError as error:
+            raise missing_extra(library, "onnx") from error
+    settings, config = configured(directory, out, "ONNX takes no other of our models")
+    model = loaded(directory, config).eval().requires_grad_(False)
+    if (size := sum(4 * weight.numel() for weight in model.parameters())) >= LARGEST:
+        raise TransductError(
+            f"{directory}: {size:,} bytes of weights; a graph in one file holds fewer than {LARGEST:,}"
+        )
+    part: Any
+    for part in model.modules():
+        if hasattr(part, "scheme") and hasattr(part, "remember"):  # positions are looked up
+            part.remember(torch.float32)
+    shape = (config.decoder_layers, 2, 3, config.num_kv_heads or config.num_heads, 4)
+    d_k = config.d_k or config.d_model // config.num_heads
+    pasts = [torch.zeros(*shape, width) for width in (d_k, config.d_v or d_k)]
+    source, lengths = torch.full((2, 5), Tokenizer.END), torch.tensor([5, 3])
+    encoder, step = EncoderGraph(model), StepGraph(model)
+    memory = encoder(source, lengths)
+    described = {
+        "begin": Tokenizer.BEGIN,
+        "end": Tokenizer.END,
+        "max_length": config.max_length,
+        "decoder_layers": config.decoder_layers,
+        "num_kv_heads": shape[3],
+        "d_k": d_k,
+        "d_v": config.d_v or d_k,
+        "replace": settings.get("replace", []),
+        "decoding": settings.get("decoding", {}),
+    }
+    content = {
+        "encoder.onnx": graph(encoder, source, lengths),
+        "decoder.onnx": graph(step, torch.full((2, 3), Tokenizer.BEGIN), *pasts, *memory, lengths),
+        files.CONFIG: json.dumps(described, indent=1, ensure_ascii=False).encode(),
+        **{path.name: path.read_bytes() for path in sorted(directory.glob("tokenizer*.json"))},
+    }
+    files.write_directory(out, content)
+
+
+def graph(module: "EncoderGraph | StepGraph", *inputs: Tensor) -> bytes:
+    """A module as an ONNX file, given inputs of the kind it will have; the sizes named in its `INPUTS` may vary."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it says what it does without torchvision
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the exporter's own, about PyTorch's older names
+            program = torch.onnx.export(
+                module.eval(),
+                inputs,
+                dynamo=True,
+                verbose=False,
+                input_names=list(module.INPUTS),
+                output_names=list(module.OUTPUTS),
+                dynamic_shapes=list(module.INPUTS.values()),
+            )
+    finally:
+        log.setLevel(level)
+    assert program is not None
+    written = program.model_proto
+    for part in (written.graph, *written.graph.node, *written.functions):
+        del part.metadata_props[:]  # where in our files each operation comes from
+    return written.SerializeToString()
+
+
+class EncoderGraph(nn.Module):
+    """Sources to what each decoder layer's cross-attention remembers of them."""
+
+    INPUTS = {"source": {0: "sources", 1: "length"}, "lengths": SOURCE}
+    OUTPUTS = ("keys", "values")
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens (B, S), whatever stands after the length (B,) of each -> (L, B, G, S, K) and (L, B, G, S, V)."""
+        count, longest = source.shape
+        places = torch.arange(longest)
+        positions, of = places.expand(count, longest).flatten(), lengths[:, None].expand(count, longest).flatten()
+        x, hidden = self.model.source_embedding(source.flatten(), positions, of), hiding(lengths, longest)  # (B * S, D)
+        for layer in self.model.encoder:
+            held: Any = layer
+
+            def attend(y: Tensor, attention: Any = held.self_attention) -> Tensor:
+                parts = projected(attention, y, positions, of)  # (B * S, heads, width) each
+                query, key, value = (part.view(count, longest, *part.shape[1:]).transpose(1, 2) for part in parts)
+                heads = attended(query, key, value, hidden + biased(attention, query, longest))  # (B, H, S, V)
+                return attention.output(heads.transpose(1, 2).flatten(2).flatten(0, 1))
+
+            x = held.around_feed_forward(held.around_attention(x, attend), held.feed_forward)
+        x = self.model.encoder_norm(x)
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
+        for layer in self.model.decoder:
+            cross: Any = layer.cross_attention
+            for into, linear in ((keys, cross.key), (values, cross.value)):
+                into.append(linear(x).view(count, longest, cross.num_kv_heads, -1).transpose(1, 2))  # (B, G, S, width)
+        return torch.stack(keys), torch.stack(values)
+
+
+class StepGraph(nn.Module):
+    """The newest token of each row to the log-probability of each next one."""
+
+    INPUTS = {
+        "tokens": {0: "sources", 1: "rows"},
+        "past_keys": PAST,
+        "past_values": PAST,
+        "keys": HELD,
+        "values": HELD,
+        "lengths": SOURCE,
+    }
+    OUTPUTS = ("scores", "new_keys", "new_values")
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, tokens: Tensor, past_keys: Tensor, past_values: Tensor, keys: Tensor, values: Tensor, lengths: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens (B, R), pasts (L, B, R, G, T, K) and (L, B, R, G, T, V), and what `EncoderGraph` gives -> scores
+        (B, R, target vocabulary), and the pasts with one token more."""
+        (count, rows), place = tokens.shape, past_keys.shape[4]
+        positions = torch.full((count * rows,), place)  # (B * R,)
+        x = self.model.target_embedding(tokens.flatten(), positions)  # (B * R, D)
+        hidden = hiding(lengths, keys.shape[3])
+        new_keys, new_values = [], []
+        for i, layer in enumerate(self.model.decoder):
+            held: Any = layer
+
+            def attend(y: Tensor, attention: Any = held.self_attention, i: int = i) -> Tensor:
+                query, key, value = (part.unsqueeze(2) for part in projected(attention, y, positions, None))
+                key = torch.cat((past_keys[i].flatten(0, 1), key), 2)  # (B * R, G, T + 1, K)
+                value = torch.cat((past_values[i].flatten(0, 1), value), 2)
+                new_keys.append(key.view(count, rows, *key.shape[1:]))
+                new_values.append(value.view(count, rows, *value.shape[1:]))
+                heads = attended(query, key, value, biased(attention, query, place + 1))  # (B * R, H, 1, V)
+                return attention.output(heads.flatten(1))
+
+            def recall(y: Tensor, attention: Any = held.cross_attention, i: int = i) -> Tensor:
+                query = attention.query(y).view(count, rows, attention.num_heads, -1).transpose(1, 2)  # (B, H, R, K)
+                heads = attended(query, keys[i], values[i], hidden)  # (B, H, R, V)
+                return attention.output(heads.transpose(1, 2).flatten(2).flatten(0, 1))
+
+            x = held.around_cross(held.around_attention(x, attend), recall)
+            x = held.around_feed_forward(x, held.feed_forward)
+        scores = self.model.logits(self.model.decoder_norm(x)).log_softmax(-1)  # (B * R, target vocabulary)
+        scores = scores.index_fill(1, torch.tensor(NEVER), float("-inf"))
+        return scores.view(count, rows, -1), torch.stack(new_keys), torch.stack(new_values)
+
+
+def projected(attention: Any, x: Tensor, positions: Tensor, lengths: Tensor | None) -> list[Tensor]:
+    """Query (N, H, K), key (N, G, K) and value (N, G, V) of self-attention, positions in them: of (N, D)."""
+    heads = attention.num_heads, attention.num_kv_heads, attention.num_kv_heads
+    linears = attention.query, attention.key, attention.value
+    parts = [linear(x).unflatten(-1, (count, -1)) for linear, count in zip(linears, heads, strict=True)]
+    if attention.positions is None:
+        return parts
+    if lengths is None:  # a decoder does not know its final length
+        vectors = attention.positions.for_keys
+        lengths = torch.full_like(positions, vectors.max_length if vectors else 1)
+    return list(attention.positions.apply_to(*parts, positions, lengths))
+
+
+def attended(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+    """Equation 1; each key head serves a group of queries: (B, H, T, K), (B, G, S, K), (B, G, S, V) -> (B, H, T, V)."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    return (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5 + bias).softmax(-1) @ value
+
+
+def biased(attention: Any, query: Tensor, keys: int) -> Tensor:
+    """What positions add to the scores of (B, H, T, K) over so many keys."""
+    bias = attention.positions.bias if attention.positions else None
+    return torch.zeros(()) if bias is None else bias(query, keys)
+
+
+def hiding(lengths: Tensor, longest: int) -> Tensor:
+    """(B,) -> (B, 1, 1, S): minus infinity where there is no token."""
+    return torch.where(torch.arange(longest) < lengths[:, None], 0.0, float("-inf"))[:, None, None]

@@ -1,0 +1,142 @@
+"""Every family on another device than the CPU: a GPU or, where there is none, one that only pretends. Its tensors are
+computed on the CPU and say that they are elsewhere, so that whatever mixes devices fails as it does on a GPU.
+
+`python -m tests.elsewhere [FAMILY..]` trains families there, resumes and asks their models. It is a process of its own,
+for a device once registered stays. With `--broken` the lengths of sequences stay on the CPU.
+"""
+
+import sys
+import tempfile
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch.utils import backend_registration
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+torch.inference_mode = torch.no_grad  # it hides from Python what `to` is made of; read where functions are decorated
+
+from tests.families import RECIPES, in_folder  # noqa: E402
+from tests.tasks.test_families import inputs_of  # noqa: E402
+from transduct.functional.segments import Segments  # noqa: E402
+from transduct.tasks import base  # noqa: E402
+
+NAME = "elsewhere"
+DEVICE = "cuda:0" if torch.cuda.is_available() else f"{NAME}:0"
+TAKEN_ALONG = ("copy_", "_to_copy", "index", "index_put_", "_index_put_impl_")  # a GPU takes indices from the CPU
+LIBRARY = torch.library.Library("aten", "IMPL")
+
+
+class Backend(backend_registration._DummyBackendModule):
+    """What PyTorch asks a device's module for."""
+
+    def get_amp_supported_dtype(self):
+        return [torch.bfloat16]
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor of that device, and where its numbers really are."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, held):
+        like = {"dtype": held.dtype, "device": torch.device(NAME, 0), "storage_offset": held.storage_offset()}
+        return torch.Tensor._make_wrapper_subclass(cls, held.size(), strides=held.stride(), **like)
+
+    def __init__(self, held):
+        self.held = held
+
+    @classmethod
+    def __torch_dispatch__(cls, operator, types, args=(), kwargs=None):
+        return computed(operator, args, kwargs or {})
+
+    def tolist(self):
+        return self.held.tolist()
+
+
+class Watched(TorchDispatchMode):
+    """Operators that make tensors from nothing come by here."""
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        return computed(operator, args, kwargs or {})
+
+
+def held(tree):
+    return tree_map_only(Elsewhere, lambda x: x.held, tree)
+
+
+def computed(operator, args, kwargs):
+    """The operator on the CPU, its outputs where its inputs were or where it was told to put them."""
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    there = [x for x in tensors if isinstance(x, Elsewhere)]
+    here = [x for x in tensors if not isinstance(x, Elsewhere) and x.ndim]  # a number goes anywhere
+    name = operator._schema.name.removeprefix("aten::")
+    if there and here and name not in TAKEN_ALONG:
+        raise RuntimeError(f"{name} of two devices: {tuple(here[0].shape)} is on the CPU")
+    device = kwargs.get("device")
+    stays = args[0].device.type == "cpu" if name == "copy_" else not there
+    if device is not None:
+        stays, kwargs = torch.device(device).type == "cpu", {**kwargs, "device": torch.device("cpu")}
+    output = operator(*held(args), **held(kwargs))
+    if name == "_to_copy" and output is held(args[0]):
+        output = output.clone()
+    if stays:
+        return output
+    same = {id(held(x)): x for x in there}  # what is written in place
+    wrapped = tree_map_only(torch.Tensor, lambda x: same[id(x)] if id(x) in same else Elsewhere(x), output)
+    aliases = operator._schema.returns and any(each.alias_info is not None for each in operator._schema.returns)
+    return return_and_correct_aliasing(operator, args, kwargs, wrapped) if aliases else wrapped
+
+
+def register() -> None:
+    """Make the device known, and do for its C++ side what does not come by Python."""
+
+    def empty_strided(size, stride, dtype=None, **_):
+        return Elsewhere(torch.empty_strided(size, stride, dtype=dtype))
+
+    def copy(into, source, non_blocking=False):
+        held(into).copy_(held(source))
+        return into
+
+    backend_registration._setup_privateuseone_for_python_backend(NAME, Backend())
+    LIBRARY.impl("empty_strided", empty_strided, "PrivateUse1")
+    LIBRARY.impl("copy_", copy, "PrivateUse1")
+    torch.__future__.set_swap_module_params_on_conversion(True)  # else shared weights become two
+    make = torch.tensor
+    torch.tensor = lambda data, device=None, **kwargs: make(data, **kwargs).to(device or "cpu")  # this hides it too
+
+
+def use(name: str, folder: Path) -> None:
+    """Train a family there, resume, and ask the model what it can be asked."""
+    recipe = in_folder(RECIPES[name], folder)
+    training = {**recipe.training, "steps": 2, "validate_every": 2, "checkpoint_every": 1, "device": DEVICE}
+    recipe, run, inputs = replace(recipe, training=training), folder / "run", inputs_of(recipe)
+    base.train(recipe, run, notify=str)
+    base.train(recipe, run, resume=True, notify=str)
+    for precision in ("float32", "bfloat16"):
+        model = base.load(run, DEVICE, precision)
+        model.predict(inputs)
+        if hasattr(model, "translate"):
+            model.translate(inputs, beam=1, temperature=0.8)
+            model.score(inputs, inputs)
+        if hasattr(model, "attention") and name != "rnn without attention":
+            model.attention(inputs[0])
+
+
+def main(names: list[str], broken: bool) -> None:
+    pretend = not torch.cuda.is_available()
+    if pretend:
+        register()
+    if broken:
+        Segments.to = lambda segments, device: segments
+    for name in names:
+        print(name, flush=True)
+        with tempfile.TemporaryDirectory() as folder, Watched() if pretend else nullcontext():
+            use(name, Path(folder))
+
+
+if __name__ == "__main__":
+    main([name for name in sys.argv[1:] if name != "--broken"] or list(RECIPES), "--broken" in sys.argv)

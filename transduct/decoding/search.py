@@ -230,13 +230,12 @@ class Beam:
     def _collect(self, continuations: "Continuations") -> None:
         """Keep those that end the sentence."""
         ended = (continuations.tokens == self.end) & continuations.scores.isfinite()
-        for group, place in ended.nonzero().tolist():
-            if self.done[group]:
-                continue
-            found = self.hypotheses[self.sources[group]]
-            score = float(continuations.scores[group, place])
-            tokens = self.history[group * self.beam + int(continuations.origin[group, place]), 1:].tolist()
-            found.append(Hypothesis(tokens, score, score / length_penalty(len(tokens) + 1, self.alpha)))
+        groups = ended.nonzero()[:, 0]  # (E,)
+        histories = self.history.index_select(0, groups * self.beam + continuations.origin[ended])[:, 1:].tolist()
+        for group, score, tokens in zip(groups.tolist(), continuations.scores[ended].tolist(), histories, strict=True):
+            if not self.done[group]:
+                rank = score / length_penalty(len(tokens) + 1, self.alpha)
+                self.hypotheses[self.sources[group]].append(Hypothesis(tokens, score, rank))
         going_on = continuations.live[:, 0].tolist()
         for group, source in enumerate(self.sources):
             found = self.hypotheses[source]

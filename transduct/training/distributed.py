@@ -1,19 +1,24 @@
 """Several processes as one: counts and gradients are summed, never averaged, so 8 ranks equal one to rounding."""
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 from torch import Tensor, distributed, nn
 
+PATIENCE = timedelta(days=1)  # the first rank prepares the corpus while the others wait; torchrun ends all if one fails
+
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together."""
+    """This process among those that train together, and where what they tell each other lies."""
 
     rank: int = 0
     world: int = 1
+    device: torch.device | None = None
 
     @classmethod
     def join(cls, device: torch.device) -> "Ranks":
@@ -21,29 +26,40 @@ class Ranks:
         world = int(os.environ.get("WORLD_SIZE", "1"))
         if world == 1:
             return cls()
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # else every rank of a machine would talk by its first
         if not distributed.is_initialized():
-            distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        return cls(distributed.get_rank(), world)
+            distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+        return cls(distributed.get_rank(), world, device)
 
     def total(self, counts: Mapping[str, float]) -> dict[str, float]:
-        """Counts summed over the ranks; every rank must know the same names or none."""
+        """Counts summed over the ranks, each of which may know other names."""
         if self.world == 1:
             return dict(counts)
-        gathered: list[dict[str, float]] = [{}] * self.world
-        distributed.all_gather_object(gathered, dict(counts))
+        told = torch.tensor(list(json.dumps(dict(counts)).encode()), dtype=torch.uint8, device=self.device)
+        sizes = self._gathered(torch.tensor([len(told)], device=self.device))
+        room = torch.zeros(int(sizes.max()), dtype=torch.uint8, device=self.device)
+        room[: len(told)] = told
+        texts = (bytes(row[:size]) for row, size in zip(self._gathered(room).tolist(), sizes.flatten().tolist()))
+        gathered = [json.loads(text) for text in texts]
         names = sorted({name for part in gathered for name in part})
         return {name: sum(part.get(name, 0.0) for part in gathered) for name in names}
 
     def sum_gradients(self, model: nn.Module) -> None:
-        """Sum every gradient over the ranks; a rank without a batch gives zeros."""
+        """Sum every gradient over the ranks, all in one message; a rank without a batch gives zeros."""
         if self.world == 1:
             return
+        gradients = []
         for parameter in model.parameters():
-            if not parameter.requires_grad:
-                continue
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            distributed.all_reduce(parameter.grad)
+            if parameter.requires_grad:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                gradients.append(parameter.grad)
+        message = torch.cat([gradient.flatten() for gradient in gradients])
+        distributed.all_reduce(message)
+        parts = torch.split(message, [gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
 
     def sum(self, number: Tensor) -> Tensor:
         """A number summed over the ranks, on its device."""
@@ -55,3 +71,9 @@ class Ranks:
         """Wait for all ranks."""
         if self.world > 1:
             distributed.barrier()
+
+    def _gathered(self, numbers: Tensor) -> Tensor:
+        """(n,) of each rank, as many everywhere -> (ranks, n)."""
+        rows = [torch.empty_like(numbers) for _ in range(self.world)]
+        distributed.all_gather(rows, numbers)
+        return torch.stack(rows)

@@ -180,7 +180,7 @@ def translation(out: Path, runs: Sequence[Path]) -> None:
 
 def _recipe_of(run: Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of a run, of its last stage if it has stages."""
-    return base.stages_of(load_recipe(run / base.RECIPE, overrides))[-1]
+    return base.stages_of(load_recipe(run / "recipe.yaml", overrides))[-1]
 
 
 def _test_name(recipe: Recipe) -> str:

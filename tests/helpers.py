@@ -58,3 +58,8 @@ def gradients(output, inputs):
     """The gradient of a random projection of `output` with respect to each input."""
     torch.manual_seed(0)
     return torch.autograd.grad((output * torch.randn(output.shape, dtype=output.dtype)).sum(), inputs)
+
+
+def everything_in(directory):
+    """Each file below a folder, and what it holds."""
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}

@@ -1,9 +1,6 @@
 """A run directory belongs to one run and one process; what is there is never overwritten or mixed."""
 
-import errno
-import fcntl
 import json
-import os
 import re
 import shutil
 from dataclasses import asdict, replace
@@ -12,32 +9,15 @@ from io import BytesIO
 import pytest
 
 import transduct
+from tests.helpers import everything_in
 from tests.recipes import tiny_recipe
 from transduct.config import dump, load_recipe
 from transduct.data.samples import generate
-from transduct.errors import TrainingFailed, TransductError
+from transduct.errors import TransductError
 from transduct.tasks import base
-from transduct.tasks.translation import TranslationTask
 from transduct.tasks.translator import Translator
 
 SHORT = tiny_recipe(training={"steps": 2})
-
-
-@pytest.fixture
-def run(trained_run, tmp_path):
-    """A copy of a finished run, to be changed."""
-    return shutil.copytree(trained_run, tmp_path / "run")
-
-
-@pytest.fixture
-def unfinished(run):
-    """A copy of a run whose model was not written yet."""
-    shutil.rmtree(run / "model")
-    return run
-
-
-def everything_in(directory):
-    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def test_what_a_run_leaves(trained_run):
@@ -56,136 +36,6 @@ def test_the_recipe_it_leaves_trains_the_same_model(trained_run, tmp_path):
     assert model == tmp_path / "again" / "model"
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (model / name).read_bytes() == (trained_run / "model" / name).read_bytes()
-
-
-def test_a_second_process_is_kept_out(tmp_path):
-    directory = tmp_path / "run"
-    directory.mkdir()
-    lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    with pytest.raises(TransductError, match="run: another process trains here; wait for it or stop it"):
-        base.train(SHORT, directory, notify=str)
-    assert [path.name for path in directory.iterdir()] == [".lock"]
-    os.close(lock)
-    base.train(SHORT, directory, notify=str)
-
-
-def test_a_run_holds_its_lock_while_it_trains(tmp_path):
-    refused = []
-
-    def second(event):
-        with pytest.raises(TransductError, match="another process trains here"):
-            base.train(SHORT, tmp_path / "run", resume=True, notify=str)
-        refused.append(event["step"])
-
-    base.train(SHORT, tmp_path / "run", notify=str, report=second)
-    assert refused == [1, 2, 2]
-
-
-def test_another_run_is_not_overwritten(run):
-    before = everything_in(run)
-    with pytest.raises(TransductError, match="run: holds another run; continue it with --resume or choose another"):
-        base.train(SHORT, run, notify=str)
-    assert everything_in(run) == before
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"model": {"d_model": 64}}, "model.d_model=32, the recipe says 64"),
-        ({"model": {"tie": "none"}}, "model.tie=all, the recipe says none"),
-        ({"training": {"ema": 0.5}}, "training.ema=0.0, the recipe says 0.5"),
-        ({"data": {"max_length": 30}}, "data.max_length=40, the recipe says 30"),
-        ({"tokenizer": {"size": 70}}, "tokenizer.size=60, the recipe says 70"),
-    ],
-)
-def test_a_run_goes_on_with_its_own_model_and_data(unfinished, changes, message):
-    held = load_recipe(unfinished / "recipe.yaml")
-    before = everything_in(unfinished)
-    other = replace(held, **{name: {**getattr(held, name), **values} for name, values in changes.items()})
-    with pytest.raises(TransductError) as caught:
-        base.train(other, unfinished, resume=True, notify=str)
-    assert f"run: its run has {message}; resume with the run's own recipe" in str(caught.value)
-    assert everything_in(unfinished) == before
-
-
-def test_training_and_decoding_may_change_and_are_told(unfinished):
-    held = load_recipe(unfinished / "recipe.yaml")
-    longer = replace(
-        held,
-        training={**held.training, "steps": 62},
-        decoding={"beam": 3},
-        data={**held.data, "root": "elsewhere", "workers": 1},
-    )
-    said = []
-    base.train(longer, unfinished, resume=True, notify=said.append)
-    assert said[:2] == ["training.steps was 60, goes on with 62", "decoding.beam was 2, goes on with 3"]
-    assert not any("data." in line for line in said)
-    assert load_recipe(unfinished / "recipe.yaml").training["steps"] == 62
-    assert json.loads((unfinished / "log.jsonl").read_text().splitlines()[-1])["step"] == 62
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        TransductError("bad data"),
-        OSError(errno.EACCES, "Permission denied", "corpus/shard"),
-        KeyError("a mistake of ours"),
-    ],
-)
-def test_a_run_that_cannot_begin_leaves_nothing_and_one_that_cannot_go_on_loses_nothing(
-    tmp_path, unfinished, monkeypatch, error
-):
-    def fail(self):
-        self.directory.joinpath("tokenizer.json").touch()
-        self.directory.joinpath("corpus").mkdir(exist_ok=True)
-        raise error
-
-    monkeypatch.setattr(TranslationTask, "prepare", fail)
-    before = set(everything_in(unfinished))
-    message = r"^(bad data|'a mistake of ours'|corpus/shard: cannot be written \(Perm.*\); choose another place)$"
-    with pytest.raises((TransductError, KeyError), match=message):
-        base.train(load_recipe(unfinished / "recipe.yaml"), unfinished, resume=True, notify=str)
-    assert set(everything_in(unfinished)) == before
-    (tmp_path / "empty").mkdir()
-    for name in ("empty", "new"):
-        with pytest.raises((TransductError, KeyError), match=message):
-            base.train(SHORT, tmp_path / name, notify=str)
-    assert not list((tmp_path / "empty").iterdir())
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_training_that_failed_stays_to_be_read(tmp_path, monkeypatch):
-    def fail(self):
-        raise TrainingFailed("stopped by a signal at step 3; go on with --resume")
-
-    monkeypatch.setattr(TranslationTask, "build_model", fail)
-    with pytest.raises(TrainingFailed, match="stopped by a signal"):
-        base.train(SHORT, tmp_path / "run", notify=str)
-    assert (tmp_path / "run" / "recipe.yaml").exists()
-
-
-def test_whoever_has_had_enough_of_our_words_is_no_disk_error(tmp_path):
-    def closed(line):
-        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-
-    with pytest.raises(BrokenPipeError):
-        base.train(SHORT, tmp_path / "run", notify=closed)
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(TransductError, match=r"file/run: cannot be written \(Not a directory\); choose another place"):
-        base.train(SHORT, tmp_path / "file" / "run", notify=str)
-
-
-def test_a_lock_that_cannot_be_taken_is_no_other_process(tmp_path, monkeypatch):
-    def flock(handle, operation):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(base.fcntl, "flock", flock)
-    with pytest.raises(TransductError, match=r"run: cannot be written \(No locks available\)"):
-        base.train(SHORT, tmp_path / "run", notify=str)
 
 
 # loading

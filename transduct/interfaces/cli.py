@@ -140,7 +140,8 @@ def _chosen_recipe(
     """The recipe that was named, the one of the run to resume, or one made for two files."""
     from transduct.config import load_recipe
     from transduct.errors import TransductError
-    from transduct.tasks.base import RECIPE, file_recipe, run_of_files
+    from transduct.tasks.base import file_recipe, run_of_files
+    from transduct.tasks.claim import RECIPE
 
     files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
     if profile and not paths:

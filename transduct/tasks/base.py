@@ -5,13 +5,10 @@ run directory     recipe.yaml  log.jsonl  checkpoints/step_N/  model/   and what
 model directory   config.json  model.safetensors  card.md   and what the task adds
 """
 
-import errno
-import fcntl
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -21,19 +18,20 @@ from typing import Any, BinaryIO, Protocol
 from torch import nn
 
 import transduct.tasks
-from transduct.config import Recipe, dump, load_recipe, merge, parse_override, record
-from transduct.errors import TrainingFailed, TransductError
-from transduct.training.checkpoint import CONFIG, disk_error, read_json, write_directory, write_file
+from transduct.config import Recipe, load_recipe, merge, parse_override, record
+from transduct.errors import TransductError
+from transduct.tasks.claim import RECIPE, claimed
+from transduct.training.checkpoint import CONFIG, read_json, write_directory, write_file
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.log import Event, ignore
 from transduct.training.machine import pick_device, seed_generators
 from transduct.training.trainer import Terms, fit
 
-RECIPE, LOG = "recipe.yaml", "log.jsonl"
+LOG = "log.jsonl"
 HELPERS = (  # files of this folder that are no tasks
-    *("base", "classifier", "detector", "model", "painter", "picture_classifier", "recogniser", "speed", "text"),
-    "translator",
+    *("base", "claim", "classifier", "detector", "model", "painter", "picture_classifier", "recogniser", "speed"),
+    *("text", "translator"),
 )
 Notify = Callable[[str], None]
 
@@ -126,11 +124,9 @@ def _train_stages(
     ranks = Ranks.join(pick_device(str(stages[0].training.get("device", "auto"))))
     parts = {}
     for number, stage in enumerate(stages):  # what is wrong with the last is said before the first is trained
-        task = _task_module(stage.task).create(_after(stage, directory, number), directory, ignore)
-        parts[_stage(directory, number)] = task.recipe
+        parts[_stage(directory, number)] = _filled_in(_after(stage, directory, number), directory)
     recipe = _with_absolute_roots(recipe)
-    claim = _claimed(directory, recipe, resume, ignore, parts) if ranks.rank == 0 else nullcontext()
-    with claim:
+    with claimed(directory, recipe, resume, ignore, parts, _filled_in) if ranks.rank == 0 else nullcontext():
         ranks.wait()
         if (model / CONFIG).exists():
             notify(f"{directory}: this run is finished; its model is {model}")
@@ -180,15 +176,19 @@ def _after(stage: Recipe, directory: Path, number: int) -> Recipe:
     return replace(stage, model={**stage.model, "start_from": str(_stage(directory, number - 1) / "model")})
 
 
+def _filled_in(recipe: Recipe, directory: Path) -> Recipe:
+    """A recipe with every default of its task."""
+    filled: Recipe = _task_module(recipe.task).create(recipe, directory, ignore).recipe
+    return filled
+
+
 def _train_one(recipe: Recipe, directory: Path, resume: bool, notify: Notify, report: Callable[[Event], None]) -> Path:
     ranks = Ranks.join(pick_device(str(recipe.training.get("device", "auto"))))
     if ranks.rank != 0:  # one of them speaks
         notify = report = ignore
     task: Task = _task_module(recipe.task).create(recipe, directory, notify)
-    claim = (
-        _claimed(directory, task.recipe, resume, notify, {directory: task.recipe}) if ranks.rank == 0 else nullcontext()
-    )
-    with claim:
+    own = {directory: task.recipe}
+    with claimed(directory, task.recipe, resume, notify, own, _filled_in) if ranks.rank == 0 else nullcontext():
         ranks.wait()
         made = directory / "model"
         if (made / CONFIG).exists():
@@ -353,94 +353,3 @@ def _recipe_of(model: str | Path) -> Recipe | None:
         if (directory / RECIPE).exists():
             return stages_of(load_recipe(directory / RECIPE))[-1]
     return None
-
-
-@contextmanager
-def _claimed(
-    directory: Path, recipe: Recipe, resume: bool, notify: Notify, parts: Mapping[Path, Recipe]
-) -> Iterator[None]:
-    """`directory` as this run's own, its recipe written unless it is finished, while no other process trains in it.
-
-    Its `parts` are what is compared with what is there: the run itself, or each of its stages.
-    """
-    held, finished = directory / RECIPE, (directory / "model" / CONFIG).exists()
-    if directory.exists() and not directory.is_dir():
-        raise TransductError(f"{directory}: this is a file; --out names a folder")
-    if held.exists():
-        if not resume:
-            raise TransductError(f"{directory}: holds another run; continue it with --resume or choose another --out")
-        before = load_recipe(held)
-        if len(before.stages) != len(recipe.stages):
-            raise TransductError(
-                f"{directory}: its run has {len(before.stages)} stages, the recipe {len(recipe.stages)}; "
-                "resume with the run's own recipe or choose another --out"
-            )
-        for folder, part in parts.items():
-            if (folder / RECIPE).exists():
-                before = load_recipe(folder / RECIPE)
-                before = _task_module(before.task).create(before, folder, ignore).recipe
-                _compare(before, part, folder, ignore if finished else notify)
-    elif directory.exists() and any(p.name != ".lock" for p in directory.iterdir()):
-        raise TransductError(f"{directory}: holds files that are no run; choose an empty or a new folder for --out")
-    fresh, made = not held.exists(), not directory.exists()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR)
-    except OSError as error:
-        raise disk_error(directory, error) from error
-    try:
-        _lock(lock, directory)
-        try:
-            if not finished:
-                write_file(held, dump(asdict(recipe)).encode())
-            yield
-        except TrainingFailed:
-            raise  # it had begun: what it says is to be read, or it goes on
-        except Exception as error:
-            if fresh and not any(directory.glob("**/checkpoints/step_*")):
-                _remove(directory, made)  # so that the corrected call may start afresh
-            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-                raise disk_error(Path(error.filename or directory), error) from error
-            raise
-    finally:
-        os.close(lock)
-
-
-def _lock(handle: int, directory: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            raise TransductError(f"{directory}: another process trains here; wait for it or stop it") from error
-        raise disk_error(directory, error) from error
-
-
-def _remove(directory: Path, made: bool) -> None:
-    """Remove what a run left in a folder that was empty or `made` by it."""
-    for path in directory.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    if made:
-        directory.rmdir()
-
-
-def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> None:
-    """Refuse to go on with another model or other data; say what else has changed."""
-    free = {"data.root", "data.workers", "data.metrics", "data.bleu_tokenize", "model.start_from"}
-    for section in ("task", "data", "tokenizer", "model", "training", "decoding"):
-        old, new = getattr(held, section), getattr(given, section)
-        pairs = {section: (old, new)}
-        if isinstance(old, dict) and isinstance(new, dict):
-            pairs = {f"{section}.{key}": (old.get(key), new.get(key)) for key in {**old, **new}}
-        for name, (before, after) in pairs.items():
-            if before == after or name in free:
-                continue
-            if section in ("training", "decoding") and name != "training.ema":
-                notify(f"{name} was {before}, goes on with {after}")
-            else:
-                raise TransductError(
-                    f"{directory}: its run has {name}={before}, the recipe says {after}; "
-                    "resume with the run's own recipe or choose another --out"
-                )

@@ -1,0 +1,117 @@
+"""A run directory as one run's own: what it holds is compared, nobody else trains there, what never began is gone."""
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from transduct.config import Recipe, dump, load_recipe
+from transduct.errors import TrainingFailed, TransductError
+from transduct.training.checkpoint import CONFIG, disk_error, write_file
+from transduct.training.log import ignore
+
+RECIPE = "recipe.yaml"
+
+
+@contextmanager
+def claimed(
+    directory: Path,
+    recipe: Recipe,
+    resume: bool,
+    notify: Callable[[str], None],
+    parts: Mapping[Path, Recipe],
+    filled_in: Callable[[Recipe, Path], Recipe],
+) -> Iterator[None]:
+    """`directory` as this run's own, its recipe written unless it is finished, while no other process trains in it.
+
+    Args:
+        parts: what is compared with what is there: the run itself, or each of its stages.
+        filled_in: a recipe, as it stands in a folder, with every default.
+
+    Raises:
+        TransductError: it is another run's, another process trains in it, or it cannot be written.
+    """
+    held, finished = directory / RECIPE, (directory / "model" / CONFIG).exists()
+    if directory.exists() and not directory.is_dir():
+        raise TransductError(f"{directory}: this is a file; --out names a folder")
+    if held.exists():
+        if not resume:
+            raise TransductError(f"{directory}: holds another run; continue it with --resume or choose another --out")
+        before = load_recipe(held)
+        if len(before.stages) != len(recipe.stages):
+            raise TransductError(
+                f"{directory}: its run has {len(before.stages)} stages, the recipe {len(recipe.stages)}; "
+                "resume with the run's own recipe or choose another --out"
+            )
+        for folder, part in parts.items():
+            if (folder / RECIPE).exists():
+                before = filled_in(load_recipe(folder / RECIPE), folder)
+                _compare(before, part, folder, ignore if finished else notify)
+    elif directory.exists() and any(p.name != ".lock" for p in directory.iterdir()):
+        raise TransductError(f"{directory}: holds files that are no run; choose an empty or a new folder for --out")
+    fresh, made = not held.exists(), not directory.exists()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR)
+    except OSError as error:
+        raise disk_error(directory, error) from error
+    try:
+        _lock(lock, directory)
+        try:
+            if not finished:
+                write_file(held, dump(asdict(recipe)).encode())
+            yield
+        except TrainingFailed:
+            raise  # it had begun: what it says is to be read, or it goes on
+        except Exception as error:
+            if fresh and not any(directory.glob("**/checkpoints/step_*")):
+                _remove(directory, made)  # so that the corrected call may start afresh
+            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+                raise disk_error(Path(error.filename or directory), error) from error
+            raise
+    finally:
+        os.close(lock)
+
+
+def _lock(handle: int, directory: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            raise TransductError(f"{directory}: another process trains here; wait for it or stop it") from error
+        raise disk_error(directory, error) from error
+
+
+def _remove(directory: Path, made: bool) -> None:
+    """Remove what a run left in a folder that was empty or `made` by it."""
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    if made:
+        directory.rmdir()
+
+
+def _compare(held: Recipe, given: Recipe, directory: Path, notify: Callable[[str], None]) -> None:
+    """Refuse to go on with another model or other data; say what else has changed."""
+    free = {"data.root", "data.workers", "data.metrics", "data.bleu_tokenize", "model.start_from"}
+    for section in ("task", "data", "tokenizer", "model", "training", "decoding"):
+        old, new = getattr(held, section), getattr(given, section)
+        pairs = {section: (old, new)}
+        if isinstance(old, dict) and isinstance(new, dict):
+            pairs = {f"{section}.{key}": (old.get(key), new.get(key)) for key in {**old, **new}}
+        for name, (before, after) in pairs.items():
+            if before == after or name in free:
+                continue
+            if section in ("training", "decoding") and name != "training.ema":
+                notify(f"{name} was {before}, goes on with {after}")
+            else:
+                raise TransductError(
+                    f"{directory}: its run has {name}={before}, the recipe says {after}; "
+                    "resume with the run's own recipe or choose another --out"
+                )

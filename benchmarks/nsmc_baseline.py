@@ -15,7 +15,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from transduct.data.text import TextSource, read_rows
+from transduct.data.sources import TextSource
+from transduct.data.text import read_rows
 
 
 def main() -> None:

@@ -23,7 +23,8 @@ from typing import Any
 import tokenizers
 
 from transduct.data.corpus import prepare
-from transduct.data.text import DataConfig, TextSource, read_lines
+from transduct.data.sources import DataConfig, TextSource
+from transduct.data.text import read_lines
 from transduct.data.tokenizer import Tokenizer
 
 AT_ONCE = 10_000  # texts that the library is given

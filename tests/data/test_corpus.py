@@ -15,7 +15,8 @@ from transduct.data import corpus as module
 from transduct.data import text
 from transduct.data.corpus import Corpus, Seen, build, prepare, write_rows
 from transduct.data.samples import generate
-from transduct.data.text import DataConfig, Replacement, TextSource, read_examples
+from transduct.data.sources import DataConfig, Replacement, TextSource
+from transduct.data.text import read_examples
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 

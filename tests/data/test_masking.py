@@ -15,7 +15,7 @@ from transduct.data.masking import (
     prepare_plain_text,
     second_lines,
 )
-from transduct.data.text import TextSource
+from transduct.data.sources import TextSource
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 

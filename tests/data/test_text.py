@@ -12,19 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from transduct import config
 from transduct.data import text
 from transduct.data.samples import generate
-from transduct.data.text import (
-    DataConfig,
-    Replacement,
-    TextSource,
-    changes_of,
-    drift,
-    read_examples,
-    read_lines,
-    read_pairs,
-)
+from transduct.data.sources import Replacement, TextSource
+from transduct.data.text import drift, read_examples, read_lines, read_pairs
 from transduct.errors import TransductError
 
 # What other programs take for the end of a line, or of a file, is text.
@@ -337,93 +328,3 @@ def test_replacements_happen_in_order_on_their_side(tmp_path):
     source = TextSource(pairs="a.tsv")
     assert read(tmp_path, source, replace) == [("b+b", "b ")]
     assert read_examples(source, tmp_path, replace) == (["a b"], [["b "]]), "sources are changed by whoever translates"
-
-
-@pytest.mark.parametrize(
-    "values, message",
-    [
-        ({}, "give source and target, or pairs, text, trees or generate: exactly one of them"),
-        ({"source": "a", "target": "b", "pairs": "c.tsv"}, "exactly one of them"),
-        ({"source": ["a", "b"], "target": "c"}, "found 2 source and 1 target files; give as many of each"),
-        ({"generate": "x", "count": 1}, "generate: no corpus 'x'; known are: number_names"),
-        ({"generate": "copy"}, "count is 0; give how many pairs to generate, only with generate"),
-        ({"pairs": "a.tsv", "count": 3}, "count is 3; give how many"),
-        ({"pairs": "a.tsv", "weight": 0}, "weight is 0; give a number above 0, or leave the corpus out"),
-        ({"pairs": "a.tsv", "weight": float("nan")}, "weight is nan; give a number above 0"),
-        ({"pairs": "a.csv"}, "pairs: 'a.csv' has an unknown ending; expected .tsv, .jsonl, .parquet, or one of these"),
-        ({"pairs": "a.gz"}, "pairs: 'a.gz' has an unknown ending"),
-        ({"source": "a", "target": "b", "columns": [0, 1]}, "columns is [0, 1]; name those to read, only with pairs"),
-        ({"pairs": "a.tsv", "columns": []}, "columns is []; name those to read"),
-        ({"trees": "a.mrg", "columns": ["word"]}, "columns: trees have no 'word'; they have: words, tags, brackets"),
-        ({"pairs": "a.tsv", "columns": [0, 1, 2], "alternatives": True}, "alternatives reads further columns"),
-        ({"pairs": "a.jsonl", "columns": [0, 1]}, "columns is [0, 1]; numbers count the columns of .tsv files from 0"),
-        ({"pairs": "a.tsv", "columns": [0, -1]}, "columns is [0, -1]; numbers count the columns"),
-        ({"pairs": "a.jsonl", "alternatives": True}, "alternatives reads further columns as references, which only"),
-    ],
-)
-def test_impossible_sources_are_refused(values, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        TextSource(**values)
-
-
-@pytest.mark.parametrize(
-    "values, message",
-    [
-        ({"train": []}, "train is empty; name at least one corpus"),
-        ({"max_length": 1}, "max_length is 1; give at least 2, for a token and the end"),
-        ({"max_ratio": 0.5}, "max_ratio is 0.5; give at least 1, or 0 for no bound"),
-        ({"max_ratio": float("nan")}, "max_ratio is nan; give at least 1"),
-        ({"held_out": -1}, "held_out is -1; give at least 0"),
-        (
-            {"held_out": 5, "valid": TextSource(pairs="v.tsv")},
-            "held_out is 5; give at least 0, and 0 where valid is given",
-        ),
-        ({"workers": -1}, "workers is -1; give at least 0"),
-    ],
-)
-def test_impossible_data_sections_are_refused(values, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        DataConfig(**{"train": [TextSource(pairs="a.tsv")], **values})
-
-
-@pytest.mark.parametrize("cycle", [0, 3])
-@pytest.mark.parametrize(
-    "pattern, by",
-    [
-        ("(", ""),
-        ("a", r"\1"),
-        ("a", r"\g<name>"),
-        ("a", "\\"),
-        ("(a)", r"{n}\2"),
-        ("a{99999999999999999999}", ""),
-        ("(" * 5000 + ")" * 5000, ""),
-    ],
-)
-def test_impossible_replacements_are_refused(pattern, by, cycle):
-    with pytest.raises(ValueError, match=re.escape(f"cannot replace '{pattern}' by '{by}': ")):
-        Replacement("both", pattern, by, cycle)
-
-
-def test_a_replacement_may_number_its_matches():
-    change = changes_of("source", [Replacement("source", r"\S+", r"#{n} \g<0>", cycle=3)])
-    assert change("a b c d") == "#0 a #1 b #2 c #0 d"
-    assert change("a") == "#0 a"
-    change = changes_of("source", [Replacement("source", r"(\S+)", r"\1{n}{n}", cycle=11)])
-    assert change("a {n} " + "c " * 9) == "a00 {n}11 c22 c33 c44 c55 c66 c77 c88 c99 c1010 "
-    with pytest.raises(ValueError, match="cycle is -1; give at least 1, or 0 to count nothing"):
-        Replacement("source", "a", "b", cycle=-1)
-
-
-def test_a_recipe_section_becomes_these_records():
-    section = {
-        "train": [{"source": "a", "target": ["b"], "weight": 2}, {"pairs": "c.tsv.gz", "columns": [1, 0]}],
-        "valid": {"generate": "copy", "count": 5, "part": "valid"},
-        "replace": [{"side": "both", "pattern": "x"}],
-    }
-    data = config.record(DataConfig, section, "data")
-    assert data.train == [TextSource(source="a", target=["b"], weight=2), TextSource(pairs="c.tsv.gz", columns=[1, 0])]
-    assert data.valid == TextSource(generate="copy", count=5, part="valid")
-    assert data.train[0].files() == ["a", "b"]
-    assert data.replace == [Replacement("both", "x")]
-    with pytest.raises(TransductError, match=r"recipe: data.train\[0\]: give source and target, or pairs, text"):
-        config.record(DataConfig, {"train": [{}]}, "data")

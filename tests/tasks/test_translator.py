@@ -11,7 +11,7 @@ from safetensors.torch import load as load_tensors
 import transduct
 from tests.helpers import randomise, tiny
 from transduct.data.samples import generate
-from transduct.data.text import Replacement
+from transduct.data.sources import Replacement
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.engine import DecodingConfig, flat
 from transduct.decoding.shortlist import Shortlist

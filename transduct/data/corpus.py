@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from transduct.data.samples import Pair
-from transduct.data.text import DataConfig, TextSource, changed, read_pairs
+from transduct.data.sources import DataConfig, TextSource, changed
+from transduct.data.text import read_pairs
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from transduct.data.files import Refused, read_members
-from transduct.data.text import TextSource, read_rows
+from transduct.data.sources import TextSource
+from transduct.data.text import read_rows
 from transduct.errors import TransductError, missing_extra
 
 Picture = np.ndarray  # (height, width, 3), uint8

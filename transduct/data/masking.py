@@ -11,7 +11,8 @@ import numpy as np
 
 from transduct.data.batching import Indices, philox
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.text import TextSource, in_chunks, read_rows
+from transduct.data.sources import TextSource
+from transduct.data.text import in_chunks, read_rows
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 

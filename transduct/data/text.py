@@ -7,9 +7,8 @@ cannot be read is refused with file and line; nothing is skipped in silence.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, count, zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
@@ -17,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from transduct.data.files import opened
-from transduct.data.samples import CORPORA, WIDTHS, Pair, Part, generate
-from transduct.data.trees import VIEWS, read_trees
+from transduct.data.samples import Pair, generate
+from transduct.data.sources import Replacement, TextSource, changed, changes_of, ending, listed
+from transduct.data.trees import read_trees
 from transduct.errors import TransductError
 
 Item = TypeVar("Item")
@@ -29,149 +29,7 @@ CHUNK = 2_000  # texts handed on at a time: encoded, they take some 10 MB
 CHARACTERS = 1_000_000  # of long texts, fewer at a time: those that first reach so many
 ROWS = 200  # rows of a Parquet file read at a time
 BLOCK = 1 << 20  # bytes read at a time
-FORMATS = (".tsv", ".jsonl", ".parquet")
-COMPRESSIONS = (".gz", ".xz", ".zst")
 MOST_DRIFT = 10  # a difference of more lines than this has many causes, and no one place
-
-
-@dataclass(frozen=True)
-class TextSource:
-    """One corpus, by exactly one of: aligned files (`source`, `target`), files whose lines hold all of a row (`pairs`),
-    lines of `text`, bracketed `trees`, or a generated one.
-
-    `columns` names what to read from `pairs`: numbers or, where the first line is a header, names for TSV; keys for
-    JSONL and Parquet ("translation.de" is the field de of translation). Of trees it names views: words, tags, brackets.
-    It is source and target unless a task wants more or fewer. With `alternatives` every column of a TSV line from the
-    target on, save the source, is a reference of the same source. `weight` is how often an epoch shows each row.
-    """
-
-    source: str | list[str] = field(default_factory=list)
-    target: str | list[str] = field(default_factory=list)
-    pairs: str | list[str] = field(default_factory=list)
-    text: str | list[str] = field(default_factory=list)
-    trees: str | list[str] = field(default_factory=list)
-    columns: list[str] | list[int] | None = None
-    alternatives: bool = False
-    generate: str | None = None
-    part: Part = "train"
-    count: int = 0
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        sources, targets, pairs = _listed(self.source), _listed(self.target), _listed(self.pairs)
-        kinds = [sources or targets, pairs, self.text, self.trees, self.generate]
-        if sum(map(bool, kinds)) != 1:
-            raise ValueError("give source and target, or pairs, text, trees or generate: exactly one of them")
-        if len(sources) != len(targets):
-            raise ValueError(f"found {len(sources)} source and {len(targets)} target files; give as many of each")
-        if self.generate is not None and self.generate not in CORPORA:
-            raise ValueError(f"generate: no corpus '{self.generate}'; known are: {', '.join(CORPORA)}")
-        if (self.generate is not None) != (self.count > 0):
-            raise ValueError(f"count is {self.count}; give how many pairs to generate, only with generate")
-        if not 0 < self.weight < float("inf"):
-            raise ValueError(f"weight is {self.weight}; give a number above 0, or leave the corpus out")
-        tabular = {_ending(name)[0] for name in pairs} == {".tsv"}
-        if self.columns is not None:
-            if not (pairs or self.trees) or not self.columns:
-                raise ValueError(f"columns is {self.columns}; name those to read, only with pairs or trees")
-            if pairs and any(isinstance(column, int) and (column < 0 or not tabular) for column in self.columns):
-                raise ValueError(f"columns is {self.columns}; numbers count the columns of .tsv files from 0")
-            if self.trees and (unknown := [column for column in self.columns if column not in VIEWS]):
-                raise ValueError(f"columns: trees have no '{unknown[0]}'; they have: {', '.join(VIEWS)}")
-        if self.alternatives and not (tabular and self.width == 2):
-            raise ValueError("alternatives reads further columns as references, which only .tsv files have")
-
-    @property
-    def width(self) -> int:
-        """How many texts a row has; with `alternatives` it may have more."""
-        if self.generate is not None:
-            return WIDTHS.get(self.generate, 2)
-        return 1 if self.text else len(self.columns or (0, 1))
-
-    def files(self) -> list[str]:
-        """The files the corpus is read from, as the recipe names them."""
-        named = (self.source, self.target, self.pairs, self.text, self.trees)
-        return [name for names in named for name in _listed(names)]
-
-
-@dataclass(frozen=True)
-class Replacement:
-    """A regular expression and what takes the place of its matches, in each text of a side as it is read.
-
-    With a `cycle`, "{n}" in `by` is the number of the match in its text, from 0 and modulo `cycle`.
-    """
-
-    side: Literal["source", "target", "both"]
-    pattern: str
-    by: str = ""
-    cycle: int = 0
-
-    def __post_init__(self) -> None:
-        if self.cycle < 0:
-            raise ValueError(f"cycle is {self.cycle}; give at least 1, or 0 to count nothing")
-        try:
-            pattern = re.compile(self.pattern)
-            for template in self._templates:
-                pattern.sub(template, "")  # where nothing matches too, a mistake in it is found
-        except (re.error, IndexError, OverflowError, RecursionError) as error:
-            raise ValueError(f"cannot replace '{self.pattern}' by '{self.by}': {error}") from error
-
-    @property
-    def function(self) -> Callable[[str], str]:
-        """The replacement as a function of a text."""
-        pattern, templates = re.compile(self.pattern), self._templates
-        if not self.cycle:
-            return partial(pattern.sub, self.by)
-
-        def numbered(text: str) -> str:
-            numbers = count()
-            return pattern.sub(lambda match: str(next(numbers) % self.cycle).join(map(match.expand, templates)), text)
-
-        return numbered
-
-    @property
-    def _templates(self) -> list[str]:
-        """The parts of `by` around the numbers: a number right after "\\1" is no part of the group's."""
-        return self.by.split("{n}") if self.cycle else [self.by]
-
-
-@dataclass(frozen=True)
-class DataConfig:
-    """The `data` section of a recipe for parallel text.
-
-    `max_length` counts the tokens of a side with its end of sentence; `max_ratio` bounds how many times
-    longer one side may be (0: no bound; 9 is the bound of the Moses scripts). `held_out` takes that many
-    pairs, each with a source of its own, out of `train` to validate on, and with them every pair that shares a source
-    or a target with one of them.
-    """
-
-    train: list[TextSource]
-    valid: TextSource | None = None
-    test: TextSource | None = None
-    root: str = "."
-    max_length: int = 256
-    max_ratio: float = 9.0
-    drop_duplicates: bool = True
-    replace: list[Replacement] = field(default_factory=list)
-    held_out: int = 0
-    workers: int = 1
-    metrics: list[str] = field(default_factory=lambda: ["bleu", "chrf", "ter", "exact_match"])
-    bleu_tokenize: str = "13a"
-
-    def __post_init__(self) -> None:
-        if not self.train:
-            raise ValueError("train is empty; name at least one corpus")
-        corpora = [*self.train, *filter(None, (self.valid, self.test))]
-        if wrong := [corpus for corpus in corpora if corpus.width != 2]:
-            raise ValueError(f"a corpus gives {wrong[0].width} texts a row; a translation has 2: source and target")
-        if self.max_length < 2:
-            raise ValueError(f"max_length is {self.max_length}; give at least 2, for a token and the end")
-        if self.max_ratio != 0 and not self.max_ratio >= 1:
-            raise ValueError(f"max_ratio is {self.max_ratio}; give at least 1, or 0 for no bound")
-        if self.held_out < 0 or (self.held_out and self.valid):
-            raise ValueError(f"held_out is {self.held_out}; give at least 0, and 0 where valid is given")
-        if self.workers < 0:
-            raise ValueError(f"workers is {self.workers}; give at least 0")
 
 
 def read_pairs(source: TextSource, root: Path, replace: Sequence[Replacement] = ()) -> Iterator[list[Pair]]:
@@ -197,14 +55,6 @@ def in_chunks(items: Iterable[Item], measure: Callable[[Item], int]) -> Iterator
             chunk, held = [], 0
     if chunk:
         yield chunk
-
-
-def changed(pairs: list[Pair], replace: Sequence[Replacement]) -> list[Pair]:
-    """The pairs with all replacements made."""
-    if not replace:
-        return pairs
-    source, target = changes_of("source", replace), changes_of("target", replace)
-    return [(source(text), target(translation)) for text, translation in pairs]
 
 
 def read_examples(
@@ -279,17 +129,17 @@ def read_rows(source: TextSource, root: Path) -> Iterator[Row]:
 def _rows_of_each(source: TextSource, root: Path) -> Iterator[Row]:
     if source.generate is not None:
         yield from generate(source.generate, source.count, source.part)
-    for left, right in zip(_listed(source.source), _listed(source.target)):
+    for left, right in zip(listed(source.source), listed(source.target)):
         yield from _aligned_rows(root / left, root / right)
-    for name in _listed(source.text):
+    for name in listed(source.text):
         yield from ((line,) for line in read_lines(root / name))
     keys = [str(column) for column in source.columns or ("source", "target")]
-    for name in _listed(source.trees):
+    for name in listed(source.trees):
         yield from read_trees(
             read_lines(root / name), keys if source.columns else ("words", "brackets"), str(root / name)
         )
-    for name in _listed(source.pairs):
-        match _ending(name):
+    for name in listed(source.pairs):
+        match ending(name):
             case ".tsv", _:
                 yield from _tsv_rows(root / name, source.columns or [0, 1], source.alternatives)
             case ".jsonl", _:
@@ -384,32 +234,6 @@ def _text(value: object, key: str, place: str) -> str:
         found = "nothing" if value is None else f"{value!r:.40}"
         raise TransductError(f"{place}: found {found} for '{key}', expected text; mend it or set columns")
     return value.replace("\r\n", " ").replace("\n", " ")
-
-
-def _ending(name: str) -> tuple[str, str]:
-    """The format and the compression (or nothing) that a file's name ends in."""
-    suffixes = [suffix.lower() for suffix in Path(name).suffixes]
-    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
-    if not suffixes or suffixes[-1] not in FORMATS:
-        further = f"{', '.join(FORMATS)}, or one of these and {', '.join(COMPRESSIONS)}"
-        raise ValueError(f"pairs: '{name}' has an unknown ending; expected {further}")
-    return suffixes[-1], compression
-
-
-def _listed(names: str | list[str]) -> list[str]:
-    return [names] if isinstance(names, str) else names
-
-
-def changes_of(side: str, replace: Sequence[Replacement]) -> Callable[[str], str]:
-    """All replacements of one side as one function."""
-    changes = [each.function for each in replace if each.side in (side, "both")]
-
-    def change(text: str) -> str:
-        for function in changes:
-            text = function(text)
-        return text
-
-    return change
 
 
 def _misaligned(source: Path, target: Path) -> str:

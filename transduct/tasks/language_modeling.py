@@ -21,7 +21,8 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
-from transduct.data.text import TextSource, in_chunks, read_rows
+from transduct.data.sources import TextSource
+from transduct.data.text import in_chunks, read_rows
 from transduct.data.tokenizer import Side, Tokenizer, sample
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig

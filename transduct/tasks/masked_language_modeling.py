@@ -30,7 +30,7 @@ from transduct.data.masking import (
     second_lines,
 )
 from transduct.data.pieces import BLANK
-from transduct.data.text import TextSource
+from transduct.data.sources import TextSource
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, sample
 from transduct.decoding.engine import in_batches
 from transduct.errors import TransductError

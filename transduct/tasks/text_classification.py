@@ -20,7 +20,8 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.text import TextSource, in_chunks, read_rows
+from transduct.data.sources import TextSource
+from transduct.data.text import in_chunks, read_rows
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, sample
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence

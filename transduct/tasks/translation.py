@@ -22,15 +22,8 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, prepare
 from transduct.data.files import opened
-from transduct.data.text import (
-    DataConfig,
-    Replacement,
-    TextSource,
-    changes_of,
-    read_examples,
-    read_lines,
-    read_pairs,
-)
+from transduct.data.sources import DataConfig, Replacement, TextSource, changes_of
+from transduct.data.text import read_examples, read_lines, read_pairs
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, train_tokenizers
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig

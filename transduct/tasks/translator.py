@@ -12,7 +12,8 @@ from torch import Tensor
 from transduct.blocks.embeddings import narrowed
 from transduct.blocks.quantised import quantise
 from transduct.config import record
-from transduct.data.text import Replacement, changes_of, read_lines
+from transduct.data.sources import Replacement, changes_of
+from transduct.data.text import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
 from transduct.decoding import engine

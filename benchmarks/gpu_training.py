@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from transduct.data.batching import plan
+from transduct.errors import TransductError
 from transduct.interfaces.bench import CAPTIONS, NEWS, OURS, PEERS, Side, about, drawn, measured
 from transduct.models.transformer import SIZES
 
@@ -142,14 +143,18 @@ def main() -> None:
         if time.perf_counter() - started > 45.0 * given.minutes:
             left_out.append(work.name)
             continue
-        new = rows_of(work, device, rounds, not given.miniature)
+        try:
+            new = rows_of(work, device, rounds, not given.miniature)
+        except TransductError as error:
+            left_out.append(f"{work.name} ({error})")
+            continue
         rows += new
         found = {"about": about() | {"device": device_name(device)}, "rows": rows, "left_out": left_out}
         (given.out / "training.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         (given.out / "training.md").write_text(table(rows), encoding="utf-8")
         print(table(new), f"{time.perf_counter() - started:.0f} s", flush=True)
     if left_out:
-        print("left out for want of time:", ", ".join(left_out))
+        print("left out:", ", ".join(left_out))
 
 
 def device_name(device: str) -> str:

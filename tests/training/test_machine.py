@@ -46,11 +46,14 @@ def test_generators_are_a_function_of_the_numbers():
 def test_a_device_is_picked(monkeypatch, name, cuda, rank, expected):
     monkeypatch.setattr(machine.torch.cuda, "is_available", lambda: cuda)
     monkeypatch.setattr(machine.torch.cuda, "device_count", lambda: 4)
+    present = []
+    monkeypatch.setattr(machine.torch.cuda, "set_device", present.append)
     if rank is None:
         monkeypatch.delenv("LOCAL_RANK", raising=False)
     else:
         monkeypatch.setenv("LOCAL_RANK", rank)
     assert pick_device(name) == torch.device(expected)
+    assert present == [torch.device(expected)] * expected.startswith("cuda:"), "kernels and graphs take the present one"
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,15 @@ def test_a_step_that_is_not_finite_moves_nothing(tmp_path):
     torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("capture", [False, True])
+def test_a_rank_may_have_no_batch_at_the_end_of_an_epoch(tmp_path, capture):
+    model = network()
+    trainer = Trainer(model, replace(CONFIG, capture=capture), tmp_path, batches, toy.loss, None, ignore, Ranks())
+    before = weights(model)
+    assert trainer.optimise([]) == 0.0
+    torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
+
+
 def test_a_captured_run_goes_back_after_a_divergence_and_resumes(tmp_path):
     """To where the plain one goes, and with the optimiser's tensors of the checkpoint."""
     ends = []

@@ -233,7 +233,10 @@ Table = Tensor | Rows
 
 def lookup(table: Table, tokens: Tensor) -> Tensor:
     """The rows of some tokens: (V, D), (N,) -> (N, D)."""
-    return table.index_select(0, tokens) if isinstance(table, Tensor) else table.rows(tokens)
+    if not isinstance(table, Tensor):
+        return table.rows(tokens)
+    # The same rows; but on a GPU the derivative of `index_select` walks through every copy of a token one by one.
+    return nn.functional.embedding(tokens, table) if table.is_cuda else table.index_select(0, tokens)
 
 
 def project(hidden: Tensor, table: Table, bias: Tensor | None = None) -> Tensor:

@@ -49,4 +49,5 @@ def _kernel(logits, peaks, masses, size, blocks, pieces, WIDTH: tl.constexpr, BL
     top = tl.max(highest, 0)
     level = tl.where(top == float("-inf"), 0.0, top)  # all of them may be forbidden
     mass = tl.sum(tl.sum(tl.exp(x - level), 1), 0)  # at least one, that of the highest, or else zero
-    tl.store(masses + row * pieces + piece, tl.log(tl.maximum(mass, 1.0)) + top)
+    mass = tl.where(mass == mass, tl.maximum(mass, 1.0), mass)  # NaN stays, which a compiled maximum loses
+    tl.store(masses + row * pieces + piece, tl.log(mass) + top)

@@ -21,6 +21,7 @@ from transduct.functional.trials import close
 
 TILE = 64  # queries, and keys, at a time: two or three sentences of a news text
 WARPS = 4
+SIZES = ["count", "keys", "heads", "groups"]  # of which no other compilation is made, whatever they are divisible by
 LOG2_E = 1.4426950408889634
 TRIAL = [3, TILE + 6, 1]  # lengths of sequences
 
@@ -156,7 +157,7 @@ def _runs(pointer, rows, inside, count, others):
     return first, last, begin, tl.max(tl.where(last > first, last, 0), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _forward_kernel(
     query, key, value, seen, output, mass, count, keys, heads, groups, scale,
     K: tl.constexpr, V: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
@@ -190,7 +191,7 @@ def _forward_kernel(
     tl.store(mass + head * count + rows, tl.where(sees, highest, 0.0) + tl.log2(total), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _query_kernel(
     query, key, value, seen, output, mass, grad, inner, grad_query, count, keys, heads, groups, scale, scale2,
     K: tl.constexpr, V: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
@@ -221,7 +222,7 @@ def _query_kernel(
     _write(grad_query, found * scale, rows, inside, heads, head, K)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _key_kernel(
     query, key, value, seen_by, mass, grad, inner, grad_key, grad_value, count, keys, heads, groups, scale, scale2,
     K: tl.constexpr, V: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,

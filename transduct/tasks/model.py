@@ -236,6 +236,7 @@ def read_weights(model: nn.Module, directory: Path, device: torch.device, precis
     files.fill(model, files.read_tensors(path), path)
     if device.type != "cpu":
         settle(model)
+        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, which here hardly come twice
     model.to(device, torch.bfloat16 if precision == "bfloat16" else torch.float32).eval()
     if device.type == "cpu":
         keep_freed_memory()

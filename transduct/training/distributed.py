@@ -26,8 +26,6 @@ class Ranks:
         world = int(os.environ.get("WORLD_SIZE", "1"))
         if world == 1:
             return cls()
-        if device.type == "cuda":
-            torch.cuda.set_device(device)  # else every rank of a machine would talk by its first
         if not distributed.is_initialized():
             distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
         return cls(distributed.get_rank(), world, device)

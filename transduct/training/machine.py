@@ -23,7 +23,7 @@ def seed_generators(*numbers: int) -> None:
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is a CUDA device if there is one.
+    """The device of a name, `auto` a CUDA device if there is one; one with a number becomes the present device.
 
     Raises:
         TransductError: there is no such device.
@@ -39,6 +39,8 @@ def pick_device(name: str) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type == "cuda" and (device.index or 0) >= count:
         raise TransductError(f"no device '{name}': found {count} CUDA devices; choose another, or auto")
+    if device.index is not None and device.type == "cuda":
+        torch.cuda.set_device(device)  # kernels, graphs and messages between ranks take the present one
     return device
 
 

@@ -46,10 +46,12 @@ def make_optimiser(
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     device = next(model.parameters()).device
     first_rate = torch.zeros((), device=device) if captured else 1e-3  # every step sets its own
-    return torch.optim.AdamW(
+    optimiser = torch.optim.AdamW(
         [g for g in groups if g["params"]], first_rate, betas, epsilon,
         fused=True, capturable=captured and device.type == "cuda",
     )  # fmt: skip
+    optimiser._warned_capturable_if_run_uncaptured = True  # the first step, before the capture, is meant
+    return optimiser
 
 
 def set_rate(optimiser: torch.optim.Optimizer, value: float) -> None:

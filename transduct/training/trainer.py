@@ -153,7 +153,8 @@ class Trainer:
 
     def _update_captured(self, losses: list[Tensor]) -> tuple[float, float]:
         """The same as one call for the device, which is waited for once."""
-        value, norm = self._guarded_step(self.ranks.sum(torch.stack(losses).sum())).tolist()
+        loss = torch.stack([torch.zeros((), device=self.device), *losses]).sum()  # a rank may have no batch
+        value, norm = self._guarded_step(self.ranks.sum(loss)).tolist()
         return value, norm
 
     def _set_up_step(self) -> None:

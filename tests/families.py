@@ -11,6 +11,7 @@ from tests.recipes import tiny_recipe
 from tests.tones import PATTERN, RATE, write_tones
 from transduct.config import Recipe
 from transduct.decoding import engine
+from transduct.decoding.ensemble import Ensemble
 from transduct.functional.segments import Segments
 from transduct.models import gpt, rnn
 from transduct.tasks import base
@@ -59,6 +60,7 @@ GENERATORS = {
     "rnn general": lambda: Generator(tiny_rnn(attention="general", cell="lstm", bidirectional=False)),
     "rnn concat": lambda: Generator(tiny_rnn(attention="concat")),
     "rnn additive": lambda: Generator(tiny_rnn(attention="additive")),
+    "ensemble": lambda: Generator(Ensemble([tiny(), tiny_rnn(attention="general")])),
     "gpt": lambda: Generator(tiny_gpt(), prompted=True),
     "gpt rotary": lambda: Generator(tiny_gpt(positions="rotary"), prompted=True),
 }

@@ -23,7 +23,10 @@ PROFILES = "profiles"
 
 @dataclass(frozen=True)
 class Recipe:
-    """The sections of a recipe; a task turns each into a record of its own."""
+    """The sections of a recipe; a task turns each into a record of its own.
+
+    With `ensemble` the stages do not start from each other, and their models together are the model.
+    """
 
     task: str
     data: dict[str, Any] = field(default_factory=dict)
@@ -32,6 +35,7 @@ class Recipe:
     training: dict[str, Any] = field(default_factory=dict)
     decoding: dict[str, Any] = field(default_factory=dict)
     stages: list[dict[str, Any]] = field(default_factory=list)
+    ensemble: bool = False
 
 
 class _Loader(yaml.SafeLoader):

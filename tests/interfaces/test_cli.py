@@ -373,6 +373,17 @@ def test_convert_makes_a_model_smaller(program, trained_run, tmp_path):
     assert translated.lines == transduct.load(tmp_path / "int8").predict(["a b c", "d"])
 
 
+def test_convert_puts_models_together(program, trained_run, tmp_path):
+    small = tmp_path / "int8"
+    program("convert", trained_run, small, "--precision", "int8")
+    done = program("convert", trained_run, tmp_path / "both", "--with", small)
+    assert done.lines == [str(tmp_path / "both")]
+    alone = program("translate", trained_run, given=b"a b c\nd e\n").lines
+    assert program("translate", tmp_path / "both", given=b"a b c\nd e\n").lines == alone
+    done = program("convert", trained_run, tmp_path / "x", "--with", small, "--precision", "int8")
+    assert_refused(done, "--with puts models of ours together as they are; make a directory of them first")
+
+
 def test_steps_are_captured_where_that_is_asked_for(program, trained_run, monkeypatch):
     asked, found = [], engine.generate
     monkeypatch.setattr(engine, "generate", lambda *given: (asked.append(given[3].captured), found(*given))[1])

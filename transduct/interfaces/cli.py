@@ -318,8 +318,9 @@ def convert(
     shortlist: Annotated[
         Path | None, typer.Option(help="Text like that to be translated, for a shortlist of a model of ours.")
     ] = None,
+    others: Annotated[list[str] | None, typer.Option("--with", help="A model to decide together with.")] = None,
 ) -> None:
-    """Write a model for another tool, or a smaller and faster one; a Marian model of Hugging Face's becomes ours.
+    """Write a model for another tool, a smaller and faster one, or several as one; Hugging Face's Marian becomes ours.
 
     \b
     Examples:
@@ -328,14 +329,22 @@ def convert(
     transduct convert runs/de-en de-en.ct2 --format ctranslate2
     transduct convert runs/de-en de-en.onnx --format onnx
     transduct convert opus-mt-de-en de-en
+    transduct convert runs/de-en de-en.three --with runs/de-en.2 --with runs/de-en.3
     """
     from transduct.errors import TransductError
     from transduct.interop import ctranslate2, huggingface, int8, onnx
     from transduct.tasks.base import copy_model, load, model_directory
+    from transduct.tasks.ensemble import combine
     from transduct.training.checkpoint import write_file
 
     formats = {"ctranslate2": ctranslate2.convert, "huggingface": huggingface.convert, "onnx": onnx.convert}
     precisions = {"int8": int8.convert}
+    if others:
+        if to or precision or shortlist:
+            raise TransductError("--with puts models of ours together as they are; make a directory of them first")
+        combine([model_directory(each) for each in (model, *others)], out)
+        print(out)
+        return
     for name, known in ((to, formats), (precision, precisions)):
         if name is not None and name not in known:
             raise TransductError(f"unknown '{name}'; known are: {', '.join(known)}")

@@ -30,7 +30,18 @@ from transduct.training.trainer import Terms, fit
 
 LOG = "log.jsonl"
 HELPERS = (  # files of this folder that are no tasks
-    *("base", "claim", "classifier", "detector", "model", "painter", "picture_classifier", "recogniser", "speed"),
+    *(
+        "base",
+        "claim",
+        "classifier",
+        "detector",
+        "ensemble",
+        "model",
+        "painter",
+        "picture_classifier",
+        "recogniser",
+        "speed",
+    ),
     *("text", "translator"),
 )
 Notify = Callable[[str], None]
@@ -108,12 +119,14 @@ def train(
         TransductError: the recipe or its data are wrong, or the directory holds another run.
         TrainingFailed: training diverged or was stopped by a signal.
     """
-    return (_train_stages if recipe.stages else _train_one)(recipe, directory, resume, notify, report)
+    return (_train_stages if recipe.stages or recipe.ensemble else _train_one)(
+        recipe, directory, resume, notify, report
+    )
 
 
 def stages_of(recipe: Recipe) -> list[Recipe]:
     """The recipe of each training in turn: the recipe itself, or each of its stages laid over it."""
-    whole = asdict(recipe) | {"stages": []}
+    whole = asdict(recipe) | {"stages": [], "ensemble": False}
     return [record(Recipe, merge(whole, stage), f"stages[{i}]") for i, stage in enumerate(recipe.stages)] or [recipe]
 
 
@@ -122,9 +135,14 @@ def _train_stages(
 ) -> Path:
     stages, model = stages_of(recipe), directory / "model"
     ranks = Ranks.join(pick_device(str(stages[0].training.get("device", "auto"))))
-    parts = {}
-    for number, stage in enumerate(stages):  # what is wrong with the last is said before the first is trained
-        parts[_stage(directory, number)] = _filled_in(_after(stage, directory, number), directory)
+    if not recipe.ensemble:
+        stages = [_after(stage, directory, number) for number, stage in enumerate(stages)]
+    elif len(stages) < 2 or any(not hasattr(_task_module(stage.task), "combine") for stage in stages):
+        raise TransductError(
+            "ensemble is true; expected two stages at least, each a translation model, or leave it out"
+        )
+    # What is wrong with the last is said before the first is trained.
+    parts = {_stage(directory, number): _filled_in(stage, directory) for number, stage in enumerate(stages)}
     recipe = _with_absolute_roots(recipe)
     with claimed(directory, recipe, resume, ignore, parts, _filled_in) if ranks.rank == 0 else nullcontext():
         ranks.wait()
@@ -134,13 +152,16 @@ def _train_stages(
         for number, stage in enumerate(stages):
             notify(f"stage {number + 1} of {len(stages)}: {stage.task}")
             folder = _stage(directory, number)
-            _train_one(_after(stage, directory, number), folder, (folder / RECIPE).exists(), notify, report)
+            _train_one(stage, folder, (folder / RECIPE).exists(), notify, report)
             if ranks.rank == 0:
                 logs = [(_stage(directory, n) / LOG).read_bytes() for n in range(number + 1)]
                 write_file(directory / LOG, b"".join(logs))
         if ranks.rank == 0:
-            last = _stage(directory, len(stages) - 1) / "model"
-            write_directory(model, {path.name: path.read_bytes() for path in last.iterdir()})
+            made = [_stage(directory, number) / "model" for number in range(len(stages))]
+            if recipe.ensemble:
+                _task_module(stages[0].task).combine(made, model)
+            else:
+                write_directory(model, _files_in(made[-1]))
         ranks.wait()
     return model
 
@@ -344,7 +365,13 @@ def copy_model(directory: Path, out: Path) -> None:
     """
     if out.exists():
         raise TransductError(f"{out}: exists already; choose another name")
-    write_directory(out, {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()})
+    write_directory(out, _files_in(directory))
+
+
+def _files_in(directory: Path) -> dict[str, bytes]:
+    """What each file of a model directory holds, those of an ensemble's members too."""
+    paths = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
 def _recipe_of(model: str | Path) -> Recipe | None:

@@ -31,6 +31,7 @@ from transduct.errors import TransductError
 from transduct.evaluation.text import check_metrics, corpus_scores
 from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Shape
+from transduct.tasks import ensemble
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import ModelSection, card, files_said, write_model
 from transduct.tasks.text import (
@@ -240,6 +241,9 @@ class TranslationTask:
 
     def _files(self) -> list[str]:
         return [name for part in self.data.train for name in part.files()]
+
+
+combine = ensemble.combine
 
 
 def create(recipe: Recipe, directory: Path, notify: Notify) -> TranslationTask:

@@ -18,11 +18,13 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
+from transduct.decoding.ensemble import Ensemble
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.decoding.trees import WellFormedTrees
 from transduct.errors import TransductError
 from transduct.evaluation.text import corpus_scores, paired_test
 from transduct.models import rnn, transformer
+from transduct.tasks import ensemble
 from transduct.tasks.base import Report
 from transduct.tasks.model import Family, Panel, asked_for, blank, read_weights
 from transduct.tasks.text import TOKENIZER, check_sizes, refuse_text
@@ -122,6 +124,8 @@ class Translator:
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / files.CONFIG)
         name = config.get("family", "transformer")
+        if name == ensemble.FAMILY:
+            return cls._together(directory, config, device, precision)
         if name not in FAMILIES:
             raise TransductError(f"{source}: unknown family '{name}'; known are: {', '.join(FAMILIES)}")
         family = FAMILIES[name]
@@ -141,6 +145,24 @@ class Translator:
         if (directory / SHORTLIST).exists():
             translator.shortlist = Shortlist(**files.read_tensors(directory / SHORTLIST))
         return translator
+
+    @classmethod
+    def _together(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Translator":
+        """The members of an ensemble as one model."""
+        source, members = str(directory / files.CONFIG), []
+        for folder in ensemble.members_of(directory, config):
+            own = files.read_json(folder / files.CONFIG, "a model's configuration")
+            if own.get("family") == ensemble.FAMILY:
+                raise TransductError(f"{folder}: an ensemble in an ensemble; expected a model")
+            members.append(cls.load(folder, own, device, precision))
+        decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)
+        changes = [record(Replacement, change, "replace", source) for change in config.get("replace", [])]
+        tokenizers, model = (
+            (members[0].source_tokenizer, members[0].target_tokenizer),
+            Ensemble([m.model for m in members]),
+        )
+        metrics, tokenize = config.get("metrics", METRICS), config.get("bleu_tokenize", "13a")
+        return cls(model, *tokenizers, decoding, changes, metrics, tokenize)
 
     def translate(self, texts: Sequence[str], n_best: int = 1, **options: Any) -> list[Translation]:
         """Translate each text; an empty or blank one gives an empty translation.
@@ -216,7 +238,7 @@ class Translator:
             TransductError: the model has no attention, or the text is longer than the model.
         """
         if not self.model.attention_names:
-            raise TransductError("this model has no attention to show; its context is one vector")
+            raise TransductError("this model has no attention to show: its context is one vector, or it is an ensemble")
         source = [*self._encode([text])[0], Tokenizer.END]
         if target is None:
             ids = self.translate([text])[0].tokens
@@ -268,7 +290,9 @@ class Translator:
             TransductError: the model has no attention.
         """
         if not self.model.attention_names:
-            raise TransductError("this model has no attention to align with; its context is one vector")
+            raise TransductError(
+                "this model has no attention to align with: its context is one vector, or it is an ensemble"
+            )
         sources = [[*ids[: self.longest], Tokenizer.END] for ids in self._encode(texts) if ids]
         greedy = replace(self.decoding, beam=1, shortlist=False, constraint="none", captured=False)
         targets = [found[0].tokens for found in self._generate([source[:-1] for source in sources], [], greedy)]

@@ -22,7 +22,7 @@ WEIGHTS, OPTIMISER, CONFIG, STATE = "model.safetensors", "optimizer.safetensors"
 
 
 def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Write `files` beside `directory` and rename: the folder appears whole or not at all.
+    """Write `files` beside `directory` and rename: the folder appears whole or not at all. Names may lie in folders.
 
     Raises:
         TransductError: the disk is full or the place cannot be written.
@@ -32,6 +32,7 @@ def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
         for name, content in files.items():
+            (beside / name).parent.mkdir(parents=True, exist_ok=True)
             with (beside / name).open("wb") as file:
                 file.write(content)
                 file.flush()

@@ -1,0 +1,126 @@
+"""Several models in one directory translate together, whether put together by hand or trained as stages."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+import transduct
+from tests.recipes import tiny_recipe
+from transduct.errors import TransductError
+from transduct.tasks import base
+from transduct.tasks.ensemble import combine
+
+RNN = {"family": "rnn", "d_model": 16, "dropout": 0.1, "num_heads": None, "d_ff": None}
+TEXTS = ["a b c", "d", "c a", ""]
+
+
+def together(**changes):
+    """A recipe of two models that decide together, with other seeds or families."""
+    recipe = tiny_recipe(
+        tokenizer={"kind": "character"}, training={"steps": 4, "validate_every": 2}, model={"d_k": None}
+    )
+    return replace(recipe, stages=[{"training": {"seed": 1}}, {"training": {"seed": 2}, **changes}], ensemble=True)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ensemble")
+    base.train(together(), folder / "run", notify=str)
+    return folder / "run"
+
+
+def test_stages_become_members_and_none_starts_from_another(run):
+    model = transduct.load(run)
+    assert [path.name for path in sorted((run / "model").iterdir())] == ["1", "2", "card.md", "config.json"]
+    for number in (1, 2):
+        member = run / "model" / str(number)
+        assert {path.name for path in member.iterdir()} == {
+            path.name for path in (run / f"stage_{number}" / "model").iterdir()
+        }
+        assert "start_from" not in (run / f"stage_{number}" / "recipe.yaml").read_text()
+    scores = [transduct.load(run / f"stage_{number}").score(["a b"], ["b a"])[0] for number in (1, 2)]
+    assert min(scores) < model.score(["a b"], ["b a"])[0]
+    assert model.evaluate((["a b", "c"], [["b a"], ["c"]])).scores.keys() >= {"bleu", "exact_match"}
+    found = model.translate(TEXTS, beam=2, n_best=2)
+    assert [model.translate([text], beam=2)[0].text for text in TEXTS] == [each.text for each in found]
+    assert found[0].score == pytest.approx(model.score(["a b c"], [found[0].tokens])[0], abs=1e-4)
+
+
+def test_a_run_of_several_goes_on_where_it_was(run, tmp_path):
+    half = shutil.copytree(run, tmp_path / "run")
+    for path in (half / "model", half / "stage_2" / "model"):
+        shutil.rmtree(path)
+    base.train(together(), half, resume=True, notify=str)
+    for number in "12":
+        weights = f"model/{number}/model.safetensors"
+        assert (half / weights).read_bytes() == (run / weights).read_bytes()
+
+
+def test_it_can_be_copied_and_put_together_by_hand(run, tmp_path):
+    parts = [run / f"stage_{number}" / "model" for number in (1, 2)]
+    combine(parts, tmp_path / "both")
+    base.copy_model(tmp_path / "both", tmp_path / "copy")
+    expected = transduct.load(run).translate(TEXTS)
+    assert transduct.load(tmp_path / "copy").translate(TEXTS) == expected
+    with pytest.raises(TransductError, match="both: exists already; choose another name"):
+        combine(parts, tmp_path / "both")
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_what_cannot_decide_together_is_refused(run, trained_run, tmp_path):
+    first, other = run / "stage_1" / "model", tmp_path / "other"
+    with pytest.raises(TransductError, match="an ensemble of one is that model; name at least two"):
+        combine([first], tmp_path / "out")
+    with pytest.raises(TransductError, match=r"model: its tokenizers are not those of .*stage_1/model; train one from"):
+        combine([first, trained_run / "model"], tmp_path / "out")
+    with pytest.raises(
+        TransductError, match="model: only translation models, none of them an ensemble, decide together"
+    ):
+        combine([first, run / "model"], tmp_path / "out")
+    shutil.copytree(first, other)
+    config = json.loads((other / "config.json").read_text())
+    rule = {"side": "both", "pattern": "a", "by": "b"}
+    (other / "config.json").write_text(json.dumps(config | {"replace": [rule]}))
+    with pytest.raises(TransductError, match=r"other: its data\.replace is not that of"):
+        combine([first, other], tmp_path / "out")
+    (other / "config.json").write_text(json.dumps(config | {"task": "language_modeling"}))
+    with pytest.raises(TransductError, match="other: only translation models"):
+        combine([first, other], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    model = transduct.load(run)
+    with pytest.raises(TransductError, match="no attention to show: its context is one vector, or it is an ensemble"):
+        model.attention("a b")
+    with pytest.raises(TransductError, match="captured decoding takes a Transformer"):
+        model.translate(["a"], captured=True)
+
+
+@pytest.mark.parametrize("members", [None, [], ["../1"], [1], "1"])
+def test_a_damaged_directory_is_named(run, tmp_path, members):
+    damaged = shutil.copytree(run / "model", tmp_path / "m")
+    config = json.loads((damaged / "config.json").read_text())
+    (damaged / "config.json").write_text(json.dumps(config | {"members": members}))
+    with pytest.raises(TransductError, match=r"m/config.json: members is .*, expected names of folders there"):
+        transduct.load(damaged)
+
+
+def test_members_that_were_exchanged_are_noticed(run, trained_run, tmp_path):
+    damaged = shutil.copytree(run / "model", tmp_path / "m")
+    shutil.rmtree(damaged / "2")
+    with pytest.raises(TransductError, match="m/2: its tokenizers are not those of"):
+        transduct.load(damaged)
+    shutil.copytree(run / "model", damaged / "2")
+    for name in ("1/tokenizer.json",):
+        shutil.copy(damaged / name, damaged / "2" / "tokenizer.json")
+    with pytest.raises(TransductError, match="m/2: an ensemble in an ensemble; expected a model"):
+        transduct.load(damaged)
+
+
+@pytest.mark.parametrize("stages", [[], [{}], [{}, {"task": "language_modeling"}]])
+def test_a_recipe_needs_two_translators(tmp_path, stages):
+    with pytest.raises(
+        TransductError, match="ensemble is true; expected two stages at least, each a translation model"
+    ):
+        base.train(replace(together(), stages=stages), tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,76 @@
+"""Several models as one, for search and for scores: the probability of a token is the mean of theirs."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transduct.functional.segments import Segments
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What whoever uses a model asks its configuration for."""
+
+    max_length: int
+
+
+@dataclass
+class States:
+    """The state of each member."""
+
+    members: list[Any]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order."""
+        for state in self.members:
+            state.select(rows)
+
+
+class Ensemble(nn.Module):
+    """Models of one vocabulary that each can `encode`, `decode`, `start` and `step`; so can they together.
+
+    Their mistakes differ, their right answers do not (Hansen and Salamon 1990; Sutskever et al. 2014 for translation).
+    What they remember and what they make of an output is a list, with something of each.
+    """
+
+    attention_names: Sequence[str] = ()  # each has its own
+
+    def __init__(self, members: Sequence[Any]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.config = Limits(min(member.config.max_length for member in members))
+
+    def encode(self, tokens: Tensor, segments: Segments) -> list[Any]:
+        """Source tokens (N,) -> the memory of each."""
+        return [model.encode(tokens, segments) for model in self._each()]
+
+    def decode(self, tokens: Tensor, segments: Segments, memory: list[Any], memory_segments: Segments) -> list[Any]:
+        """Target tokens (M,) -> the hidden states (M, D) of each."""
+        pairs = zip(self._each(), memory, strict=True)
+        return [model.decode(tokens, segments, held, memory_segments) for model, held in pairs]
+
+    def logits(self, hidden: list[Any]) -> Tensor:
+        """-> (M, V)."""
+        return mean([model.logits(held) for model, held in zip(self._each(), hidden, strict=True)])
+
+    def start(self, memory: list[Any], segments: Segments, beam: int) -> States:
+        """The state before the first token, with `beam` rows for each source."""
+        return States([model.start(held, segments, beam) for model, held in zip(self._each(), memory, strict=True)])
+
+    def step(self, tokens: Tensor, state: States) -> tuple[Tensor, States]:
+        """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
+        steps = [model.step(tokens, held) for model, held in zip(self._each(), state.members, strict=True)]
+        return mean([logits for logits, _ in steps]), States([after for _, after in steps])
+
+    def _each(self) -> Sequence[Any]:
+        return list(self.members)
+
+
+def mean(logits: Sequence[Tensor]) -> Tensor:
+    """The logarithm of the mean of what several logits (N, V) hold likely: (N, V)."""
+    likely = torch.stack([each.float().log_softmax(-1) for each in logits])
+    return likely.logsumexp(0) - math.log(len(logits))

@@ -1,0 +1,77 @@
+"""A model directory made of others: translators of one vocabulary that decide each token together.
+
+config.json  card.md  1/  2/ ...   each member a model directory, whole
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transduct.errors import TransductError
+from transduct.training import checkpoint as files
+
+FAMILY, MEMBERS = "ensemble", "members"
+
+
+def combine(directories: Sequence[Path], out: Path) -> None:
+    """Write the models in some directories as one; text is read and outputs are searched for as the first says.
+
+    Raises:
+        TransductError: there is one alone, one is no translation model or an ensemble itself, their tokenizers or
+            changes of text differ, or `out` exists or cannot be written.
+    """
+    if out.exists():
+        raise TransductError(f"{out}: exists already; choose another name")
+    if len(directories) < 2:
+        raise TransductError("an ensemble of one is that model; name at least two")
+    settings = [files.read_json(directory / files.CONFIG, "a model's configuration") for directory in directories]
+    first = settings[0]
+    for directory, held in zip(directories, settings, strict=True):
+        if held.get("task") != "translation" or held.get("family") == FAMILY:
+            raise TransductError(f"{directory}: only translation models, none of them an ensemble, decide together")
+        if held.get("replace", []) != first.get("replace", []):
+            raise TransductError(f"{directory}: its data.replace is not that of {directories[0]}; train both on one")
+    check_vocabularies(directories)
+    decoding = {**first.get("decoding", {}), "shortlist": False, "captured": False}
+    taken = {
+        key: first[key]
+        for key in ("format", "task", "transduct", "replace", "metrics", "bleu_tokenize")
+        if key in first
+    }
+    config = taken | {"family": FAMILY, MEMBERS: [str(i + 1) for i in range(len(directories))], "decoding": decoding}
+    content = {
+        files.CONFIG: json.dumps(config, indent=1, ensure_ascii=False).encode(),
+        "card.md": f"# {len(directories)} translation models that decide together\n\nEach has its own card.\n".encode(),
+    }
+    for name, directory in zip(config[MEMBERS], directories, strict=True):
+        content |= {f"{name}/{path.name}": path.read_bytes() for path in directory.iterdir() if path.is_file()}
+    files.write_directory(out, content)
+
+
+def members_of(directory: Path, config: dict[str, Any]) -> list[Path]:
+    """The directories of the members of an ensemble.
+
+    Raises:
+        TransductError: they are not named, or their tokenizers differ.
+    """
+    names = config.get(MEMBERS)
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) and n.isalnum() for n in names):
+        raise TransductError(f"{directory / files.CONFIG}: members is {names!r:.60}, expected names of folders there")
+    members = [directory / name for name in names]
+    check_vocabularies(members)
+    return members
+
+
+def check_vocabularies(directories: Sequence[Path]) -> None:
+    """Refuse models whose tokens are not the same."""
+
+    def tokenizers(directory: Path) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in directory.glob("tokenizer*.json")}
+
+    for directory in directories[1:]:
+        if tokenizers(directory) != tokenizers(directories[0]):
+            raise TransductError(
+                f"{directory}: its tokenizers are not those of {directories[0]}; train one from the other "
+                "(model.start_from), or both on the same text with words, characters or bytes"
+            )

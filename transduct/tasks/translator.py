@@ -121,48 +121,16 @@ class Translator:
 
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Translator":
-        """The model in a directory whose `config.json` has been read."""
-        source = str(directory / files.CONFIG)
-        name = config.get("family", "transformer")
-        if name == ensemble.FAMILY:
-            return cls._together(directory, config, device, precision)
-        if name not in FAMILIES:
-            raise TransductError(f"{source}: unknown family '{name}'; known are: {', '.join(FAMILIES)}")
-        family = FAMILIES[name]
-        model = blank(family.build, record(family.config, config.get("model"), "model", source))
-        if quantised := config.get("quantised"):
-            if quantised != "int8" or precision != "float32":
-                raise TransductError(f"{source}: quantised to {quantised!r} and asked for {precision}; ask for float32")
-            quantise(model)
+        """The model in a directory whose `config.json` has been read, or the models of an ensemble as one."""
+        source, together = str(directory / files.CONFIG), config.get("family") == ensemble.FAMILY
+        model, tokenizers = (_members if together else _model)(directory, config, device, precision)
         decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)
         changes = [record(Replacement, change, "replace", source) for change in config.get("replace", [])]
-        tokenizers = [Tokenizer.load(directory / name) for name in TOKENIZERS[(directory / TOKENIZER).exists()]]
-        sizes = (model.config.source_size, model.config.target_size)
-        check_sizes(directory, (tokenizers[0].size, tokenizers[-1].size), sizes)
-        read_weights(model, directory, device, precision)
         metrics, tokenize = config.get("metrics", METRICS), config.get("bleu_tokenize", "13a")
         translator = cls(model, tokenizers[0], tokenizers[-1], decoding, changes, metrics, tokenize)
         if (directory / SHORTLIST).exists():
             translator.shortlist = Shortlist(**files.read_tensors(directory / SHORTLIST))
         return translator
-
-    @classmethod
-    def _together(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Translator":
-        """The members of an ensemble as one model."""
-        source, members = str(directory / files.CONFIG), []
-        for folder in ensemble.members_of(directory, config):
-            own = files.read_json(folder / files.CONFIG, "a model's configuration")
-            if own.get("family") == ensemble.FAMILY:
-                raise TransductError(f"{folder}: an ensemble in an ensemble; expected a model")
-            members.append(cls.load(folder, own, device, precision))
-        decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)
-        changes = [record(Replacement, change, "replace", source) for change in config.get("replace", [])]
-        tokenizers, model = (
-            (members[0].source_tokenizer, members[0].target_tokenizer),
-            Ensemble([m.model for m in members]),
-        )
-        metrics, tokenize = config.get("metrics", METRICS), config.get("bleu_tokenize", "13a")
-        return cls(model, *tokenizers, decoding, changes, metrics, tokenize)
 
     def translate(self, texts: Sequence[str], n_best: int = 1, **options: Any) -> list[Translation]:
         """Translate each text; an empty or blank one gives an empty translation.
@@ -381,6 +349,38 @@ class Translator:
         found = engine.generate(self.model, sources, limits, decoding, begin, end, forbidden, constrain, narrow)
         texts = iter(self.target_tokenizer.decode([h.tokens for hypotheses in found for h in hypotheses]))
         return [[Translation(next(texts).strip(), h.score, h.tokens) for h in hypotheses] for hypotheses in found]
+
+
+def _model(
+    directory: Path, config: dict[str, Any], device: torch.device, precision: str
+) -> tuple[Any, list[Tokenizer]]:
+    """The model in a directory and its tokenizers, the source's first."""
+    source = str(directory / files.CONFIG)
+    name = config.get("family", "transformer")
+    if name not in FAMILIES:
+        raise TransductError(f"{source}: unknown family '{name}'; known are: {', '.join(FAMILIES)}")
+    family = FAMILIES[name]
+    model = blank(family.build, record(family.config, config.get("model"), "model", source))
+    if quantised := config.get("quantised"):
+        if quantised != "int8" or precision != "float32":
+            raise TransductError(f"{source}: quantised to {quantised!r} and asked for {precision}; ask for float32")
+        quantise(model)
+    tokenizers = [Tokenizer.load(directory / name) for name in TOKENIZERS[(directory / TOKENIZER).exists()]]
+    sizes = (model.config.source_size, model.config.target_size)
+    check_sizes(directory, (tokenizers[0].size, tokenizers[-1].size), sizes)
+    read_weights(model, directory, device, precision)
+    return model, tokenizers
+
+
+def _members(
+    directory: Path, config: dict[str, Any], device: torch.device, precision: str
+) -> tuple[Any, list[Tokenizer]]:
+    """The models of an ensemble as one, and the tokenizers that they share."""
+    members = []
+    for folder in ensemble.members_of(directory, config):
+        own = files.read_json(folder / files.CONFIG, "a model's configuration")
+        members.append(_model(folder, own, device, precision))
+    return Ensemble([model for model, _ in members]), members[0][1]
 
 
 def _with_words(found: Translation, words: list[str]) -> Translation:

@@ -230,7 +230,7 @@ class Beam:
     def _collect(self, continuations: "Continuations") -> None:
         """Keep those that end the sentence."""
         ended = (continuations.tokens == self.end) & continuations.scores.isfinite()
-        groups = ended.nonzero()[:, 0]  # (E,)
+        groups = ended.nonzero()[:, 0]
         histories = self.history.index_select(0, groups * self.beam + continuations.origin[ended])[:, 1:].tolist()
         for group, score, tokens in zip(groups.tolist(), continuations.scores[ended].tolist(), histories, strict=True):
             if not self.done[group]:

@@ -1,7 +1,7 @@
 """Our Transformer as two ONNX graphs, the encoder and one step of the decoder, for onnxruntime and all that runs them.
 
-Let B be sources and S the tokens of the longest, R the rows of a search for each source, T the tokens that they hold,
-L decoder layers, H heads, G key heads, K and V the widths of keys and values, D the model width.
+Let B be sources and S the tokens of the longest, R = B * beam the rows of a search, T the tokens that they hold, L
+decoder layers, H heads, G key heads, K and V the widths of keys and values, D the model width.
 """
 
 import json
@@ -116,12 +116,12 @@ class EncoderGraph(nn.Module):
         count, longest = source.shape
         places = torch.arange(longest)
         positions, of = places.expand(count, longest).flatten(), lengths[:, None].expand(count, longest).flatten()
-        x, hidden = self.model.source_embedding(source.flatten(), positions, of), hiding(lengths, longest)  # (B * S, D)
+        x, hidden = self.model.source_embedding(source.flatten(), positions, of), hiding(lengths, longest)  # (N, D)
         for layer in self.model.encoder:
             held: Any = layer
 
             def attend(y: Tensor, attention: Any = held.self_attention) -> Tensor:
-                parts = projected(attention, y, positions, of)  # (B * S, heads, width) each
+                parts = projected(attention, y, positions, of)  # (N, heads, width) each
                 query, key, value = (part.view(count, longest, *part.shape[1:]).transpose(1, 2) for part in parts)
                 heads = attended(query, key, value, hidden + biased(attention, query, longest))  # (B, H, S, V)
                 return attention.output(heads.transpose(1, 2).flatten(2).flatten(0, 1))
@@ -157,11 +157,11 @@ class StepGraph(nn.Module):
     def forward(
         self, tokens: Tensor, past_keys: Tensor, past_values: Tensor, keys: Tensor, values: Tensor, lengths: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens (B, R), pasts (L, B, R, G, T, K) and (L, B, R, G, T, V), and what `EncoderGraph` gives -> scores
-        (B, R, target vocabulary), and the pasts with one token more."""
+        """Tokens (B, beam), pasts (L, B, beam, G, T, K) and (L, B, beam, G, T, V), and what `EncoderGraph` gives -> scores
+        (B, beam, target vocabulary), and the pasts with one token more."""
         (count, rows), place = tokens.shape, past_keys.shape[4]
-        positions = torch.full((count * rows,), place)  # (B * R,)
-        x = self.model.target_embedding(tokens.flatten(), positions)  # (B * R, D)
+        positions = torch.full((count * rows,), place)  # (R,)
+        x = self.model.target_embedding(tokens.flatten(), positions)  # (R, D)
         hidden = hiding(lengths, keys.shape[3])
         new_keys, new_values = [], []
         for i, layer in enumerate(self.model.decoder):
@@ -169,21 +169,21 @@ class StepGraph(nn.Module):
 
             def attend(y: Tensor, attention: Any = held.self_attention, i: int = i) -> Tensor:
                 query, key, value = (part.unsqueeze(2) for part in projected(attention, y, positions, None))
-                key = torch.cat((past_keys[i].flatten(0, 1), key), 2)  # (B * R, G, T + 1, K)
+                key = torch.cat((past_keys[i].flatten(0, 1), key), 2)  # (R, G, T + 1, K)
                 value = torch.cat((past_values[i].flatten(0, 1), value), 2)
                 new_keys.append(key.view(count, rows, *key.shape[1:]))
                 new_values.append(value.view(count, rows, *value.shape[1:]))
-                heads = attended(query, key, value, biased(attention, query, place + 1))  # (B * R, H, 1, V)
+                heads = attended(query, key, value, biased(attention, query, place + 1))  # (R, H, 1, V)
                 return attention.output(heads.flatten(1))
 
             def recall(y: Tensor, attention: Any = held.cross_attention, i: int = i) -> Tensor:
-                query = attention.query(y).view(count, rows, attention.num_heads, -1).transpose(1, 2)  # (B, H, R, K)
-                heads = attended(query, keys[i], values[i], hidden)  # (B, H, R, V)
+                query = attention.query(y).view(count, rows, attention.num_heads, -1).transpose(1, 2)  # (B, H, beam, K)
+                heads = attended(query, keys[i], values[i], hidden)  # (B, H, beam, V)
                 return attention.output(heads.transpose(1, 2).flatten(2).flatten(0, 1))
 
             x = held.around_cross(held.around_attention(x, attend), recall)
             x = held.around_feed_forward(x, held.feed_forward)
-        scores = self.model.logits(self.model.decoder_norm(x)).log_softmax(-1)  # (B * R, target vocabulary)
+        scores = self.model.logits(self.model.decoder_norm(x)).log_softmax(-1)  # (R, target vocabulary)
         scores = scores.index_fill(1, torch.tensor(NEVER), float("-inf"))
         return scores.view(count, rows, -1), torch.stack(new_keys), torch.stack(new_values)
 

@@ -116,7 +116,7 @@ class EncoderGraph(nn.Module):
         count, longest = source.shape
         places = torch.arange(longest)
         positions, of = places.expand(count, longest).flatten(), lengths[:, None].expand(count, longest).flatten()
-        x, hidden = self.model.source_embedding(source.flatten(), positions, of), hiding(lengths, longest)  # (N, D)
+        x, hidden = self.model.source_embedding(source.flatten(), positions, of), hiding(lengths, longest)
         for layer in self.model.encoder:
             held: Any = layer
 
@@ -157,8 +157,8 @@ class StepGraph(nn.Module):
     def forward(
         self, tokens: Tensor, past_keys: Tensor, past_values: Tensor, keys: Tensor, values: Tensor, lengths: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens (B, beam), pasts (L, B, beam, G, T, K) and (L, B, beam, G, T, V), and what `EncoderGraph` gives -> scores
-        (B, beam, target vocabulary), and the pasts with one token more."""
+        """Tokens (B, beam), pasts (L, B, beam, G, T, K) and (L, B, beam, G, T, V), and what `EncoderGraph` gives ->
+        scores (B, beam, target vocabulary), and the pasts with one token more."""
         (count, rows), place = tokens.shape, past_keys.shape[4]
         positions = torch.full((count * rows,), place)  # (R,)
         x = self.model.target_embedding(tokens.flatten(), positions)  # (R, D)

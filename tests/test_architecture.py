@@ -26,13 +26,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"blocks", "functional"},
     "training": {"training", "config", "errors", "functional"},
     "decoding": {"decoding", "errors", "functional", "blocks.attention"},
-    "tasks.base": {
-        "config",
-        "errors",
-        "training",
-        "tasks.claim",
-        "tasks",
-    },  # the folder itself, to list the tasks in it
+    # the folder itself, to list the tasks in it
+    "tasks.base": {"config", "errors", "data.files", "training", "tasks.claim", "tasks"},
     "tasks.claim": {"config", "errors", "training"},
     "tasks": {
         *("transduct", "config", "errors", "functional", "blocks", "data", "evaluation", "models", "training"),

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from transduct.data import files
-from transduct.data.files import Refused, opened, pack, read_members, unpack
+from transduct.data.files import Refused, opened, pack, read_members, require_files, unpack
+from transduct.data.sources import DataConfig, TextSource
 from transduct.errors import TransductError
 
 CONTENT = {"cat/2.png": b"two" * 500, "dog/1.PNG": b"one", "cat/notes.txt": b"no"}
@@ -107,6 +108,16 @@ def test_what_follows_an_xz_stream_and_is_none_is_refused(tmp_path, between, sec
         opened(path) as stream,
     ):
         stream.read()
+
+
+def test_files_that_a_recipe_names_are_looked_for(tmp_path):
+    here, gone = TextSource(pairs="here.tsv"), TextSource(pairs="gone.tsv")
+    (tmp_path / "here.tsv").touch()
+    require_files(DataConfig([here], root=str(tmp_path)))
+    require_files(DataConfig([here], valid=here, test=gone, root=str(tmp_path)))  # not needed for training
+    for data in (DataConfig([here, gone], root=str(tmp_path)), DataConfig([here], valid=gone, root=str(tmp_path))):
+        with pytest.raises(TransductError, match=f"^{tmp_path}/gone.tsv: no such file; a relative path in a recipe"):
+            require_files(data)
 
 
 def test_a_file_that_may_not_be_read_is_said(tmp_path):

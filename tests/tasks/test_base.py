@@ -1,8 +1,11 @@
 """A run directory belongs to one run and one process; what is there is never overwritten or mixed."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from io import BytesIO
 
@@ -137,6 +140,29 @@ def test_files_are_changed_as_the_recipe_changes_its_own(tmp_path):
     assert base.score(alone, files) == model.score([source for source, _ in pairs], joined)
 
 
+# the package itself
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"), [({}, transduct.AWAKE), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, None)]
+)
+def test_threads_do_not_wait_awake_for_long_unless_someone_says_so(monkeypatch, asked, found):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    transduct.share_cores()
+    assert os.environ.get("GOMP_SPINCOUNT") == found
+
+
+def test_load_is_given_to_python_with_the_same_care():
+    script = "import os, transduct; transduct.load; print(os.environ['GOMP_SPINCOUNT'])"
+    env = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env, check=True)
+    assert done.stdout.strip() == transduct.AWAKE
+
+
 # stages
 
 
@@ -206,6 +232,28 @@ def test_a_mistake_in_the_last_stage_is_found_before_the_first_is_trained(tmp_pa
     with pytest.raises(TransductError, match=r"unknown key 'training\.stepps'; did you mean 'steps'"):
         base.train(staged(tmp_path, training={"stepps": 3}), tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_a_file_that_the_last_stage_lacks_is_missed_before_the_first_is_trained(tmp_path, split):
+    gone = {"source": "text", "target": "gone"}
+    recipe = staged(tmp_path, data={split: [gone] if split == "train" else gone})
+    with pytest.raises(TransductError, match=f"{tmp_path}/gone: no such file; a relative path in a recipe starts at"):
+        base.train(recipe, tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_finished_stage_needs_its_files_no_more(tmp_path):
+    (tmp_path / "other").write_text("a b\nb c\nc d e\n")
+    pair = {"source": "other", "target": "other"}
+    recipe = staged(tmp_path)
+    recipe = replace(recipe, stages=[{"data": {"train": [pair], "valid": pair}}, recipe.stages[1]])
+    whole = base.train(recipe, tmp_path / "run", notify=str)
+    before = weights(whole)
+    for made in (whole, tmp_path / "run" / "stage_2" / "model"):
+        shutil.rmtree(made)
+    (tmp_path / "other").unlink()
+    assert weights(base.train(recipe, tmp_path / "run", resume=True, notify=str)) == before
 
 
 def test_a_run_keeps_its_number_of_stages(tmp_path):

@@ -19,7 +19,20 @@ from transduct.errors import TransductError
 Policy = Literal["stop", "skip"]
 NAMED = 3  # refused files that are named; the rest is counted
 BLOCK = 1 << 20
+NO_FILE = "no such file; a relative path in a recipe starts at data.root"
 LARGEST = 1 << 30  # bytes of a file; what is larger is no picture and no sound, and is refused before it is read
+
+
+def require_files(data: Any) -> None:
+    """Whether the files that a recipe's `data` section trains and validates on are there.
+
+    Raises:
+        TransductError: one is not.
+    """
+    for source in (*data.train, *([data.valid] if data.valid else [])):
+        for path in (Path(data.root) / name for name in source.files()):
+            if not path.exists():
+                raise TransductError(f"{path}: {NO_FILE}")
 
 
 def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -68,7 +81,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         with openers.get(path.suffix.lower(), partial(open, mode="rb"))(path) as stream:
             yield stream
     except FileNotFoundError as error:
-        raise TransductError(f"{path}: no such file; a relative path in a recipe starts at data.root") from error
+        raise TransductError(f"{path}: {NO_FILE}") from error
     except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
         raise TransductError(f"{path}: cannot be read ({error}); fetch or write the file again") from error
 

@@ -54,8 +54,8 @@ class _Debug:
 
 def main() -> None:
     """Run the program; an error a user can mend is one line and exit status 2."""
+    from transduct import share_cores
     from transduct.errors import TrainingFailed, TransductError
-    from transduct.interfaces.start import share_cores
 
     if len(sys.argv) == 1:
         sys.argv.append("--help")

@@ -19,6 +19,7 @@ from torch import nn
 
 import transduct.tasks
 from transduct.config import Recipe, load_recipe, merge, parse_override, record
+from transduct.data.files import require_files
 from transduct.errors import TransductError
 from transduct.tasks.claim import RECIPE, claimed
 from transduct.training.checkpoint import CONFIG, read_json, write_directory, write_file
@@ -65,6 +66,7 @@ class Task(Protocol):
     """A task wires data, model, loss and scores; the trainer takes its verbs as plain callables."""
 
     training: TrainingConfig
+    data: Any  # the recipe's section, with `train`, `valid` and `root`
     recipe: Recipe  # every default filled in
 
     def prepare(self) -> None:
@@ -149,6 +151,9 @@ def _train_stages(
         if (model / CONFIG).exists():
             notify(f"{directory}: this run is finished; its model is {model}")
             return model
+        for number, stage in enumerate(stages):
+            if not (_stage(directory, number) / "model" / CONFIG).exists():
+                require_files(_task_module(stage.task).create(stage, directory, ignore).data)
         for number, stage in enumerate(stages):
             notify(f"stage {number + 1} of {len(stages)}: {stage.task}")
             folder = _stage(directory, number)

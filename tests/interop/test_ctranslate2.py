@@ -1,5 +1,6 @@
 """CTranslate2 runs our Transformer and finds the same tokens and scores; what it has no place for is refused."""
 
+import json
 import random
 import sys
 
@@ -69,6 +70,17 @@ def test_it_finds_the_same_tokens_and_scores(tmp_path, changes):
         scored = tokens if len(tokens) == LIMIT else [*tokens, END]  # at the limit theirs scores no end
         total = sum(float(row[token]) for row, token in zip(likely, scored))
         assert found.scores[0] == pytest.approx(total, abs=1e-4)
+
+
+def test_what_is_changed_in_a_text_is_said_and_does_not_disturb(tmp_path):
+    written(tmp_path)
+    held = tmp_path / "model" / "config.json"
+    rule = {"side": "both", "pattern": "&amp;", "by": "&", "cycle": 0}
+    held.write_text(json.dumps(json.loads(held.read_text()) | {"replace": [rule]}))
+    convert(tmp_path / "model", tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["replace"] == [rule]
+    translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
+    assert translator.translate_batch([["a", "</s>"]], max_decoding_length=LIMIT)
 
 
 def test_its_tokenizers_come_along_and_nothing_is_left_beside(tmp_path):

@@ -19,14 +19,15 @@ BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
 def convert(directory: Path, out: Path) -> None:
     """Write the translation model in a model directory as a CTranslate2 model, its tokenizers beside it.
 
-    The source is given to it as pieces with the end token after them, as the model was trained.
+    The source is given to it as pieces with the end token after them, as the model was trained. What is to be changed
+    in a text before it is cut stands in its `config.json` as `replace`, as in ours; its engine passes over it.
 
     Raises:
         TransductError: the model is no Transformer for translation or quantised already, CTranslate2 has no place for
             a part of it, or `out` exists.
     """
     specs = _library()
-    _, config = configured(directory, out, "CTranslate2 takes no other of our models")
+    settings, config = configured(directory, out, "CTranslate2 takes no other of our models")
     if reason := unsupported(config):
         raise TransductError(f"{directory}: CTranslate2 has no place for {reason}; train a model without it")
     model = loaded(directory, config)
@@ -36,7 +37,9 @@ def convert(directory: Path, out: Path) -> None:
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     try:
-        _specification(specs, model, tokenizers).save(str(beside))
+        spec = _specification(specs, model, tokenizers)
+        spec.config.add_attribute("replace", settings.get("replace", []))
+        spec.save(str(beside))
         for name in names:
             shutil.copyfile(directory / name, beside / name)
         beside.rename(out)

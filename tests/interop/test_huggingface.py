@@ -280,6 +280,20 @@ def test_a_model_of_ours_is_read_by_hugging_face(tmp_path, shared):
         limit = min(recipe.data["max_length"], 2 * len(source) + 20)
         expected = generated(model, source, limit, [0, 1], num_beams=1) if text else []
         assert found.tokens == expected
+    model.save_pretrained(tmp_path / "out")  # as after a training there
+    if shared:
+        tokenizer.save_pretrained(tmp_path / "out")
+    read(tmp_path / "out", tmp_path / "back")
+    for name in ("model.safetensors", *(path.name for path in (tmp_path / "run" / "model").glob("tokenizer*.json"))):
+        assert (tmp_path / "back" / name).read_bytes() == (tmp_path / "run" / "model" / name).read_bytes()
+    assert transduct.load(tmp_path / "back").translate(texts) == ours.translate(texts)
+    held = json.loads((tmp_path / "out" / "config.json").read_text())
+    (tmp_path / "out" / "config.json").write_text(json.dumps(held | {"vocab_size": held["vocab_size"] - 1}))
+    message = (
+        r"out/tokenizer.json: \d+ tokens, outputs begin after 1 and end with 2; config.json says \d+, 1 and 2: copy"
+    )
+    with pytest.raises(TransductError, match=message):
+        read(tmp_path / "out", tmp_path / "other")
 
 
 def command(*words):
@@ -329,9 +343,9 @@ CONFIGS = [
     ({"length_penalty": 21.0}, "length_penalty 21.0; our"),
     (
         {"no_repeat_ngram_size": 2},
-        "config.json: no_repeat_ngram_size is 2 there or in generation_config.json; leave it",
+        "config.json or generation_config.json: no_repeat_ngram_size is 2; leave it",
     ),
-    ({"suppress_tokens": [5]}, r"suppress_tokens is \[5\] there or in"),
+    ({"suppress_tokens": [5]}, r"suppress_tokens is \[5\]; leave it out"),
     ({"vocab_size": 10**12}, r"vocab.json: \d+ tokens, config.json says 1000000000000"),
     ({"encoder_layers": 10**9}, "lacks the weights of layers; config.json is of another model"),
     ({"encoder_ffn_dim": 10**12, "decoder_ffn_dim": 10**12}, r"config.json says \(1000000000000"),

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
 from safetensors.torch import save
 from torch import Tensor
@@ -26,6 +27,7 @@ from transduct.training import checkpoint as files
 BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
 GENERATION, SPECIAL_NAMES = "generation_config.json", "tokenizer_config.json"
 SIDES = ("tokenizer.source.json", "tokenizer.target.json")
+OWN = ("tokenizer.json", SIDES[1])  # of a model of ours there
 MODELS, VOCABULARIES = ("source.spm", "target.spm"), ("vocab.json", "target_vocab.json")
 PICKLE, INDEX = "pytorch_model.bin", "model.safetensors.index.json"
 NEVER = -100.0  # a bias that leaves a token no probability, and losses that are smoothed their size
@@ -44,6 +46,9 @@ class Vocabulary:
 
     names: list[str]
     ids: list[int]
+
+
+Sided = tuple[tuple[Vocabulary, Vocabulary], list[str]]  # vocabularies and tokenizers of source and target
 
 
 def found_in(directory: Path) -> bool:
@@ -67,7 +72,7 @@ def read(directory: Path, out: Path) -> None:
     if out.exists():
         raise TransductError(f"{out}: exists already; choose another name")
     marian = _marian(directory)
-    vocabularies = _vocabularies(directory, marian)
+    vocabularies, texts = _ours(directory, marian) or _theirs(directory, marian)
     source, target = vocabularies
     for word in marian.bad_words_ids or []:
         if len(word) != 1 or word[0] not in target.ids[:END]:
@@ -89,7 +94,6 @@ def read(directory: Path, out: Path) -> None:
     weights = our_weights(model, held, source.ids, target.ids, directory / files.WEIGHTS)
     if unpadded:
         weights["output_bias"][BEGIN] = NEVER
-    texts = [sentencepiece.read(directory / name, each.names) for name, each in zip(MODELS, vocabularies, strict=True)]
     alike = texts[0] == texts[1] and source is target
     penalty = 1.0 if marian.length_penalty is None else marian.length_penalty
     settings = {
@@ -140,18 +144,44 @@ def _marian(directory: Path) -> Marian:
         raise TransductError(
             f"{where}: model_type is {kind!r}; of Hugging Face's models only 'marian' can be converted"
         )
+    said = str(where)
     if (generation := directory / GENERATION).exists():
         config |= files.read_object(generation, "how outputs are searched for")
+        said += f" or {GENERATION}"
     known = {field.name for field in fields(Marian)}
-    marian = record(Marian, {name: value for name, value in config.items() if name in known}, "", str(where))
+    marian = record(Marian, {name: value for name, value in config.items() if name in known}, "", said)
     for name, neutral in OBEYED.items():
         if config.get(name) not in (None, neutral):
-            raise TransductError(
-                f"{where}: {name} is {config[name]!r:.40} there or in {GENERATION}; leave it out: ours obeys none"
-            )
+            raise TransductError(f"{said}: {name} is {config[name]!r:.40}; leave it out: ours obeys none")
     if reason := marian.unsupported():
-        raise TransductError(f"{where}: {reason}; our Transformer has no place for it")
+        raise TransductError(f"{said}: {reason}; our Transformer has no place for it")
     return marian
+
+
+def _theirs(directory: Path, marian: Marian) -> Sided:
+    """SentencePiece models and the lists that number their pieces."""
+    vocabularies = _vocabularies(directory, marian)
+    return vocabularies, [sentencepiece.read(directory / name, each.names) for name, each in zip(MODELS, vocabularies)]
+
+
+def _ours(directory: Path, marian: Marian) -> Sided | None:
+    """The tokenizers that `convert` wrote of ours, if it was they."""
+    paths = [directory / name for name in OWN]
+    if (directory / MODELS[0]).exists() or not paths[0].exists():
+        return None
+    sizes = [marian.vocab_size, marian.decoder_vocab_size or marian.vocab_size]
+    if marian.share_encoder_decoder_embeddings:
+        paths[1] = paths[0]
+    sides = [Tokenizer.load(path) for path in paths]
+    begin, end = marian.decoder_start_token_id, marian.eos_token_id
+    for path, tokenizer, size in zip(paths, sides, sizes):
+        if (tokenizer.size, begin, end) != (size, BEGIN, END):
+            raise TransductError(
+                f"{path}: {tokenizer.size} tokens, outputs begin after {BEGIN} and end with {END}; {files.CONFIG} says "
+                f"{size}, {begin} and {end}: copy both files again"
+            )
+    source, target = (Vocabulary(each.pieces(range(each.size)), [*range(each.size)]) for each in sides)
+    return (source, source if paths[0] == paths[1] else target), [_unended(path) for path in paths]
 
 
 def _vocabularies(directory: Path, marian: Marian) -> tuple[Vocabulary, Vocabulary]:
@@ -296,8 +326,7 @@ def _their_tokenizers(paths: Sequence[Path], config: Config) -> dict[str, bytes]
         "clean_up_tokenization_spaces": False,
     }
     if not pieces:
-        names = ("tokenizer.json", SIDES[1])
-        return {SPECIAL_NAMES: _dumped(settings)} | {n: _dumped(_ending(text)) for n, text in zip(names, texts)}
+        return {SPECIAL_NAMES: _dumped(settings)} | {name: _dumped(_ending(text)) for name, text in zip(OWN, texts)}
     separate = config.tie != "all"
     content = {SPECIAL_NAMES: _dumped(settings | {"separate_vocabs": separate})}
     for side, tokenizer in enumerate((Tokenizer(texts[0]), Tokenizer(texts[-1]))):
@@ -319,6 +348,12 @@ def _ending(text: str) -> dict[str, Any]:
         "special_tokens": {end: {"id": end, "ids": [END], "tokens": [end]}},
     }
     return held
+
+
+def _unended(path: Path) -> str:
+    """A tokenizer's file as ours has it: what it adds, and how it cuts and fills up for others, left out."""
+    held = files.read_object(path, "a tokenizer") | dict.fromkeys(("post_processor", "padding", "truncation"))
+    return str(tokenizers.Tokenizer.from_str(json.dumps(held)).to_str())
 
 
 def _dumped(content: Mapping[str, Any]) -> bytes:

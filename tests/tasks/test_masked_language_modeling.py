@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
+from statistics import median
 
 import numpy as np
 import pytest
@@ -171,6 +172,13 @@ def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
 
     assert drawn(0, 200) == drawn(0, 99), "other batches, the same draws"
     assert drawn(0, 200) != drawn(2, 200)
+
+
+def test_batches_are_planned_for_what_dropout_makes_of_them(tmp_path, monkeypatch):
+    task, _ = make_task(tmp_path, tokenizer={"kind": "bpe", "size": 60, "dropout": 0.5}, data={"max_length": 64})
+    assert median(batch.tokens for batch in task.batches("train", 0, 0, 0, 1)) < 1.05 * task.training.batch_tokens
+    monkeypatch.setitem(task.__dict__, "growth", 1.0)  # the control
+    assert median(batch.tokens for batch in task.batches("train", 0, 0, 0, 1)) > 1.2 * task.training.batch_tokens
 
 
 # loss and scores

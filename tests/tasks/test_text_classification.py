@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from statistics import median
 
 import pytest
 import torch
@@ -154,6 +155,14 @@ def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
     assert all(answers == ((0, label),) for _, answers in first.values() for label in [answers[0][1]])
     object.__setattr__(task.data, "max_length", 4)
     assert all(len(ids) <= 12 and ids in plain(task) for ids, _ in drawn(0, 200).values())
+
+
+def test_batches_are_planned_for_what_dropout_makes_of_them(tmp_path, monkeypatch):
+    data = from_file(tmp_path, [f"{text}\t{i % 2}" for i, (text, _) in enumerate(generate("number_names", 200))])
+    task, _ = prepared(tmp_path / "run", data=data, tokenizer={"kind": "bpe", "size": 200, "dropout": 0.3})
+    assert median(batch.tokens for batch in task.batches("train", 0, 0, 0, 1)) < 1.05 * task.training.batch_tokens
+    monkeypatch.setitem(task.__dict__, "growth", 1.0)  # the control
+    assert median(batch.tokens for batch in task.batches("train", 0, 0, 0, 1)) > 1.2 * task.training.batch_tokens
 
 
 def plain(task):

@@ -347,6 +347,21 @@ def test_a_test_set_may_have_several_references_and_replacements(tmp_path):
         translation.test_set({}, Recipe("translation", data={"train": data["train"]}))
 
 
+def fullest(task):
+    """Of each batch of an epoch the tokens of its fuller side."""
+    batches = task.batches("train", 0, 0, 0, 1)
+    return np.array([max(len(batch.source), len(batch.outputs)) for batch in batches])
+
+
+def test_batches_are_planned_for_what_dropout_makes_of_them(tmp_path, monkeypatch):
+    task, _ = make_task(tmp_path, training={"batch_tokens": 200}, tokenizer={"dropout": 0.3})
+    filled = fullest(task)
+    assert 0.9 < np.median(filled) / 200 < 1.02
+    assert filled.max() < 1.1 * 200
+    monkeypatch.setitem(task.__dict__, "growth", [1.0, 1.0])  # the control
+    assert np.median(fullest(task)) > 1.1 * 200
+
+
 # one shape
 
 
@@ -364,8 +379,8 @@ def test_every_batch_of_every_epoch_has_one_shape_where_it_is_asked_for(tmp_path
 
 
 def test_what_dropout_makes_too_long_for_the_shape_is_left_as_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(translation, "GROWTH", 0.0)
-    task, _ = make_task(tmp_path, training={"capture": True, "batch_tokens": 256}, tokenizer={"dropout": 0.9})
+    monkeypatch.setattr(translation, "SPARE", 0.9)  # of 280, and up to 256
+    task, _ = make_task(tmp_path, training={"capture": True, "batch_tokens": 280}, tokenizer={"dropout": 0.9})
     batches = list(task.batches("train", 0, 0, 0, 1))
     assert {len(batch.source) for batch in batches} == {task.shape.tokens} == {256}
     assert max(batch.tokens for batch in batches) > 230

@@ -26,6 +26,7 @@ def plan(
     budget: int,
     weights: Sequence[tuple[int, int, float]] = (),
     window: int = WINDOW,
+    growth: Sequence[float] = (1.0,),
 ) -> list[Indices]:
     """The batches of an epoch: every example exactly once, in an order that depends on the arguments alone.
 
@@ -37,6 +38,7 @@ def plan(
         weights: (start, stop, copies), in order, for runs of examples that are not to come exactly once: the whole part
             of `copies` comes always, the rest with that probability, drawn anew each epoch.
         window: examples planned at a time.
+        growth: how many times as long each side will be when it is read; one number counts for all.
 
     Returns:
         Arrays of example indices.
@@ -48,7 +50,7 @@ def plan(
     random.shuffle(order)
     batches: list[Indices] = []
     for start in range(0, len(order), window):
-        batches += _cut(order[start : start + window], lengths, budget, random)
+        batches += _cut(order[start : start + window], lengths, budget, growth, random)
     return [batches[i] for i in random.permutation(len(batches))]
 
 
@@ -70,12 +72,16 @@ def _copies(count: int, weights: Sequence[tuple[int, int, float]], random: np.ra
     return np.concatenate([*parts, everything[before:]])
 
 
-def _cut(order: Indices, lengths: NDArray[Any], budget: int, random: np.random.Generator) -> list[Indices]:
+def _cut(
+    order: Indices, lengths: NDArray[Any], budget: int, growth: Sequence[float], random: np.random.Generator
+) -> list[Indices]:
     """Sort by length, the fuller side first, and cut where it reaches the budget.
 
     Lengths are blurred a little, for else the same examples would meet in every epoch.
     """
     sides = np.asarray(lengths[order], dtype=np.int64).reshape(len(order), -1)  # (n, sides)
+    if any(factor != 1.0 for factor in growth):
+        sides = np.rint(sides * np.asarray(growth)).astype(np.int64)
     blur = 1.0 + BLUR * random.random((len(order), 2), dtype=np.float32)
     by_length = np.lexsort((sides[:, 0] * blur[:, 0], np.rint(sides.max(1) * blur[:, 1])))
     order, totals = order[by_length], np.cumsum(sides[by_length], 0)

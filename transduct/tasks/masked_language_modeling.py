@@ -7,6 +7,7 @@ Let N be the tokens of a batch, B its sequences, K its masked tokens, V the toke
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import accumulate, chain
 from pathlib import Path
 from random import Random
@@ -21,6 +22,7 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus
+from transduct.data.dropout import growth
 from transduct.data.masking import (
     Masking,
     PlainTextConfig,
@@ -357,11 +359,17 @@ class MaskedLanguageModelingTask:
             shown = second_lines(len(lengths), config.seed, epoch)
             totals = totals + lengths[shown, 1] + 1
         totals = np.minimum(totals, data.max_length)
-        order = plan(totals, config.seed, epoch, config.batch_tokens, self.corpus.weights)
+        order = plan(totals, config.seed, epoch, config.batch_tokens, self.corpus.weights, growth=[self.growth])
         masking = Masking(data.mask, self.tokenizer.size, config.seed, epoch)
         dropout = self.tokenizer_config.dropout
         make = MakeBatch(self.corpus, self.tokenizer, masking, data.max_length, dropout, shown)
         return load_batches(order, make, start, rank, world, data.workers)
+
+    @cached_property
+    def growth(self) -> float:
+        """How many times as long BPE dropout makes the lines of the corpus."""
+        sides = [0, 1] if self.data.next_sentence else [0]
+        return growth(self.corpus, sides, 1 + len(sides), self.tokenizer, self.tokenizer_config.dropout)
 
     def loss(self, model: Bert, batch: Batch) -> Terms:
         """Label-smoothed cross-entropy, summed over masked tokens and, if there are any, over pairs of lines."""

@@ -6,6 +6,7 @@ What is asked follows `data.kind`; the model is a BERT with the head for it (Dev
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
@@ -20,6 +21,7 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
+from transduct.data.dropout import growth
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, sample
@@ -314,9 +316,15 @@ class TextClassificationTask:
         if split != "train":
             raise TransductError(f"unknown split '{split}'; text classification has batches of 'train'")
         config, corpus, dropout = self.training, self.corpus, self.tokenizer_config.dropout
-        order = plan(corpus.lengths[:, :2].sum(1), config.seed, epoch, config.batch_tokens, corpus.weights)
+        lengths = corpus.lengths[:, :2].sum(1)
+        order = plan(lengths, config.seed, epoch, config.batch_tokens, corpus.weights, growth=[self.growth])
         make = MakeBatch(corpus, self.tokenizer, self.data.max_length, dropout, config.seed, epoch)
         return load_batches(order, make, start, rank, world, self.data.workers)
+
+    @cached_property
+    def growth(self) -> float:
+        """How many times as long BPE dropout makes the texts of the corpus."""
+        return growth(self.corpus, [0, 1], 0, self.tokenizer, self.tokenizer_config.dropout)
 
     def loss(self, model: Bert, batch: Batch) -> Terms:
         """Label-smoothed cross-entropy, summed over labels, or over the first and the last token of each span; with

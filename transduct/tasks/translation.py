@@ -21,6 +21,7 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, prepare
+from transduct.data.dropout import growth
 from transduct.data.files import opened
 from transduct.data.sources import DataConfig, Replacement, TextSource, changes_of
 from transduct.data.text import read_examples, read_lines, read_pairs
@@ -59,7 +60,7 @@ DERIVED = {  # of the model, and what says it
     "target_size": "tokenizer.size",
     "max_length": "data.max_length",
 }
-GROWTH = 3.0  # times the rate of BPE dropout: how much longer texts become by it, with something to spare
+SPARE = 1.05  # how much longer than expected BPE dropout may make a batch that must keep one shape
 VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
 
 
@@ -148,11 +149,17 @@ class TranslationTask:
         if split != "train":
             raise TransductError(f"unknown split '{split}'; translation has batches of 'train'")
         config, corpus = self.training, self.corpus
-        order = plan(corpus.lengths + 1, config.seed, epoch, config.batch_tokens, corpus.weights)
+        order = plan(corpus.lengths + 1, config.seed, epoch, config.batch_tokens, corpus.weights, growth=self.growth)
         dropout = self.tokenizer.dropout
         shape = self.shape if self.one_shape else None
         make = MakeBatch(corpus, self.tokenizers, self.data.max_length, dropout, config.seed, epoch, shape)
         return load_batches(order, make, start, rank, world, self.data.workers)
+
+    @cached_property
+    def growth(self) -> list[float]:
+        """How many times as long BPE dropout makes each side of the corpus."""
+        each = enumerate(self.tokenizers)
+        return [growth(self.corpus, [side], 1, tokenizer, self.tokenizer.dropout) for side, tokenizer in each]
 
     @property
     def one_shape(self) -> bool:
@@ -164,7 +171,8 @@ class TranslationTask:
         """What every batch of the corpus fits into."""
         budget = self.training.batch_tokens
         most = budget // int(self.corpus.lengths.min(0).max() + 1) + 1
-        return Shape.around(int(budget * (1.0 + GROWTH * self.tokenizer.dropout)), most, self.data.max_length)
+        tokens = int(budget * SPARE) if self.tokenizer.dropout else budget
+        return Shape.around(tokens, most, self.data.max_length)
 
     def loss(self, model: Any, batch: Batch) -> Terms:
         """Label-smoothed cross-entropy, summed over target tokens; with R-Drop the mean of two readings, and what lies

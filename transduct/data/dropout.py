@@ -1,0 +1,30 @@
+"""BPE dropout (Provilkov et al. 2020) makes texts longer: by how much, so that batches can be planned for it."""
+
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+
+from transduct.data.corpus import Corpus
+from transduct.data.tokenizer import Tokenizer
+
+SAMPLED = 1000  # rows looked at
+
+
+def growth(corpus: Corpus, columns: Sequence[int], beside: int, tokenizer: Tokenizer, dropout: float) -> float:
+    """How many times as long rows become, by some from all over the corpus.
+
+    Args:
+        columns: those that a row is made of.
+        beside: tokens of each row that are not in the corpus, such as its end.
+    """
+    count = min(len(corpus.lengths), SAMPLED)
+    if not dropout or not count:
+        return 1.0
+    held = corpus.columns(np.linspace(0, len(corpus.lengths) - 1, count).astype(np.int64))
+    random, before, after = Random(0), beside * count, beside * count
+    for tokens, lengths in (held[column] for column in columns):
+        before += len(tokens)
+        rows = np.split(tokens, np.cumsum(lengths)[:-1])
+        after += sum(len(tokenizer.resegment(row.tolist(), dropout, random)) for row in rows)
+    return after / before if before else 1.0

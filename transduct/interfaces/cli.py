@@ -99,11 +99,11 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run directory; runs/RECIPE if not given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
-    profile: Annotated[str | None, typer.Option(help="A profile of the recipe: quick, cpu, gpu.")] = None,
+    profile: Annotated[str | None, typer.Option(help="A profile of the recipe, such as quick or cpu.")] = None,
     source: Annotated[list[str] | None, typer.Option(help="Training text, instead of a recipe.")] = None,
     target: Annotated[list[str] | None, typer.Option(help="Its translation, line by line.")] = None,
     valid_source: Annotated[
-        str | None, typer.Option(help="Text to validate on; 1,000 pairs held out if not given.")
+        str | None, typer.Option(help="Text to validate on; if not given, a tenth is held out, at most 1,000 pairs.")
     ] = None,
     valid_target: Annotated[str | None, typer.Option(help="Its translation.")] = None,
 ) -> None:

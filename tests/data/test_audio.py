@@ -100,6 +100,50 @@ def test_a_wav_file_that_ends_too_early_is_refused():
     np.testing.assert_array_equal(read_sound(after, "a")[0], read_sound(whole, "a")[0])
 
 
+@pytest.mark.parametrize("kind", [{"format": "RF64"}, {"format": "WAV", "endian": "BIG"}])
+def test_a_long_or_big_endian_wav_file_that_ends_too_early_is_refused(kind):
+    stream = io.BytesIO()
+    soundfile.write(stream, tone(1), RATE, subtype="PCM_16", **kind)
+    whole = stream.getvalue()
+    assert len(read_sound(whole, "a")[0]) == len(tone(1))
+    with pytest.raises(
+        TransductError, match=r"a\.wav: not a whole sound file \([\d,]+ of [\d,]+ bytes of sound\); copy"
+    ):
+        read_sound(whole[: len(whole) // 2], "a.wav")
+
+
+def test_a_wav_file_of_a_telephone_is_read():
+    stream = io.BytesIO()
+    soundfile.write(stream, tone(1), RATE, format="WAV", subtype="GSM610")
+    found, rate = read_sound(stream.getvalue(), "a")
+    assert rate == RATE
+    assert len(tone(1)) <= len(found) < len(tone(1)) + 320  # samples of a block
+
+
+@pytest.mark.parametrize("rate", [999, 1_000_003, 2**31 - 1])
+def test_a_rate_that_no_sound_has_is_refused(rate):
+    whole = encoded(tone(1))
+    place = whole.index(b"fmt ") + 12
+    message = f"a: {rate:,} samples a second by its header, expected 1,000 to 1,000,000; it may be damaged"
+    with pytest.raises(TransductError, match=message):
+        read_sound(whole[:place] + rate.to_bytes(4, "little") + whole[place + 4 :], "a")
+
+
+def test_channels_that_cancel_each_other_are_said():
+    with pytest.raises(TransductError, match="a: its channels cancel each other out; give one of them alone"):
+        read_sound(encoded(np.stack((tone(1), -tone(1)), 1)), "a")
+    assert np.abs(read_sound(encoded(np.stack((tone(1), 0 * tone(1)), 1)), "a")[0]).max() > 0.1
+
+
+def test_a_file_larger_than_any_sound_is_refused_before_it_is_read(tmp_path):
+    with (tmp_path / "a.wav").open("wb") as file:
+        file.truncate(2**30 + 1)  # which takes no room on the disk
+    with pytest.raises(
+        TransductError, match=r"a\.wav: holds 1,073,741,825 bytes, at most 1,073,741,824 are read; cut it"
+    ):
+        read_sound(tmp_path / "a.wav", "a.wav")
+
+
 @pytest.mark.parametrize("size", [0x7FFFF000, 0xFFFFFFFF])
 def test_a_wav_file_from_a_pipe_is_read(size):
     whole = encoded(tone(1))
@@ -126,8 +170,8 @@ def test_what_is_too_long_is_refused_before_it_is_decoded(monkeypatch):
 def test_a_header_that_claims_more_than_memory_holds_is_refused(monkeypatch):
     message = r"a: too long, .* s by its header; it may be damaged: copy it again"
     whole = encoded(tone(1), RATE, "FLAC")
-    with pytest.raises(TransductError, match=message):
-        read_sound(claiming(whole, 0), "a")  # which is read as the largest number there is
+    with pytest.raises(TransductError, match="a: its header holds no length, as from a pipe; write it to a file again"):
+        read_sound(claiming(whole, 0), "a")
 
     def read(*args, **options):
         raise MemoryError
@@ -165,6 +209,19 @@ def test_a_tone_stays_the_same_at_another_rate_and_rises_with_speed():
     assert len(faster) == pytest.approx(8000 / 1.1, abs=1)
     assert pitch(faster, 8000) == pytest.approx(1100.0, abs=2)
     assert resampled(wave, 8000, 8000) is wave
+
+
+def test_odd_rates_are_taken_for_their_neighbours(monkeypatch):
+    """A filter twenty times as long as the larger number of the ratio would take gigabytes."""
+    ratios = []
+    monkeypatch.setattr("scipy.signal.resample_poly", lambda samples, up, down: ratios.append((up, down)) or samples)
+    for rate in (44_100, 999_983, 16_001):
+        resampled(np.zeros(10, np.float32), rate, 16_000)
+    (up, down), *odd = ratios
+    assert (up, down) == (160, 441)
+    assert odd[1] == (16_000, 16_001)
+    assert max(map(max, ratios)) <= 100_000
+    assert odd[0][0] / odd[0][1] == pytest.approx(16_000 / 999_983, rel=1e-6)
 
 
 def test_whispers_filterbanks(noise):

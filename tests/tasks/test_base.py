@@ -243,6 +243,63 @@ def test_a_file_that_the_last_stage_lacks_is_missed_before_the_first_is_trained(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_a_model_to_start_from_that_the_last_stage_lacks_is_missed_before_the_first_is_trained(tmp_path, ensemble):
+    recipe = replace(staged(tmp_path, model={"start_from": "nowhere"}), ensemble=ensemble)
+    with pytest.raises(
+        TransductError, match=r"model\.start_from: nowhere holds no config\.json; name a model directory"
+    ):
+        base.train(recipe, tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_stage_may_start_from_any_before_it(tmp_path):
+    recipe = staged(tmp_path)
+    last = {"training": {"steps": 2}, "model": {"start_from": str(tmp_path / "run" / "stage_1" / "model")}}
+    said = []
+    base.train(replace(recipe, stages=[*recipe.stages, last]), tmp_path / "run", notify=said.append)
+    assert sum(line.startswith(f"started from {tmp_path / 'run' / 'stage_1' / 'model'}") for line in said) == 2
+
+
+def test_an_ensemble_is_nothing_to_start_from(tmp_path):
+    base.train(replace(staged(tmp_path), ensemble=True), tmp_path / "both", notify=str)
+    recipe = staged(tmp_path)
+    recipe = replace(recipe, stages=[], model={**recipe.model, "start_from": str(tmp_path / "both" / "model")})
+    with pytest.raises(TransductError, match=r"model is an ensemble; name one of its members, such as .*model/1"):
+        base.train(recipe, tmp_path / "run", notify=str)
+
+
+@pytest.mark.parametrize(
+    "second", [{"tokenizer": {"size": 20}}, {"data": {"replace": [{"side": "both", "pattern": "a", "by": "b"}]}}]
+)
+def test_stages_that_cannot_decide_together_are_refused_before_the_first_is_trained(tmp_path, second):
+    recipe = replace(staged(tmp_path, **second), ensemble=True)
+    with pytest.raises(
+        TransductError, match=r"stages\[1\]: its data\.replace or its tokenizer is not that of stages\[0\]"
+    ):
+        base.train(recipe, tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()
+
+
+def test_stages_whose_tokenizers_came_out_different_are_refused_before_they_are_trained(tmp_path):
+    (tmp_path / "other").write_text("f g\ng h f\nh f\n")
+    pair = {"source": "other", "target": "other"}
+    recipe = replace(staged(tmp_path, data={"train": [pair], "valid": pair}), ensemble=True)
+    with pytest.raises(
+        TransductError, match=r"run/stage_2: its tokenizers are not those of .*run/stage_1; train one from"
+    ):
+        base.train(recipe, tmp_path / "run", notify=str)
+    assert not (tmp_path / "run" / "stage_2" / "checkpoints").exists()
+
+
+def test_stages_stay_stages_and_an_ensemble_one(tmp_path):
+    recipe = staged(tmp_path)
+    base.train(recipe, tmp_path / "run", notify=str)
+    shutil.rmtree(tmp_path / "run" / "model")
+    with pytest.raises(TransductError, match="run: its run has ensemble=false, the recipe says true; resume with the"):
+        base.train(replace(recipe, ensemble=True), tmp_path / "run", resume=True, notify=str)
+
+
 def test_a_finished_stage_needs_its_files_no_more(tmp_path):
     (tmp_path / "other").write_text("a b\nb c\nc d e\n")
     pair = {"source": "other", "target": "other"}

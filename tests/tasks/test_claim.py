@@ -50,6 +50,17 @@ def test_a_run_holds_its_lock_while_it_trains(tmp_path):
     assert refused == [1, 2, 2]
 
 
+def test_what_a_kill_left_of_a_file_is_no_run(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".recipe.yaml.77.part").write_text("task: trans")
+    base.train(SHORT, tmp_path / "run", notify=str)
+    assert not list((tmp_path / "run").glob(".*.part"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.part").write_text("mine")
+    with pytest.raises(TransductError, match="other: holds files that are no run; choose an empty or a new folder"):
+        base.train(SHORT, tmp_path / "other", notify=str)
+
+
 def test_another_run_is_not_overwritten(run):
     before = everything_in(run)
     with pytest.raises(TransductError, match="run: holds another run; continue it with --resume or choose another"):

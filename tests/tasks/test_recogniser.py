@@ -64,12 +64,24 @@ def test_other_rates_are_resampled(model, tmp_path):
         (np.zeros(RATE), "input: silent, 1.00 s without a sound"),
         (np.full(RATE, np.nan), "input: holds samples that are no numbers"),
         (np.zeros(0), "input: holds no samples"),
-        (np.ones((RATE, 2)), r"input: found an array of shape \(8000, 2\), expected samples, \(N,\); mix channels"),
+        (
+            np.ones((RATE, 2)),
+            r"input: found an array of shape \(8000, 2\), float64, expected samples, \(N,\), from -1",
+        ),
+        (np.ones(RATE, np.uint8), r"input: found an array of shape \(8000,\), uint8, expected samples, .* scale whole"),
+        (np.ones(RATE, complex), "input: found an array of shape .*, complex128, expected samples"),
+        ([0.0] * RATE, "input: found a list, expected a file's name or an array of samples"),
+        (None, "input: found a NoneType, expected"),
     ],
 )
 def test_what_cannot_be_heard_is_refused(model, given, message):
     with pytest.raises(TransductError, match=message):
         model.predict([given])
+
+
+def test_one_file_for_a_list_of_files_is_refused(model):
+    with pytest.raises(TransductError, match=r"expected a list of texts: write \['a.wav'\]"):
+        model.predict("a.wav")
 
 
 def test_unknown_options_are_refused(model):
@@ -188,6 +200,9 @@ def test_attention_has_panels_of_frames_for_each_character(model):
     own = model.attention(INPUTS[0])
     assert "".join(own.text[1:]).replace("▁", " ").strip() == model.predict(INPUTS[:1])[0]
     assert found["decoder.0.cross"].shape[0] == 2
+    asked = {"ctc_weight": 0.0, "beam": 1}
+    same = model.attention(INPUTS[2], **asked)
+    assert "".join(same.text[1:]).replace("▁", " ").strip() == model.predict(INPUTS[2:], **asked)[0]
 
 
 def test_heads_that_hear_all_have_no_panels_of_their_own(model):

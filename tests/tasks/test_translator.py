@@ -332,6 +332,11 @@ def test_attention_of_the_models_own_translation(translator):
     own = translator.attention("a b c")
     tokens = translator.translate(["a b c"])[0].tokens
     assert own.target == translator.target_tokenizer.pieces([Tokenizer.BEGIN, *tokens])
+    asked = {"temperature": 2.0, "seed": 3, "beam": 1}
+    other = translator.translate(["a b c"], **asked)[0].tokens
+    assert tokens != other
+    found = translator.attention("a b c", **asked)
+    assert found.target == translator.target_tokenizer.pieces([Tokenizer.BEGIN, *other])
     with pytest.raises(TransductError, match="attention takes at most 23 tokens a side; shorten the text"):
         translator.attention("a " * 30)
 

@@ -4,9 +4,10 @@ Let M be mel bins (bands), T frames.
 """
 
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from io import BytesIO
-from math import gcd, inf
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,12 +15,16 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from transduct.data.files import LARGEST
 from transduct.errors import TransductError, missing_extra
 
 Sound = NDArray[np.float32]
 ENDINGS = (".wav", ".flac")
 SILENT = 2.0**-12  # a peak below this, eight steps of 16 bits, is no sound
 PIPED = 0x7FFF0000  # bytes of sound; so many and more are claimed by whatever wrote to a pipe
+UNKNOWN = 2**62  # frames; so many and more are what libsndfile makes of a FLAC file whose header says none
+RATES = (1_000, 1_000_000)  # samples a second that a sound can have
+FINEST = 100_000  # the largest denominator of rates whose ratio is kept exactly: a filter is twenty times as long
 LOWEST = 20.0  # Hz; Kaldi's filterbanks begin here, Whisper's at 0
 PREEMPHASIS = 0.97
 DITHER = 60.0  # dB below the sound
@@ -105,20 +110,17 @@ def read_sound(data: bytes | Path, name: str, max_seconds: float = inf) -> tuple
         import soundfile
     except ImportError as error:
         raise missing_extra("soundfile", "speech") from error
-    try:
-        content = data.read_bytes() if isinstance(data, Path) else data
-    except (OSError, ValueError) as error:  # ValueError: a path that holds a zero byte
-        reason = getattr(error, "strerror", error)
-        raise TransductError(f"{name}: cannot be read ({reason}); give a WAV or FLAC file") from error
+    content = _content(data, name) if isinstance(data, Path) else data
     check_size(content, name)
     seconds = 0.0
     try:
         with soundfile.SoundFile(BytesIO(content)) as file:
             rate, seconds = file.samplerate, file.frames / file.samplerate
+            _check_header(rate, file.frames, name)
             if seconds > max_seconds:
                 found = f"too long, {seconds:.3f} s by its header"
                 raise TransductError(f"{name}: {found}, expected at most {max_seconds:g} s; cut it anew")
-            channels = file.read(dtype="float32", always_2d=True)
+            channels = file.read(file.frames, dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
         raise TransductError(
             f"{name}: not a whole sound file ({error.error_string}); give a WAV or FLAC file"
@@ -127,7 +129,31 @@ def read_sound(data: bytes | Path, name: str, max_seconds: float = inf) -> tuple
         raise TransductError(
             f"{name}: too long, {seconds:.3f} s by its header; it may be damaged: copy it again"
         ) from error
-    return checked(channels.mean(1), rate, name), rate
+    mixed = channels.mean(1)
+    if np.abs(mixed).max(initial=0.0) < SILENT <= np.abs(channels).max(initial=0.0):
+        raise TransductError(f"{name}: its channels cancel each other out; give one of them alone")
+    return checked(mixed, rate, name), rate
+
+
+def _content(path: Path, name: str) -> bytes:
+    """The bytes of a file."""
+    try:
+        if (size := path.stat().st_size) > LARGEST:
+            raise TransductError(f"{name}: holds {size:,} bytes, at most {LARGEST:,} are read; cut it")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a path that holds a zero byte
+        reason = getattr(error, "strerror", error)
+        raise TransductError(f"{name}: cannot be read ({reason}); give a WAV or FLAC file") from error
+
+
+def _check_header(rate: int, frames: int, name: str) -> None:
+    """Refuse what no sound is, before memory is asked for it."""
+    if not RATES[0] <= rate <= RATES[1]:
+        raise TransductError(
+            f"{name}: {rate:,} samples a second by its header, expected {RATES[0]:,} to {RATES[1]:,}; it may be damaged"
+        )
+    if frames >= UNKNOWN:
+        raise TransductError(f"{name}: its header holds no length, as from a pipe; write it to a file again")
 
 
 def check_size(content: bytes, name: str) -> None:
@@ -136,14 +162,18 @@ def check_size(content: bytes, name: str) -> None:
     Raises:
         TransductError: it holds fewer bytes of sound than it says.
     """
-    if content[:4] != b"RIFF":
+    if content[:4] not in (b"RIFF", b"RIFX", b"RF64"):
         return
-    place = 12
+    order: Literal["big", "little"] = "big" if content[:4] == b"RIFX" else "little"
+    place, long = 12, 0
     while place + 8 <= len(content):
-        size = int.from_bytes(content[place + 4 : place + 8], "little")
+        kind, size = content[place : place + 4], int.from_bytes(content[place + 4 : place + 8], order)
         place += 8
-        if content[place - 8 : place - 4] == b"data":
-            if len(content) - place < size < PIPED:
+        if kind == b"ds64":  # sizes of more than 32 bits: of the file, and of the sound
+            long = int.from_bytes(content[place + 8 : place + 16], "little")
+        if kind == b"data":
+            size = long or size
+            if len(content) - place < size and (long or size < PIPED):
                 found = f"{len(content) - place:,} of {size:,} bytes of sound"
                 raise TransductError(f"{name}: not a whole sound file ({found}); copy it again")
             return
@@ -167,7 +197,8 @@ def checked(samples: Sound, rate: int, name: str) -> Sound:
 
 
 def resampled(samples: Sound, rate: int, wanted: int) -> Sound:
-    """Samples at another rate, by a polyphase filter that lets no frequency fold over.
+    """Samples at another rate, by a polyphase filter that lets no frequency fold over. Of odd rates the ratio is the
+    nearest of smaller numbers.
 
     Sound of rate `r` taken for sound of rate `s * r` is s times as fast and as high: so speed is perturbed.
     """
@@ -177,8 +208,8 @@ def resampled(samples: Sound, rate: int, wanted: int) -> Sound:
         from scipy.signal import resample_poly
     except ImportError as error:
         raise missing_extra("scipy", "speech") from error
-    common = gcd(rate, wanted)
-    return np.asarray(resample_poly(samples, wanted // common, rate // common), np.float32)
+    ratio = Fraction(wanted, rate).limit_denominator(FINEST)
+    return np.asarray(resample_poly(samples, ratio.numerator, ratio.denominator), np.float32)
 
 
 def filterbanks(samples: Sound, features: Features, warp: float = 1.0) -> Sound:

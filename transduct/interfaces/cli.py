@@ -205,7 +205,7 @@ def translate(
     output = sys.stdout.buffer
     for first, lines in chunks(model, file):
         if attention is not None and first == 0:
-            _draw(translator, lines[0], attention)
+            _draw(translator, lines[0], attention, options)
         for number, found in enumerate(translator.translate(lines, n_best=n_best, **options), first + 1):
             if n_best > 1:
                 rows = [f"{number}\t{t.score:.6f}\t{t.text}" for t in found.alternatives]
@@ -216,11 +216,12 @@ def translate(
     return None
 
 
-def _draw(model: Any, given: str, path: Path) -> None:
-    """Where a model looks, as a picture: over a photograph, or every head of every layer for a sentence."""
+def _draw(model: Any, given: str, path: Path, options: dict[str, Any]) -> None:
+    """Where a model looks while it answers with these options, as a picture: over a photograph, or every head of every
+    layer for a sentence."""
     from transduct.interfaces.pictures import grid, overlays, save
 
-    found = model.attention(given)
+    found = model.attention(given, **options)
     panels = found.panels()
     matrices = [(p.title, p.weights, p.rows, p.columns) for p in panels if p.picture is None]
     photographs = [(p.title, p.weights, p.picture) for p in panels if p.picture is not None]
@@ -273,7 +274,7 @@ def predict(
         if out is not None:
             draw(loaded, given, output, out if len(inputs) == 1 else out.with_stem(f"{out.stem}_{number}"))
     if attention is not None:
-        _draw(loaded, inputs[0], attention)
+        _draw(loaded, inputs[0], attention, chosen)
 
 
 @app.command()

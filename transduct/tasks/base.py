@@ -145,6 +145,8 @@ def _train_stages(
         )
     # What is wrong with the last is said before the first is trained.
     parts = {_stage(directory, number): _filled_in(stage, directory) for number, stage in enumerate(stages)}
+    if recipe.ensemble:
+        _check_alike([*parts.values()])
     recipe = _with_absolute_roots(recipe)
     with claimed(directory, recipe, resume, ignore, parts, _filled_in) if ranks.rank == 0 else nullcontext():
         ranks.wait()
@@ -154,10 +156,13 @@ def _train_stages(
         for number, stage in enumerate(stages):
             if not (_stage(directory, number) / "model" / CONFIG).exists():
                 require_files(_task_module(stage.task).create(stage, directory, ignore).data)
+                if directory not in Path(stage.model.get("start_from") or directory / "model").parents:
+                    _check_start(stage)
         for number, stage in enumerate(stages):
             notify(f"stage {number + 1} of {len(stages)}: {stage.task}")
-            folder = _stage(directory, number)
-            _train_one(stage, folder, (folder / RECIPE).exists(), notify, report)
+            folder, first = _stage(directory, number), _stage(directory, 0)
+            beside = first if recipe.ensemble and number else None
+            _train_one(stage, folder, (folder / RECIPE).exists(), notify, report, beside)
             if ranks.rank == 0:
                 logs = [(_stage(directory, n) / LOG).read_bytes() for n in range(number + 1)]
                 write_file(directory / LOG, b"".join(logs))
@@ -171,6 +176,18 @@ def _train_stages(
     return model
 
 
+def _check_alike(stages: Sequence[Recipe]) -> None:
+    """Whether the stages of an ensemble will read alike."""
+    first = stages[0]
+    for number, stage in enumerate(stages):
+        started = first.model.get("start_from") or stage.model.get("start_from")  # and has the tokenizers of that
+        if stage.data["replace"] != first.data["replace"] or not (started or stage.tokenizer == first.tokenizer):
+            raise TransductError(
+                f"stages[{number}]: its data.replace or its tokenizer is not that of stages[0]; what decides together "
+                "reads alike: say them above the stages"
+            )
+
+
 def _check_start(recipe: Recipe) -> None:
     """Whether the model to start from is there, before a corpus is prepared for it."""
     start = recipe.model.get("start_from")
@@ -178,7 +195,8 @@ def _check_start(recipe: Recipe) -> None:
         return
     if not (Path(start) / CONFIG).exists():
         raise TransductError(f"model.start_from: {start} holds no {CONFIG}; name a model directory, RUN/model")
-    _configuration(Path(start))
+    if "members" in _configuration(Path(start)):
+        raise TransductError(f"model.start_from: {start} is an ensemble; name one of its members, such as {start}/1")
 
 
 def _with_absolute_roots(recipe: Recipe) -> Recipe:
@@ -208,7 +226,15 @@ def _filled_in(recipe: Recipe, directory: Path) -> Recipe:
     return filled
 
 
-def _train_one(recipe: Recipe, directory: Path, resume: bool, notify: Notify, report: Callable[[Event], None]) -> Path:
+def _train_one(
+    recipe: Recipe,
+    directory: Path,
+    resume: bool,
+    notify: Notify,
+    report: Callable[[Event], None],
+    beside: Path | None = None,
+) -> Path:
+    """Train one model; `beside` is a run whose tokenizers it must share."""
     ranks = Ranks.join(pick_device(str(recipe.training.get("device", "auto"))))
     if ranks.rank != 0:  # one of them speaks
         notify = report = ignore
@@ -223,6 +249,8 @@ def _train_one(recipe: Recipe, directory: Path, resume: bool, notify: Notify, re
         if ranks.rank == 0:
             _check_start(recipe)
             task.prepare()
+            if beside is not None:
+                _task_module(recipe.task).check_vocabularies([beside, directory])
         ranks.wait()
         if ranks.rank != 0:  # finds what rank 0 has made
             task.prepare()

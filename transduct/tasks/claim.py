@@ -42,6 +42,12 @@ def claimed(
         if not resume:
             raise TransductError(f"{directory}: holds another run; continue it with --resume or choose another --out")
         before = load_recipe(held)
+        if before.ensemble != recipe.ensemble:
+            found, asked = (str(each.ensemble).lower() for each in (before, recipe))
+            raise TransductError(
+                f"{directory}: its run has ensemble={found}, the recipe says {asked}; resume with the run's own recipe "
+                "or choose another --out"
+            )
         if len(before.stages) != len(recipe.stages):
             raise TransductError(
                 f"{directory}: its run has {len(before.stages)} stages, the recipe {len(recipe.stages)}; "
@@ -51,7 +57,7 @@ def claimed(
             if (folder / RECIPE).exists():
                 before = filled_in(load_recipe(folder / RECIPE), folder)
                 _compare(before, part, folder, ignore if finished else notify)
-    elif directory.exists() and any(p.name != ".lock" for p in directory.iterdir()):
+    elif directory.exists() and any(p.name != ".lock" and not _is_left(p) for p in directory.iterdir()):
         raise TransductError(f"{directory}: holds files that are no run; choose an empty or a new folder for --out")
     fresh, made = not held.exists(), not directory.exists()
     try:
@@ -62,6 +68,8 @@ def claimed(
     try:
         _lock(lock, directory)
         try:
+            for path in filter(_is_left, directory.iterdir()):
+                path.unlink()
             if not finished:
                 write_file(held, dump(asdict(recipe)).encode())
             yield
@@ -84,6 +92,11 @@ def _lock(handle: int, directory: Path) -> None:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             raise TransductError(f"{directory}: another process trains here; wait for it or stop it") from error
         raise disk_error(directory, error) from error
+
+
+def _is_left(path: Path) -> bool:
+    """Whether this is a file that `write_file` had not finished when it was killed."""
+    return path.is_file() and path.name.startswith(".") and path.name.endswith(".part")
 
 
 def _remove(directory: Path, made: bool) -> None:

@@ -180,7 +180,7 @@ class Classifier:
         return Report(ours.scores, details, found)
 
     @torch.inference_mode()
-    def attention(self, text: str) -> Attention:
+    def attention(self, text: str, **options: Any) -> Attention:  # noqa: ARG002 (they change nothing in one text)
         """The attention weights of a text, or of two with a tab between, layer by layer and head by head."""
         encoded, _ = encode(self.tokenizer, self.answers.kind, self._texts([text]), self.longest)
         if not encoded[0]:

@@ -202,7 +202,7 @@ class PictureClassifier:
         return Report(ours.scores, details, found)
 
     @torch.inference_mode()
-    def attention(self, given: str | Path | Picture) -> PictureAttention:
+    def attention(self, given: str | Path | Picture, **options: Any) -> PictureAttention:  # noqa: ARG002 (change nothing)
         """The attention weights of a picture, layer by layer and head by head."""
         picture = self._picture(given)
         weights: list[Tensor] = []

@@ -37,7 +37,7 @@ from transduct.functional.segments import Segments
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.tasks.base import Report
 from transduct.tasks.model import Family, Panel, blank, read_weights
-from transduct.tasks.text import TOKENIZER, check_sizes
+from transduct.tasks.text import TOKENIZER, check_sizes, refuse_text
 from transduct.training import checkpoint as files
 
 log = logging.getLogger("transduct")
@@ -180,6 +180,7 @@ class Recogniser:
         Raises:
             TransductError: a file is missing, damaged, silent, too short or too long, or an option unknown.
         """
+        refuse_text(inputs)
         return self._texts(self._generate([self._sound(each) for each in inputs], options)[0])
 
     def evaluate(
@@ -228,14 +229,14 @@ class Recogniser:
         return self._texts(self._generate(filled, options)[0])
 
     @torch.inference_mode()
-    def attention(self, given: Given, text: str | None = None) -> Attention:
+    def attention(self, given: Given, text: str | None = None, **options: Any) -> Attention:
         """The attention weights of a sound and its text, layer by layer and head by head.
 
         Args:
-            text: what the decoder is given; the model's own answer if not said.
+            text: what the decoder is given; the model's own answer if not said, with options as for `predict`.
         """
         sound = self._sound(given)
-        ids = self._generate([sound], {})[0][0][0].tokens if text is None else self.tokenizer.encode([text])[0]
+        ids = self._generate([sound], options)[0][0][0].tokens if text is None else self.tokenizer.encode([text])[0]
         device, weights = next(self.model.parameters()).device, list[Tensor]()
         memory, memory_segments = self._encode([sound], weights)
         inputs, segments = flat([[Tokenizer.BEGIN, *ids]], device)
@@ -256,12 +257,17 @@ class Recogniser:
     def _sound(self, given: Given) -> Sound:
         features, longest = self.hearing.features, self.hearing.max_seconds
         if isinstance(given, np.ndarray):
-            if given.ndim != 1:
+            if given.ndim != 1 or given.dtype.kind != "f":
                 raise TransductError(
-                    f"input: found an array of shape {given.shape}, expected samples, (N,); mix channels"
+                    f"input: found an array of shape {given.shape}, {given.dtype}, expected samples, (N,), from -1.0 "
+                    "to 1.0; mix channels, scale whole numbers"
                 )
             samples = checked(given.astype(np.float32), features.rate, "input")
             return usable(samples, features.rate, features, longest, "input")
+        if not isinstance(given, str | Path):
+            raise TransductError(
+                f"input: found a {type(given).__name__}, expected a file's name or an array of samples"
+            )
         samples, rate = read_sound(Path(given), str(given), longest)
         return usable(samples, rate, features, longest, str(given))
 

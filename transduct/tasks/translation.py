@@ -251,7 +251,7 @@ class TranslationTask:
         return [name for part in self.data.train for name in part.files()]
 
 
-combine = ensemble.combine
+combine, check_vocabularies = ensemble.combine, ensemble.check_vocabularies
 
 
 def create(recipe: Recipe, directory: Path, notify: Notify) -> TranslationTask:

@@ -196,11 +196,11 @@ class Translator:
         return engine.score(self.model, sources, ids, begin, end, budget)
 
     @torch.inference_mode()
-    def attention(self, text: str, target: str | None = None) -> Attention:
+    def attention(self, text: str, target: str | None = None, **options: Any) -> Attention:
         """The attention weights of a text and its translation, layer by layer and head by head.
 
         Args:
-            target: what the decoder is given; the model's own translation if not said.
+            target: what the decoder is given; the model's own translation if not said, with options as for `translate`.
 
         Raises:
             TransductError: the model has no attention, or the text is longer than the model.
@@ -209,7 +209,7 @@ class Translator:
             raise TransductError("this model has no attention to show: its context is one vector, or it is an ensemble")
         source = [*self._encode([text])[0], Tokenizer.END]
         if target is None:
-            ids = self.translate([text])[0].tokens
+            ids = self.translate([text], **options)[0].tokens
         else:
             ids = self.target_tokenizer.encode([target])[0]
         if max(len(source), len(ids) + 1) > self.longest + 1:

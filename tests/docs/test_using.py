@@ -94,7 +94,8 @@ def test_the_program_runs(folder, capsys):
     [program] = [text for kind, text in BLOCKS if kind == "python"]
     names = {}
     exec(program, names)
-    assert capsys.readouterr().out == f"{names['best'].text} {names['best'].score} {names['best'].tokens}\n"
+    alternatives = names["found"].alternatives
+    assert capsys.readouterr().out == "".join(f"{t.text} {t.score} {t.tokens}\n" for t in alternatives)
     assert names["weights"].shape == (len(names["rows"]), len(names["columns"]))
     assert names["report"].outputs
     with pytest.raises(TransductError):

@@ -25,7 +25,16 @@ PROFILES = "profiles"
 class Recipe:
     """The sections of a recipe; a task turns each into a record of its own.
 
-    With `ensemble` the stages do not start from each other, and their models together are the model.
+    Attributes:
+        task: what is learnt; the name of a file in `transduct/tasks`.
+        data: what is trained, validated and tested on, and how it is read.
+        tokenizer: how text is cut into tokens.
+        model: its family and sizes.
+        training: steps, batches, learning rate, checkpoints.
+        decoding: how outputs are made, unless a call says otherwise.
+        stages: trainings in turn, each a mapping of sections laid over the recipe's own, and each from the model of
+            the one before; a stage may have another task.
+        ensemble: the stages do not start from each other, and their models together are the model.
     """
 
     task: str

@@ -38,7 +38,7 @@ class Features:
         kind: "kaldi" (Povey window, pre-emphasis, natural logarithms, each band with mean 0 and deviation 1 over the
             utterance) or "whisper" (Hann window, centred frames, the 80 dB below the loudest, scaled).
         rate: samples a second; other sounds are resampled.
-        bands: M.
+        bands: M, how many the filterbank has.
         window, hop: of the frames, in seconds.
         fft: points of the Fourier transform; a window is filled up to it with zeros.
     """
@@ -84,7 +84,14 @@ class Features:
 @dataclass(frozen=True)
 class Masks:
     """SpecAugment (Park et al. 2019): so many stretches of time and of bands become zero, each as wide as is drawn, up
-    to the width given in frames or bands. Time is not warped: the paper found that it does least."""
+    to the width given in frames or bands. Time is not warped: the paper found that it does least.
+
+    Attributes:
+        times: stretches of time.
+        time_width: frames of the widest.
+        bands: stretches of bands.
+        band_width: bands of the widest.
+    """
 
     times: int = 2
     time_width: int = 10

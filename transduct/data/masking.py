@@ -23,9 +23,11 @@ HIDDEN, CHANGED = 0.8, 0.1  # of the tokens to predict: become the mask, become 
 class PlainTextConfig:
     """The `data` section of a recipe for plain text, given as files of `text` or as one column of others.
 
-    `max_length` counts the tokens of a sequence with its begin and ends; what is longer loses its end. `mask` is the
-    share of tokens to predict. With `next_sentence` a sequence is a line and the one after it or, half the time, one
-    from anywhere; blank lines are passed over.
+    Attributes:
+        max_length: the most tokens of a sequence, its begin and ends counted; what is longer loses its end.
+        mask: the share of tokens to predict.
+        next_sentence: whether a sequence is a line and the one after it or, half the time, one from anywhere; blank
+            lines are passed over.
     """
 
     train: list[TextSource]

@@ -24,12 +24,14 @@ Columns = Callable[[Sequence[str], np.ndarray], list[Ragged]]  # captions and (n
 
 @dataclass(frozen=True)
 class PictureSource:
-    """One corpus of pictures: files, as `ImageSource` has them, or generated scenes.
+    """One corpus of pictures: files, or generated scenes.
 
     Attributes:
         images: a folder or an archive.
         captions: a file of NAME, tab, TEXT lines; without it the caption of a picture is the folder it lies in.
-        generate: the kind of generated pictures, of which `count` of `part` are taken.
+        generate: the kind of generated pictures.
+        part: of the generated pictures; no caption is in two of them.
+        count: how many are generated.
         weight: how often an epoch shows each.
     """
 

@@ -20,10 +20,20 @@ class TextSource:
     """One corpus, by exactly one of: aligned files (`source`, `target`), files whose lines hold all of a row (`pairs`),
     lines of `text`, bracketed `trees`, or a generated one.
 
-    `columns` names what to read from `pairs`: numbers or, where the first line is a header, names for TSV; keys for
-    JSONL and Parquet ("translation.de" is the field de of translation). Of trees it names views: words, tags, brackets.
-    It is source and target unless a task wants more or fewer. With `alternatives` every column of a TSV line from the
-    target on, save the source, is a reference of the same source. `weight` is how often an epoch shows each row.
+    Attributes:
+        source: files of sentences, one a line: line i of each is translated by line i of its `target`.
+        target: as many files.
+        pairs: TSV, JSONL or Parquet files, told by their endings.
+        text: files of text alone, for tasks that want one text a row.
+        trees: files of trees in brackets, as the Penn Treebank has them.
+        columns: what to read from `pairs`, the source first: numbers from 0 or, where the first line is a header, names
+            for TSV; keys for JSONL and Parquet ("translation.de" is the field de of translation). Of trees it names
+            views: words, tags, brackets. Where it is not given: columns 0 and 1, source and target, words and brackets.
+        alternatives: whether every column of a TSV line from the target on, save the source, is a reference.
+        generate: a generated corpus: number_names, copy, reverse, sort, brackets, seen_before, spans.
+        part: of a generated corpus; no row is in two of them.
+        count: how many rows are generated.
+        weight: how often an epoch shows each row; of 1.5 each comes once, and every other once more.
     """
 
     source: str | list[str] = field(default_factory=list)
@@ -79,7 +89,11 @@ class TextSource:
 class Replacement:
     """A regular expression and what takes the place of its matches, in each text of a side as it is read.
 
-    With a `cycle`, "{n}" in `by` is the number of the match in its text, from 0 and modulo `cycle`.
+    Attributes:
+        side: whose texts are changed.
+        pattern: a regular expression of Python's.
+        by: what takes the place of each match; "\\1" is its first group.
+        cycle: if not 0, "{n}" in `by` is the number of the match in its text, from 0 and modulo `cycle`.
     """
 
     side: Literal["source", "target", "both"]
@@ -120,10 +134,15 @@ class Replacement:
 class DataConfig:
     """The `data` section of a recipe for parallel text.
 
-    `max_length` counts the tokens of a side with its end of sentence; `max_ratio` bounds how many times
-    longer one side may be (0: no bound; 9 is the bound of the Moses scripts). `held_out` takes that many
-    pairs, each with a source of its own, out of `train` to validate on, and with them every pair that shares a source
-    or a target with one of them.
+    Attributes:
+        max_length: the most tokens of a side, its end of sentence counted; longer pairs are left out.
+        max_ratio: how many times longer one side may be (0: no bound; 9 is the bound of the Moses scripts).
+        drop_duplicates: whether of equal pairs only the first is trained on.
+        replace: changes of the text as it is read, in this order; a model keeps those of the source for its inputs.
+        held_out: takes that many pairs, each with a source of its own, out of `train` to validate on, and leaves out of
+            it every pair that shares a source or a target with one of them.
+        metrics: what `evaluate` scores: bleu, chrf, ter, exact_match, word_error_rate, token_error_rate, f1 (of trees).
+        bleu_tokenize: sacrebleu's tokenizer for BLEU, such as 13a, intl, char, zh, ja-mecab.
     """
 
     train: list[TextSource]

@@ -44,7 +44,12 @@ WORDS_OF_UNIGRAM = pre_tokenizers.Sequence([WORDS, pre_tokenizers.Split("<", "is
 
 @dataclass(frozen=True)
 class Side:
-    """The tokenizer of one side, where the two differ."""
+    """One tokenizer: of plain text, or of one side, where the two differ.
+
+    Attributes:
+        kind: of subwords (bpe, unigram), words, characters (verbatim keeps every blank as it is) or bytes.
+        size: how many tokens there are at most, the special ones counted; bytes do without it.
+    """
 
     kind: Kind = "bpe"
     size: int = 8000
@@ -58,9 +63,13 @@ class Side:
 class TokenizerConfig:
     """The `tokenizer` section of a recipe.
 
-    `size` counts the special tokens, and bytes do without it. `dropout` is the probability of BPE dropout in
-    training, `sample` the number of pairs the vocabulary is learnt from. `source` and `target` override
-    `kind` and `size` where nothing is `shared`.
+    Attributes:
+        kind: of subwords (bpe, unigram), words, characters (verbatim keeps every blank as it is) or bytes.
+        size: how many tokens there are at most, the special ones counted; bytes do without it.
+        shared: whether both sides have one vocabulary; true where there is one side.
+        dropout: the probability of BPE dropout in training; 0 for speech.
+        sample: from how many pairs the vocabulary is learnt.
+        source, target: override `kind` and `size` of one side where nothing is `shared`.
     """
 
     kind: Kind = "bpe"

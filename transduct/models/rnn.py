@@ -30,16 +30,18 @@ SIZES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """What an RNN is made of; `SIZES` gives named defaults, a vocabulary size is always needed.
+    """What an RNN is made of; named sizes (`SIZES`) change some defaults, the vocabulary sizes are always needed.
 
     Attributes:
         d_model: width of the embeddings and of the output.
         d_hidden: width of a decoder's state and of the memory; d_model if not given.
+        cell: of both sides.
         bidirectional: the encoder reads from both sides, with half of d_hidden for each.
         attention: Luong's (dot, general, concat), Bahdanau's (additive), or none: a source is one vector.
         scheduled_sampling: the probability that in training a token is replaced by the likeliest one of the step
             before (Bengio et al. 2015).
         tie: which tables are one: both embeddings and the output ("all"), the decoder's and the output, or none.
+            "all" needs a shared vocabulary; without one a recipe has "decoder" where it says nothing.
         max_length: tokens of the longest sequence, its end included.
     """
 

@@ -37,7 +37,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """What a recogniser is made of; `SIZES` gives named defaults, the vocabulary's size is always needed.
+    """What a recogniser is made of; named sizes (`SIZES`) change some defaults, the vocabulary's is always needed.
 
     Attributes:
         bands: M, of the filterbanks.

@@ -47,7 +47,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """What a Transformer is made of; `SIZES` gives named defaults, a vocabulary size is always needed.
+    """What a Transformer is made of; named sizes (`SIZES`) change some defaults, vocabulary sizes are always needed.
 
     Attributes:
         d_k, d_v: widths of a head's keys and values; d_model / num_heads and d_k if not given.
@@ -56,6 +56,7 @@ class Config:
         position_mode: vector schemes are added to the embedding, concatenated to it and projected, or added to query,
             key and value; rotary, alibi and relative act inside self-attention whatever it says.
         tie: which tables are one: both embeddings and the output ("all"), the decoder's and the output, or none.
+            "all" needs a shared vocabulary; without one a recipe has "decoder" where it says nothing.
         output_bias: adds a number to the score of each target token, the same everywhere.
         max_length: tokens of the longest sequence, its end included.
     """

@@ -39,6 +39,7 @@ class Config:
         patch_size: pixels on each side of a patch.
         backbone: channels of convolutional blocks of stride 2, whose features take the place of squares of pixels
             (the paper's hybrid, section 3.1); with few pictures to learn from they are worth much.
+        positions: of the patches, in a row or in a plane.
         pool: what is classified: a class token of its own, or the mean of the patches.
     """
 

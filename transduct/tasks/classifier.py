@@ -45,7 +45,11 @@ class Answers:
 
 @dataclass(frozen=True)
 class PredictConfig:
-    """The `decoding` section: how many tokens are read together."""
+    """The `decoding` section.
+
+    Attributes:
+        batch_tokens: the most tokens read together.
+    """
 
     batch_tokens: int = 4096
 

@@ -32,7 +32,12 @@ log = logging.getLogger("transduct")
 
 @dataclass(frozen=True)
 class PredictConfig:
-    """The `decoding` section: the score from which a detection counts, and how many places are read together."""
+    """The `decoding` section.
+
+    Attributes:
+        threshold: the score from which a detection counts.
+        batch_tokens: the most places of pictures read together.
+    """
 
     threshold: float = 0.5
     batch_tokens: int = 4096

@@ -47,6 +47,7 @@ class DataConfig:
         size: pixels on each side; of other pictures the middle square is taken, at that size.
         hold_out: without `valid`, the share of the training pictures that is kept apart, by their names.
         broken: whether training stops at a picture that cannot be read or has no label, or goes on without it.
+        augmentation: how the pictures of training are changed.
     """
 
     train: list[ImageSource]

@@ -47,7 +47,11 @@ SHOWN = 100  # tokens written to show how the model is doing
 
 @dataclass(frozen=True)
 class TextConfig:
-    """The `data` section of a recipe for plain text, given as files of `text` or as one column of `pairs`."""
+    """The `data` section of a recipe for plain text, given as files of `text` or as one column of `pairs`.
+
+    Attributes:
+        context: tokens of a window, the most that the model looks back.
+    """
 
     train: list[TextSource]
     valid: TextSource | None = None
@@ -75,7 +79,11 @@ class TextConfig:
 
 @dataclass(frozen=True)
 class WritingConfig(DecodingConfig):
-    """How a text is gone on with; `length` is how many tokens to write, line feeds included."""
+    """How a text is gone on with.
+
+    Attributes:
+        length: how many tokens to write, line feeds included.
+    """
 
     length: int = 200
 

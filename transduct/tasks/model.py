@@ -41,7 +41,14 @@ class Family:
 
 @dataclass(frozen=True)
 class _Section:
-    """The part of a `model` section that is no part of the model."""
+    """The part of a `model` section that is no part of the model.
+
+    Attributes:
+        family: the kind of model.
+        size: a named size of the family; it gives values to some keys, and what the recipe says goes before them.
+        start_from: a model directory, `RUN/model`, whose weights are taken where names agree, and its tokenizer if it
+            has one; a stage after the first has that of the stage before.
+    """
 
     family: str | None = None
     size: str | None = None

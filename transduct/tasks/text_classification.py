@@ -63,9 +63,12 @@ DERIVED = {  # of the model, and what says it
 class DataConfig:
     """The `data` section of a recipe for text classification.
 
-    A row is a text and its label (`sequence`), two texts and a label (`pair`), words and as many tags, with blanks
-    between (`tokens`), or a question, a text and the words of the text that answer (`span`). `max_length` counts the
-    tokens of a sequence with its begin and ends; what is longer is cut, or tagged in pieces.
+    Attributes:
+        kind: what a row is: a text and its label (sequence), two texts and a label (pair), words and as many tags, with
+            blanks between (tokens), or a question, a text and the words of the text that answer (span).
+        max_length: the most tokens of a sequence, its begin and ends counted; what is longer is cut, or tagged in
+            pieces.
+        drop_duplicates: whether of equal rows only the first is trained on.
     """
 
     kind: Kind

@@ -11,10 +11,25 @@ class TrainingConfig:
     """How a model is trained.
 
     Attributes:
-        batch_tokens: the most tokens of a batch on its fuller side, before BPE dropout makes texts longer (at a rate of
-            0.1 by a fifth); a step takes `accumulate` batches a rank.
+        steps: updates of the weights.
+        batch_tokens: the most tokens of a batch on its fuller side. A longer example is a batch of its own; what BPE
+            dropout adds is planned for on average, so that a batch may be some percent over.
+        accumulate: batches a rank whose gradients make one step.
         learning_rate: the peak, reached after `warmup` steps.
+        warmup: steps of a straight way up from 0.
+        schedule: from the peak on: down with the inverse square root of the step, straight or along a cosine to 0 at
+            the last step, or flat.
+        label_smoothing: the share of each target's probability that is spread over all labels or tokens.
         clip: the largest joint norm of the gradients; 0 does not clip.
+        weight_decay: of Adam, decoupled; on matrices alone.
+        betas, epsilon: Adam's.
+        precision: in which layers compute; weights and optimiser stay in float32.
+        device: auto (a GPU where there is one), cpu, cuda or cuda:N.
+        seed: of the first weights, of the order of the data and of all that is drawn.
+        log_every: steps from one line of `log.jsonl` to the next.
+        validate_every: steps from one validation to the next; 0 for one at the end alone.
+        checkpoint_every: steps from one regular checkpoint to the next.
+        keep_checkpoints: how many regular ones are kept, besides the best and those averaged with it.
         average: how many regular checkpoints, up to the chosen one, are averaged into the final model.
         ema: decay of a moving average of the weights, used for validation and the final model; 0 for none.
         best: the score of the validation that chooses the final checkpoint; the last one if not given.

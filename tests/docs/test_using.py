@@ -1,0 +1,189 @@
+"""docs/using.md: its commands and its program run, its options exist, and what its tables say of the code is so."""
+
+import json
+import re
+import shlex
+import shutil
+import sys
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+import typer
+
+from tests.docs import reference
+from transduct.config import load_recipe
+from transduct.errors import TransductError
+from transduct.interfaces import cli
+from transduct.tasks import base
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "using.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", PAGE, re.DOTALL)
+COMMANDS = [line for kind, text in BLOCKS if not kind for line in text.splitlines() if line.startswith("transduct")]
+SPANS = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL))
+LINES = ["a b c", "", "d e f g", "a h"]
+
+
+def rows(title):
+    """The cells of the first table under a heading."""
+    section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    _, _, *lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def named(cell):
+    """What stands in a cell as code."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+@pytest.fixture
+def folder(run, monkeypatch):
+    """Where the page's commands run: a finished run and texts to translate."""
+    place = run.parent / "place"
+    (place / "runs").mkdir(parents=True)
+    shutil.move(run, place / "runs" / "de-en")
+    for name in ("input.de", "test.de"):
+        (place / name).write_text("".join(f"{line}\n" for line in LINES))
+    (place / "test.en").write_text("".join(f"{line[::-1]}\n" for line in LINES))
+    monkeypatch.chdir(place)
+    return place
+
+
+def call(words, monkeypatch, capfd):
+    """The lines that a command prints; it must end well."""
+    monkeypatch.setattr(sys, "argv", words)
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    captured = capfd.readouterr()
+    assert not end.value.code, captured.err
+    return captured.out.splitlines()
+
+
+def test_the_commands_run_and_print_what_the_page_says(folder, monkeypatch, capfd):
+    assert len(COMMANDS) > 10
+    printed = {}
+    for command in COMMANDS:
+        words = shlex.split(command, comments=True)
+        printed[" ".join(words)] = call(words, monkeypatch, capfd)
+    for command, lines in printed.items():
+        if "--n-best 4" in command:
+            numbers = [int(line.split("\t")[0]) for line in lines]
+            assert numbers == sorted(numbers)
+            assert set(numbers) == {1, 2, 3, 4}
+            assert numbers.count(2) == 1
+            assert 1 < numbers.count(1) <= 4
+            assert all(re.fullmatch(r"\d\t-?\d+\.\d{6}\t.*", line) for line in lines)
+        elif "--scores" in command:
+            assert all(re.fullmatch(r"-?\d+\.\d{6}\t.*", line) for line in lines)
+        elif "--json" in command:
+            assert set(json.loads("".join(lines))) == {"scores", "details"}
+        elif command.startswith("transduct translate"):
+            assert len(lines) == len(LINES)
+            assert lines[1] == ""
+        elif command.startswith("transduct score"):
+            assert [float(line) < 0 for line in lines] == [True] * len(LINES)
+    assert any("p = " in line for lines in printed.values() for line in lines)
+    assert Path("look.svg").read_text().startswith("<svg")
+
+
+def test_the_program_runs(folder, capsys):
+    [program] = [text for kind, text in BLOCKS if kind == "python"]
+    names = {}
+    exec(program, names)
+    alternatives = names["found"].alternatives
+    assert capsys.readouterr().out == "".join(f"{t.text} {t.score} {t.tokens}\n" for t in alternatives)
+    assert names["weights"].shape == (len(names["rows"]), len(names["columns"]))
+    assert names["report"].outputs
+    with pytest.raises(TransductError):
+        names["model"].translate(["a"], beams=5)
+
+
+def test_every_option_named_is_one_of_its_command():
+    verbs = typer.main.get_command(cli.app).commands
+    known = {verb: {option for each in found.params for option in each.opts} for verb, found in verbs.items()}
+    everything = set().union(*known.values()) | {"--no-python", "--nproc-per-node", "--logdir"}
+    checked = 0
+    for span in [*SPANS, *COMMANDS]:
+        verb = next((word for word in span.split() if word in known), None)
+        for option in re.findall(r"(?<!\S)--[a-z-]+", span):
+            assert option in (known[verb] | {"--no-python", "--nproc-per-node"} if verb else everything), span
+            checked += 1
+    assert checked > 40
+
+
+def test_the_extras_are_those_of_the_project():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    said = {named(name)[0]: brings for name, _, brings in rows("Installing")}
+    assert said == {name: ", ".join(re.split(r"[><]=", each)[0] for each in held) for name, held in extras.items()}
+
+
+def test_a_run_directory_holds_what_the_page_says(trained_run):
+    said = {name.partition("/")[0] for where, _ in rows("A run") for name in named(where)}
+    held = {path.name for path in trained_run.iterdir()} - {".lock"}
+    assert held | {"stage_1", "stage_2"} == said
+    [[_, of_log]] = [row for row in rows("A run") if row[0] == "`log.jsonl`"]
+    events = [json.loads(line) for line in (trained_run / "log.jsonl").read_text().splitlines()]
+    assert {key for event in events for key in event} == set(named(of_log))
+    [[_, of_model]] = [row for row in rows("A run") if row[0] == "`model/`"]
+    assert {path.name for path in (trained_run / "model").iterdir()} == {*named(of_model), "tokenizer.json"}
+
+
+@pytest.mark.parametrize(
+    "override, refused",
+    [
+        ("data.root=elsewhere", False), ("data.workers=1", False), ("data.metrics=[bleu]", False),
+        ("data.bleu_tokenize=char", False), ("decoding.beam=3", False), ("training.learning_rate=0.001", False),
+        ("training.steps=90", False), ("training.ema=0.9", True), ("data.max_length=30", True),
+        ("tokenizer.size=70", True), ("model.d_ff=64", True),
+    ],
+)  # fmt: skip
+def test_what_may_change_in_a_run_that_is_resumed(run, override, refused):
+    shutil.rmtree(run / "model")
+    section = override.partition(".")[0]
+    recipe, said = load_recipe(run / "recipe.yaml", [override]), []
+    if refused:
+        with pytest.raises(TransductError, match="resume with the run's own recipe"):
+            base.train(recipe, run, resume=True, notify=said.append)
+    else:
+        base.train(recipe, run, resume=True, notify=said.append)
+        assert any(override.partition("=")[0] in line for line in said) == (section in ("decoding", "training"))
+
+
+def test_the_table_of_tasks_is_complete_and_true():
+    said = {named(task)[0]: (answer, options, attention) for task, _, answer, options, attention in rows("Other tasks")}
+    assert set(said) == set(reference.TASKS)
+    for task, (answer, options, attention) in said.items():
+        cls = get_type_hints(base._task_module(task).load)["return"]
+        decoding = reference.records_of(task).get("decoding")
+        keys = {field.name for field in fields(decoding)} if decoding else set()
+        assert set(named(options)) <= keys, task
+        assert bool(named(options)) == bool(keys), task
+        assert hasattr(cls, "attention") == attention.startswith("yes"), task
+        assert hasattr(cls, "picture") == ("--out" in answer), task
+
+
+REFUSED = {
+    "int8 OUT --precision int8": "quantised already",
+    "int8 OUT --format onnx": "quantised already",
+    "both OUT --precision int8": "no Transformer for translation",
+    "both OUT --shortlist input.de": "no attention to align with",
+    "both OUT --with int8": "none of them an ensemble",
+    "runs/de-en OUT --format huggingface": "model.norm=post model.positions=sinusoidal_concatenated",
+    "runs/de-en OUT --with int8 --precision int8": "--with puts models of ours together as they are",
+    "runs/de-en runs --precision int8": "exists already",
+}
+
+
+def test_what_is_not_converted(folder, monkeypatch, capfd):
+    call(["transduct", "convert", "runs/de-en", "int8", "--precision", "int8"], monkeypatch, capfd)
+    call(["transduct", "convert", "runs/de-en", "both", "--with", "int8"], monkeypatch, capfd)
+    for words, message in REFUSED.items():
+        monkeypatch.setattr(sys, "argv", ["transduct", "convert", *words.split()])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert end.value.code == 2, words
+        assert message in capfd.readouterr().err, words

@@ -317,7 +317,9 @@ def test_a_run_keeps_its_number_of_stages(tmp_path):
     recipe = staged(tmp_path)
     base.train(recipe, tmp_path / "run", notify=str)
     shutil.rmtree(tmp_path / "run" / "model")
-    with pytest.raises(TransductError, match="its run has 2 stages, the recipe 3; resume with the run's own recipe"):
+    with pytest.raises(
+        TransductError, match="its run has stages=2, the recipe says 3; resume with the run's own recipe"
+    ):
         base.train(replace(recipe, stages=[*recipe.stages, {}]), tmp_path / "run", resume=True, notify=str)
     with pytest.raises(TransductError, match="holds another run; continue it with --resume"):
         base.train(recipe, tmp_path / "run", notify=str)

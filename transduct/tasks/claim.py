@@ -15,6 +15,7 @@ from transduct.training.checkpoint import CONFIG, disk_error, write_file
 from transduct.training.log import ignore
 
 RECIPE = "recipe.yaml"
+OWN_RECIPE = "resume with the run's own recipe or choose another --out"
 
 
 @contextmanager
@@ -41,22 +42,7 @@ def claimed(
     if held.exists():
         if not resume:
             raise TransductError(f"{directory}: holds another run; continue it with --resume or choose another --out")
-        before = load_recipe(held)
-        if before.ensemble != recipe.ensemble:
-            found, asked = (str(each.ensemble).lower() for each in (before, recipe))
-            raise TransductError(
-                f"{directory}: its run has ensemble={found}, the recipe says {asked}; resume with the run's own recipe "
-                "or choose another --out"
-            )
-        if len(before.stages) != len(recipe.stages):
-            raise TransductError(
-                f"{directory}: its run has {len(before.stages)} stages, the recipe {len(recipe.stages)}; "
-                "resume with the run's own recipe or choose another --out"
-            )
-        for folder, part in parts.items():
-            if (folder / RECIPE).exists():
-                before = filled_in(load_recipe(folder / RECIPE), folder)
-                _compare(before, part, folder, ignore if finished else notify)
+        _check_same(directory, recipe, parts, filled_in, ignore if finished else notify)
     elif directory.exists() and any(p.name != ".lock" and not _is_left(p) for p in directory.iterdir()):
         raise TransductError(f"{directory}: holds files that are no run; choose an empty or a new folder for --out")
     fresh, made = not held.exists(), not directory.exists()
@@ -83,6 +69,27 @@ def claimed(
             raise
     finally:
         os.close(lock)
+
+
+def _check_same(
+    directory: Path,
+    recipe: Recipe,
+    parts: Mapping[Path, Recipe],
+    filled_in: Callable[[Recipe, Path], Recipe],
+    notify: Callable[[str], None],
+) -> None:
+    """Refuse to go on with a run of another make, or of whose `parts` one has another model or other data."""
+    before = load_recipe(directory / RECIPE)
+    made = {
+        "stages": (len(before.stages), len(recipe.stages)),
+        "ensemble": (str(before.ensemble).lower(), str(recipe.ensemble).lower()),
+    }
+    for name, (held, given) in made.items():
+        if held != given:
+            raise TransductError(f"{directory}: its run has {name}={held}, the recipe says {given}; {OWN_RECIPE}")
+    for folder, part in parts.items():
+        if (folder / RECIPE).exists():
+            _compare(filled_in(load_recipe(folder / RECIPE), folder), part, folder, notify)
 
 
 def _lock(handle: int, directory: Path) -> None:
@@ -124,7 +131,4 @@ def _compare(held: Recipe, given: Recipe, directory: Path, notify: Callable[[str
             if section in ("training", "decoding") and name != "training.ema":
                 notify(f"{name} was {before}, goes on with {after}")
             else:
-                raise TransductError(
-                    f"{directory}: its run has {name}={before}, the recipe says {after}; "
-                    "resume with the run's own recipe or choose another --out"
-                )
+                raise TransductError(f"{directory}: its run has {name}={before}, the recipe says {after}; {OWN_RECIPE}")

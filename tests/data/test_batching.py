@@ -151,11 +151,13 @@ def test_an_epoch_that_is_over_gives_nothing():
 
 
 def test_a_worker_whose_parent_is_gone_when_it_begins_ends(monkeypatch):
-    ended = []
+    ended, moved = [], []
     monkeypatch.setattr(os, "_exit", ended.append)
-    batching._end_without(os.getppid(), 0)
-    assert ended == []
-    batching._end_without(os.getppid() + 1, 0)
+    monkeypatch.setattr(os, "setpgid", lambda *where: moved.append(where))
+    batching._begin(os.getppid(), 0)
+    batching._begin(None, 0)
+    assert (ended, moved) == ([], [(0, 0)] * 2)
+    batching._begin(os.getppid() + 1, 0)
     assert ended == [1]
 
 

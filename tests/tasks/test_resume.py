@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -153,6 +155,24 @@ def test_a_signal_saves_and_leaves_a_run_that_resumes(tmp_path, whole_run, numbe
     assert (tmp_path / "run" / "checkpoints" / "step_5" / "state.json").exists()
     train(HARD, tmp_path / "run", resume=True, notify=str)
     assert_same_model(whole_run, tmp_path / "run")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_whole_group_leaves_a_run_that_resumes(tmp_path, number):
+    """As `timeout`, torchrun and Ctrl-C send it: the loader's workers must not die of it before the trainer ends."""
+    recipe, out = tmp_path / "recipe.yaml", tmp_path / "run"
+    recipe.write_text(dump(asdict(HARD)))
+    words = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()"]
+    words += ["train", str(recipe), "--out", str(out), "training.steps=100000"]
+    child = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not (out / "log.jsonl").exists() or '"step": 5,' not in (out / "log.jsonl").read_text():
+        assert child.poll() is None
+        time.sleep(0.01)
+    os.killpg(child.pid, number)
+    said = child.communicate()[1]
+    assert child.returncode == 1
+    [step] = re.findall(r"^transduct: stopped by a signal at step (\d+); go on with --resume$", said, re.MULTILINE)
+    assert (out / "checkpoints" / f"step_{step}" / "state.json").exists()
 
 
 def test_a_finished_run_is_left_alone(tmp_path, whole_run):

@@ -127,14 +127,14 @@ def load(
     numbers = range(start + rank, len(batches), world)
     workers = workers if len(numbers) > FEWEST else 0
     # A worker's parent is this process, unless all come from a server that forks them.
-    watch = None if get_start_method() == "forkserver" else partial(_end_without, os.getpid())
+    parent = None if get_start_method() == "forkserver" else os.getpid()
     loader = DataLoader(
         _Batches(batches, make),
         batch_size=None,
         sampler=numbers,
         num_workers=workers,
         prefetch_factor=4 if workers else None,
-        worker_init_fn=watch,
+        worker_init_fn=partial(_begin, parent),
     )
     return map(_raised, iter(loader))
 
@@ -146,8 +146,13 @@ def _raised(batch: Batch | TransductError) -> Batch:
     return batch
 
 
-def _end_without(parent: int, _: int) -> None:
-    """End a worker whose parent was killed while it began: from now on PyTorch watches over whoever is its parent then,
-    and such an orphan would wait for ever."""
-    if os.getppid() != parent:
+def _begin(parent: int | None, _: int) -> None:
+    """Make a worker of a process that has just begun.
+
+    It leaves its parent's group, so that a signal to all of that, as `timeout` and torchrun send it, reaches the
+    trainer alone, which ends in order. And it ends if its parent was killed while it began: from now on PyTorch
+    watches over whoever is its parent then, and such an orphan would wait for ever.
+    """
+    os.setpgid(0, 0)
+    if parent is not None and os.getppid() != parent:
         os._exit(1)

@@ -364,6 +364,8 @@ def test_convert_writes_for_another_tool(program, trained_run, tmp_path):
     )
     done = program("convert", tmp_path / "none", tmp_path / "x", "--precision", "int8")
     assert_refused(done, "no config.json here")
+    done = program("convert", tmp_path / "ct2", tmp_path / "x")
+    assert_refused(done, "config.json: format None, this version reads 1 to 1; expected a model")
 
 
 def test_convert_makes_a_model_smaller(program, trained_run, tmp_path):
@@ -394,7 +396,11 @@ def test_steps_are_captured_where_that_is_asked_for(program, trained_run, monkey
     assert_refused(done, "captured search takes no temperature; leave one of them out")
 
 
-def test_convert_learns_a_shortlist(program, trained_run, tmp_path):
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_convert_learns_a_shortlist(program, trained_run, tmp_path, monkeypatch):
     text = tmp_path / "text"
     text.write_text("a b c\nd e\n")
     program("convert", trained_run, tmp_path / "short", "--precision", "int8", "--shortlist", text)
@@ -408,6 +414,17 @@ def test_convert_learns_a_shortlist(program, trained_run, tmp_path):
     assert_refused(done, "this model has no shortlist; make one: transduct convert MODEL OUT --shortlist TEXT")
     done = program("convert", trained_run, tmp_path / "copy", "--shortlist", text)
     assert_refused(done, "copy: exists already; choose another name")
+    (tmp_path / "copy" / "model").mkdir()  # a model that was made in a model's folder is no part of it
+    (tmp_path / "copy" / "model" / "weights").touch()
+    program("convert", tmp_path / "copy", tmp_path / "third", "--shortlist", text)
+    assert {path.name for path in (tmp_path / "third").iterdir()} == {
+        path.name for path in (tmp_path / "copy").iterdir() if path.is_file()
+    }
+    with monkeypatch.context() as patch:  # all files or none
+        patch.setattr(checkpoint, "put_in_place", full)
+        done = program("convert", trained_run, tmp_path / "fourth", "--shortlist", text)
+    assert_refused(done, "fourth: the disk is full; nothing was changed there")
+    assert not (tmp_path / "fourth").exists()
     text.write_text("\n \n")
     done = program("convert", trained_run, tmp_path / "none", "--shortlist", text)
     assert_refused(done, "text: holds no words to align; give text like that to be translated")
@@ -450,6 +467,18 @@ def test_score_prints_one_number_a_line(program, trained_run, tmp_path):
     done = program("score", trained_run, "--source", source, "--target", target)
     expected = transduct.load(trained_run).score(*zip(*pairs))
     assert [float(line) for line in done.lines] == pytest.approx(expected, abs=1e-5)
+    source.write_text("a\n" + "a b " * 50 + "\n")
+    target.write_text("a\nb\n")
+    done = program("score", trained_run, "--source", source, "--target", target)
+    assert_refused(done, f"{source} and {target}: pair 2: 100 tokens, the model takes 39; shorten it")
+
+
+def test_of_several_ranks_one_speaks(program, tmp_path, monkeypatch):
+    words = ["train", "--source", "none", "--target", "none", "--out", tmp_path / "run"]
+    assert_refused(program(*words), "none: no such file")
+    monkeypatch.setenv("RANK", "1")
+    done = program(*words)
+    assert (done.code, done.out, done.err) == (2, b"", "")
 
 
 @pytest.mark.parametrize(

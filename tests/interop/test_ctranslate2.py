@@ -1,5 +1,6 @@
 """CTranslate2 runs our Transformer and finds the same tokens and scores; what it has no place for is refused."""
 
+import errno
 import json
 import random
 import sys
@@ -19,6 +20,7 @@ from transduct.interop.ctranslate2 import convert
 from transduct.models.transformer import Config, Transformer
 from transduct.tasks.base import train
 from transduct.tasks.model import write_model
+from transduct.training import checkpoint
 
 BEGIN, END = Tokenizer.BEGIN, Tokenizer.END
 LIMIT = 12
@@ -108,6 +110,33 @@ def test_what_it_has_no_place_for_is_refused(tmp_path, changes, message):
     with pytest.raises(TransductError, match=f"CTranslate2 has no place for {message}; train a model without it"):
         convert(tmp_path / "model", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path, monkeypatch):
+    written(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(TransductError, match=r"file/out: cannot be written \(Not a directory\); choose another place"):
+        convert(tmp_path / "model", tmp_path / "file" / "out")
+
+    def full(self, path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ctranslate2.specs.TransformerSpec, "save", full)
+        with pytest.raises(TransductError, match="out: the disk is full; nothing was changed there"):
+            convert(tmp_path / "model", tmp_path / "out")
+    put = checkpoint.put_in_place
+
+    def late(beside, directory):
+        directory.mkdir()
+        (directory / "precious").touch()
+        put(beside, directory)
+
+    monkeypatch.setattr(checkpoint, "put_in_place", late)
+    with pytest.raises(TransductError, match="out: exists already; choose another name"):
+        convert(tmp_path / "model", tmp_path / "out")
+    assert (tmp_path / "out" / "precious").exists()
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_a_quantised_model_is_refused(tmp_path):

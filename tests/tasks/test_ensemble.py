@@ -105,11 +105,30 @@ def test_a_damaged_directory_is_named(run, tmp_path, members):
         transduct.load(damaged)
 
 
+@pytest.mark.parametrize("member", ["1", "2"])
+def test_what_is_missing_or_damaged_of_a_member_is_named(run, tmp_path, member):
+    damaged = shutil.copytree(run / "model", tmp_path / "m")
+    tokenizer = damaged / member / "tokenizer.json"
+    tokenizer.write_bytes(tokenizer.read_bytes()[:100])
+    with pytest.raises(TransductError, match=f"m/{member}/tokenizer.json: not a tokenizer"):
+        transduct.load(damaged)
+    tokenizer.unlink()
+    with pytest.raises(TransductError, match=f"m/{member}: holds no tokenizer; copy the member again"):
+        transduct.load(damaged)
+    shutil.rmtree(damaged / member)
+    with pytest.raises(
+        TransductError, match=f"m/{member}/config.json: cannot be read .*; expected a member of the ens"
+    ):
+        transduct.load(damaged)
+
+
 def test_members_that_were_exchanged_are_noticed(run, trained_run, tmp_path):
     damaged = shutil.copytree(run / "model", tmp_path / "m")
-    shutil.rmtree(damaged / "2")
+    held = json.loads((damaged / "2" / "tokenizer.json").read_text())
+    (damaged / "2" / "tokenizer.json").write_text(json.dumps(held))
     with pytest.raises(TransductError, match="m/2: its tokenizers are not those of"):
         transduct.load(damaged)
+    shutil.rmtree(damaged / "2")
     shutil.copytree(run / "model", damaged / "2")
     shutil.copy(damaged / "1" / "tokenizer.json", damaged / "2" / "tokenizer.json")
     with pytest.raises(TransductError, match=r"m/2/config\.json: unknown family 'ensemble'; known are: tran"):

@@ -1,6 +1,8 @@
 """A translator gives one answer to each text, the same in any company, and its scores and weights are the model's."""
 
+import json
 import random
+import shutil
 import subprocess
 import sys
 
@@ -181,13 +183,28 @@ def test_pairs_that_cannot_be_scored_are_refused(translator, texts, targets, mes
         translator.score(texts, targets)
 
 
+def test_a_beam_is_as_wide_as_what_is_shown(translator):
+    assert translator.decoding.beam == 4
+    texts = ["a b c", "d e"]
+    assert translator.translate(texts, n_best=6) == translator.translate(texts, n_best=6, beam=6)
+    assert translator.translate(texts, n_best=2) == translator.translate(texts, n_best=2, beam=4), "and no narrower"
+
+
+def test_replacements_that_are_no_list_are_named(trained_run, tmp_path):
+    damaged = shutil.copytree(trained_run / "model", tmp_path / "m")
+    config = json.loads((damaged / "config.json").read_text())
+    (damaged / "config.json").write_text(json.dumps(config | {"replace": None}))
+    with pytest.raises(TransductError, match=r"m/config\.json: replace is None, expected a list of replacements"):
+        transduct.load(damaged)
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
         ({"bean": 3}, "translate: unknown key 'decoding.bean'; did you mean 'beam'?"),
         ({"beam": "5"}, "translate: decoding.beam is '5', expected a valid integer"),
         ({"beam": 0}, "beam is 0, must be at least 1"),
-        ({"n_best": 5}, "n_best is 5, the beam only 4; ask for a beam of 5"),
+        ({"n_best": 5, "beam": 4}, "n_best is 5, the beam only 4; ask for a beam of 5"),
     ],
 )
 def test_options_that_do_not_exist_are_refused(translator, options, message):

@@ -129,9 +129,9 @@ def test_what_is_written_is_what_there_was_when_it_was_asked_for(held, monkeypat
     expected = (held.path(20) / "model.safetensors").read_bytes()
     busy, write = threading.Event(), checkpoint.write_directory
 
-    def slow(*arguments):
+    def slow(*arguments, replace):
         busy.wait(60)
-        write(*arguments)
+        write(*arguments, replace=replace)
 
     monkeypatch.setattr(checkpoint, "write_directory", slow)
     held.save(21, model, optimiser_tensors(model, optimiser), {"step": 21}, None)
@@ -157,9 +157,17 @@ def test_what_could_not_be_written_is_said_once(held, monkeypatch):
 def test_a_directory_is_replaced_as_a_whole(tmp_path):
     directory = tmp_path / "deep" / "model"
     write_directory(directory, {"a": b"1", "b": b"2"})
-    write_directory(directory, {"a": b"3"})
+    write_directory(directory, {"a": b"3"}, replace=True)
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == {"a": b"3"}
     assert [path.name for path in directory.parent.iterdir()] == ["model"]
+
+
+def test_a_directory_that_came_in_the_meantime_is_not_replaced(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious").touch()
+    with pytest.raises(TransductError, match="out: exists already; choose another name"):
+        write_directory(tmp_path / "out", {"a": b"1"})
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "precious"]
 
 
 @pytest.mark.parametrize("after", [0, 1])
@@ -176,7 +184,7 @@ def test_a_directory_that_cannot_be_replaced_stays_as_it_was(tmp_path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", once)
         with pytest.raises(TransductError, match="the disk is full; nothing was changed there"):
-            write_directory(directory, {"a": b"2"})
+            write_directory(directory, {"a": b"2"}, replace=True)
     assert (directory / "a").read_bytes() == b"1"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 

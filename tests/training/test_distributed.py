@@ -92,6 +92,27 @@ def run_ranks(script, *words, world=2):
     return said
 
 
+LOST = """
+import sys
+from torch import distributed
+from transduct.training.distributed import Ranks
+from transduct.training.machine import pick_device
+
+ranks = Ranks.join(pick_device("cpu"))
+if ranks.rank == 1:
+    try:
+        ranks.wait()
+    except RuntimeError as error:
+        assert str(error) == "another rank has ended; what it said, or torchrun, tells why", error
+    else:
+        raise AssertionError("it waited for nobody")
+"""
+
+
+def test_a_rank_that_is_left_alone_says_so():
+    run_ranks(LOST)
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     out = tmp_path_factory.mktemp("ranks")

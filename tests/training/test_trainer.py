@@ -12,7 +12,7 @@ import torch
 
 from tests.training import toy
 from tests.training.toy import CONFIG, SIZES, Batch, Report, examples, network, train, weights
-from transduct.errors import NotFinite, TrainingFailed
+from transduct.errors import NotFinite, TrainingFailed, TransductError
 from transduct.training.checkpoint import Checkpoints, read_tensors, weights_of
 from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
@@ -429,3 +429,10 @@ def test_the_toy_task_gives_every_batch_once_an_epoch():
         numbers = [b.number for rank in range(world) for b in toy.batches("train", 1, 0, rank, world)]
         assert sorted(numbers) == list(range(len(SIZES)))
     assert weights(network())[0].equal(weights(network())[0])
+
+
+def test_fewer_steps_than_are_trained_already_are_refused(tmp_path):
+    train(tmp_path / "run", steps=6)
+    with pytest.raises(TransductError, match=r"training\.steps is 4, step 6 is trained already; give no fewer"):
+        train(tmp_path / "run", steps=4)
+    assert train(tmp_path / "run", steps=6)[1].step == 6

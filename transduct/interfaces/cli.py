@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -52,6 +52,12 @@ class _Debug:
     on = False
 
 
+def _say(line: object, stream: TextIO | None = None) -> None:
+    """Print, to stderr if not said; of the processes that torchrun began one speaks."""
+    if os.environ.get("RANK", "0") == "0":
+        print(line, file=stream or sys.stderr)
+
+
 def main() -> None:
     """Run the program; an error a user can mend is one line and exit status 2."""
     from transduct import share_cores
@@ -68,17 +74,15 @@ def main() -> None:
     except UsageError as error:
         print(f"transduct: {error.format_message()} (see: transduct --help)", file=sys.stderr)
         raise SystemExit(2) from None
-    except (TransductError, TrainingFailed) as error:
+    except Exception as error:
         if _Debug.on:
             raise
-        print(f"transduct: {error}", file=sys.stderr)
+        if isinstance(error, TransductError | TrainingFailed):
+            _say(f"transduct: {error}")
+        else:  # a mistake of ours, in one line too
+            line = " ".join(f"{type(error).__name__}: {error}".splitlines())
+            print(f"transduct: {line} (see it all with: transduct --debug ...)", file=sys.stderr)
         raise SystemExit(2 if isinstance(error, TransductError) else 1) from None
-    except Exception as error:  # a mistake of ours, in one line too
-        if _Debug.on:
-            raise
-        line = " ".join(f"{type(error).__name__}: {error}".splitlines())
-        print(f"transduct: {line} (see it all with: transduct --debug ...)", file=sys.stderr)
-        raise SystemExit(1) from None
 
 
 @app.command()
@@ -123,7 +127,7 @@ def train(
     chosen = _chosen_recipe(paths, overrides, profile, directory, resume, source, target, valid_source, valid_target)
     with Watcher() as watcher:
         model = train_recipe(chosen, directory, resume, watcher.notify, watcher)
-    print(model)
+    _say(model, sys.stdout)
 
 
 def _chosen_recipe(
@@ -151,7 +155,7 @@ def _chosen_recipe(
             raise TransductError(f"found a recipe ({paths[0]}) and text files; give one of them")
         if resume and (directory / RECIPE).exists():
             return run_of_files(directory, files, overrides)
-        return file_recipe("translation", files, overrides, lambda line: print(line, file=sys.stderr))
+        return file_recipe("translation", files, overrides, _say)
     if len(paths) > 1:
         raise TransductError(f"found {len(paths)} recipes ({', '.join(paths)}); give one")
     if paths:
@@ -195,8 +199,6 @@ def translate(
     }  # fmt: skip
     options = {name: value for name, value in named.items() if value is not None}
     options |= {name: True for name, asked in (("shortlist", shortlist), ("captured", captured)) if asked}
-    if n_best > 1 and beam is None:
-        options["beam"] = n_best
     if file is not None and (file.is_dir() or not file.exists()):
         raise TransductError(f"{file}: no such file; give a text file, or none to read from stdin")
     translator = load(model, device, precision, "translate")
@@ -269,12 +271,12 @@ def predict(
             raise TransductError(f"{path}: there is no folder {path.parent}; make it, or give another file")
     if attention is not None and not hasattr(loaded, "attention"):
         raise TransductError(f"{model}: this model has no attention to show; leave --attention away")
+    if attention is not None:
+        _draw(loaded, inputs[0], attention, chosen)
     for number, (given, output) in enumerate(zip(inputs, loaded.predict(inputs, **chosen), strict=True), 1):
         print(output)
         if out is not None:
             draw(loaded, given, output, out if len(inputs) == 1 else out.with_stem(f"{out.stem}_{number}"))
-    if attention is not None:
-        _draw(loaded, inputs[0], attention, chosen)
 
 
 @app.command()
@@ -334,12 +336,11 @@ def convert(
     """
     from transduct.errors import TransductError
     from transduct.interop import ctranslate2, huggingface, int8, onnx
-    from transduct.tasks.base import copy_model, load, model_directory
+    from transduct.tasks.base import copy_model, load, model_directory, task_of
     from transduct.tasks.ensemble import combine
-    from transduct.training.checkpoint import write_file
 
     formats = {"ctranslate2": ctranslate2.convert, "huggingface": huggingface.convert, "onnx": onnx.convert}
-    precisions = {"int8": int8.convert}
+    precisions = {None: copy_model, "int8": int8.convert}
     if others:
         if to or precision or shortlist:
             raise TransductError("--with puts models of ours together as they are; make a directory of them first")
@@ -348,19 +349,19 @@ def convert(
         return
     for name, known in ((to, formats), (precision, precisions)):
         if name is not None and name not in known:
-            raise TransductError(f"unknown '{name}'; known are: {', '.join(known)}")
+            raise TransductError(f"unknown '{name}'; known are: {', '.join(filter(None, known))}")
     if theirs := huggingface.found_in(Path(model)):
         if to or precision or shortlist:
             raise TransductError(
                 f"{model}: is Hugging Face's; make it a model of ours first: transduct convert {model} OUT"
             )
-    elif model_directory(model) and (to is None) == (precision is None and shortlist is None):
+    elif task_of(model) and (to is None) == (precision is None and shortlist is None):
         raise TransductError("give --format, for another tool, or --precision and --shortlist, for a model of ours")
     beside = {} if shortlist is None else load(model, verb="shortlist_of").shortlist_of(shortlist)
-    write = formats[to] if to else precisions[precision] if precision else huggingface.read if theirs else copy_model
-    write(model_directory(model), out)
-    for name, content in beside.items():
-        write_file(out / name, content)
+    if to or theirs:
+        (formats[to] if to else huggingface.read)(model_directory(model), out)
+    else:
+        precisions[precision](model_directory(model), out, beside)
     print(out)
 
 

@@ -1,5 +1,6 @@
 """Our Transformer on CTranslate2's model specification, for its engine and to be compared with it."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError, missing_extra
 from transduct.interop.ours import configured, loaded
 from transduct.models.transformer import Config, Transformer
+from transduct.training import checkpoint as files
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
 BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
@@ -24,7 +26,7 @@ def convert(directory: Path, out: Path) -> None:
 
     Raises:
         TransductError: the model is no Transformer for translation or quantised already, CTranslate2 has no place for
-            a part of it, or `out` exists.
+            a part of it, `out` exists, or the disk is full.
     """
     specs = _library()
     settings, config = configured(directory, out, "CTranslate2 takes no other of our models")
@@ -33,16 +35,17 @@ def convert(directory: Path, out: Path) -> None:
     model = loaded(directory, config)
     names = sorted(path.name for path in directory.glob("tokenizer*.json"))
     tokenizers = [Tokenizer.load(directory / name) for name in names]  # the source's, the target's
-    beside = out.with_name(f".{out.name}.part")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
+    beside = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
+        beside.mkdir(parents=True)
         spec = _specification(specs, model, tokenizers)
         spec.config.add_attribute("replace", settings.get("replace", []))
         spec.save(str(beside))
         for name in names:
             shutil.copyfile(directory / name, beside / name)
-        beside.rename(out)
+        files.put_in_place(beside, out)
+    except OSError as error:
+        raise files.disk_error(out, error) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 

@@ -137,6 +137,8 @@ def _train_stages(
 ) -> Path:
     stages, model = stages_of(recipe), directory / "model"
     ranks = Ranks.join(pick_device(str(stages[0].training.get("device", "auto"))))
+    if ranks.rank != 0:  # one of them speaks
+        notify = ignore
     if not recipe.ensemble:
         stages = [_after(stage, directory, number) for number, stage in enumerate(stages)]
     elif len(stages) < 2 or any(not hasattr(_task_module(stage.task), "combine") for stage in stages):
@@ -297,7 +299,7 @@ def evaluate(
         against: another model, for a paired significance test.
         options: how outputs are made; fields of the task's decoding record.
     """
-    kinds = [_configuration(model_directory(each))["task"] for each in (path, against) if each is not None]
+    kinds = [task_of(each) for each in (path, against) if each is not None]
     if len({*kinds}) > 1:
         raise TransductError(f"{against}: a model of {kinds[1]}, and {path} is one of {kinds[0]}; compare equals")
     model, other = load(path, device), None if against is None else load(against, device)
@@ -308,7 +310,11 @@ def score(path: str | Path, files: Mapping[str, str], device: str = "auto") -> l
     """Forced decoding: the log-probability of each first reference in the files given."""
     model = load(path, device, verb="score")
     sources, references = _test_set(path, files)
-    return model.score(sources, [texts[0] for texts in references])
+    try:
+        scores: list[float] = model.score(sources, [texts[0] for texts in references])
+    except TransductError as error:
+        raise TransductError(f"{' and '.join(files.values()) or 'data.test'}: {error}") from error
+    return scores
 
 
 def _test_set(path: str | Path, files: Mapping[str, str]) -> Any:
@@ -367,7 +373,12 @@ def readable_lines(path: str | Path, given: BinaryIO | Path, broken: list[int]) 
 
 
 def _module_of(path: str | Path) -> Any:
-    return _task_module(_configuration(model_directory(path))["task"], str(path))
+    return _task_module(task_of(path), str(path))
+
+
+def task_of(path: str | Path) -> str:
+    """The task of the model in a run or a model directory."""
+    return str(_configuration(model_directory(path))["task"])
 
 
 def _configuration(directory: Path) -> dict[str, Any]:
@@ -390,20 +401,21 @@ def model_directory(path: str | Path) -> Path:
     return directory
 
 
-def copy_model(directory: Path, out: Path) -> None:
-    """Copy a model directory.
+def copy_model(directory: Path, out: Path, more: Mapping[str, bytes] | None = None) -> None:
+    """Copy a model directory, with more files.
 
     Raises:
         TransductError: `out` exists or cannot be written.
     """
     if out.exists():
         raise TransductError(f"{out}: exists already; choose another name")
-    write_directory(out, _files_in(directory))
+    write_directory(out, {**_files_in(directory), **(more or {})})
 
 
 def _files_in(directory: Path) -> dict[str, bytes]:
-    """What each file of a model directory holds, those of an ensemble's members too."""
-    paths = [path for path in directory.rglob("*") if path.is_file()]
+    """What each file of a model directory holds, those of an ensemble's members too, and of no other folder in it."""
+    folders = [directory, *(directory / name for name in _configuration(directory).get("members", []))]
+    paths = [path for folder in folders for path in folder.iterdir() if path.is_file()]
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.training import checkpoint as files
 
@@ -53,12 +54,18 @@ def members_of(directory: Path, config: dict[str, Any]) -> list[Path]:
     """The directories of the members of an ensemble.
 
     Raises:
-        TransductError: they are not named, or their tokenizers differ.
+        TransductError: they are not named, something of one is missing or damaged, or their tokenizers differ.
     """
     names = config.get(MEMBERS)
     if not isinstance(names, list) or not names or not all(isinstance(n, str) and n.isalnum() for n in names):
         raise TransductError(f"{directory / files.CONFIG}: members is {names!r:.60}, expected names of folders there")
     members = [directory / name for name in names]
+    for member in members:
+        files.read_json(member / files.CONFIG, "a member of the ensemble; copy it again")
+        if not any(member.glob("tokenizer*.json")):
+            raise TransductError(f"{member}: holds no tokenizer; copy the member again")
+        for path in member.glob("tokenizer*.json"):
+            Tokenizer.load(path)
     check_vocabularies(members)
     return members
 

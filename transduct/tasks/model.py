@@ -198,13 +198,16 @@ def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename
 def asked_for(config: Decoding, options: Mapping[str, Any], where: str, count: int = 1) -> Decoding:
     """A model's decoding section with the options of a call.
 
-    Samples are as many as the call shows, unless it says how many: the likeliest of several is no fair draw.
+    Unless the call says how many, the beam is as wide as what it shows, and samples are as many: the likeliest of more
+    is no fair draw.
 
     Raises:
         TransductError: an option is unknown or has a wrong value.
     """
     found = record(type(config), {**vars(config), **options}, "decoding", where)
-    return replace(found, beam=count) if found.temperature > 0.0 and "beam" not in options else found
+    if "beam" in options:
+        return found
+    return replace(found, beam=count if found.temperature > 0.0 else max(found.beam, count))
 
 
 def write_model(

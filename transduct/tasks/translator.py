@@ -125,7 +125,9 @@ class Translator:
         source, together = str(directory / files.CONFIG), config.get("family") == ensemble.FAMILY
         model, tokenizers = (_members if together else _model)(directory, config, device, precision)
         decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)
-        changes = [record(Replacement, change, "replace", source) for change in config.get("replace", [])]
+        if not isinstance(rules := config.get("replace", []), list):
+            raise TransductError(f"{source}: replace is {rules!r:.40}, expected a list of replacements")
+        changes = [record(Replacement, rule, "replace", source) for rule in rules]
         metrics, tokenize = config.get("metrics", METRICS), config.get("bleu_tokenize", "13a")
         translator = cls(model, tokenizers[0], tokenizers[-1], decoding, changes, metrics, tokenize)
         if (directory / SHORTLIST).exists():
@@ -137,7 +139,7 @@ class Translator:
 
         Args:
             texts: a text longer than the model is translated in pieces, with a warning.
-            n_best: how many alternatives to keep, at most the beam.
+            n_best: how many alternatives to keep; the beam is as wide at least, unless it is said.
             options: fields of `DecodingConfig`, such as beam=5, length_penalty=1.0, temperature=0.7, top_k=10, seed=3.
 
         Raises:

@@ -21,11 +21,14 @@ FORMAT = 1  # of checkpoints and model directories; every released version loads
 WEIGHTS, OPTIMISER, CONFIG, STATE = "model.safetensors", "optimizer.safetensors", "config.json", "state.json"
 
 
-def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
+def write_directory(directory: Path, files: Mapping[str, bytes], replace: bool = False) -> None:
     """Write `files` beside `directory` and rename: the folder appears whole or not at all. Names may lie in folders.
 
+    Args:
+        replace: whether what stands there makes room.
+
     Raises:
-        TransductError: the disk is full or the place cannot be written.
+        TransductError: something stands there, the disk is full or the place cannot be written.
     """
     beside, aside = (directory.with_name(f".{directory.name}.{os.getpid()}.{name}") for name in ("part", "old.part"))
     try:
@@ -37,16 +40,33 @@ def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-        if directory.exists():
+        if replace and directory.exists():
             directory.rename(aside)
-        beside.rename(directory)
-        sync(directory.parent)
+        put_in_place(beside, directory)
         shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
         if aside.exists() and not directory.exists():
             aside.rename(directory)
         shutil.rmtree(beside, ignore_errors=True)
         raise disk_error(directory, error) from error
+    except TransductError:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+
+
+def put_in_place(beside: Path, directory: Path) -> None:
+    """Rename a folder that is whole.
+
+    Raises:
+        TransductError: something stands there, perhaps since a moment ago.
+    """
+    try:
+        beside.rename(directory)
+    except OSError as error:
+        if directory.exists():
+            raise TransductError(f"{directory}: exists already; choose another name") from error
+        raise
+    sync(directory.parent)
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -241,7 +261,7 @@ class Checkpoints:
         self._writing = self._writer.submit(self._write, step, files, keep)
 
     def _write(self, step: int, files: Mapping[str, bytes], keep: Iterable[int] | None) -> None:
-        write_directory(self.path(step), files)
+        write_directory(self.path(step), files, replace=True)
         if keep is not None:
             self._prune({step, *keep})
 

@@ -66,9 +66,16 @@ class Ranks:
         return number
 
     def wait(self) -> None:
-        """Wait for all ranks."""
+        """Wait for all ranks.
+
+        Raises:
+            RuntimeError: one of them has ended.
+        """
         if self.world > 1:
-            distributed.barrier()
+            try:
+                distributed.barrier()
+            except RuntimeError as error:
+                raise RuntimeError("another rank has ended; what it said, or torchrun, tells why") from error
 
     def _gathered(self, numbers: Tensor) -> Tensor:
         """(n,) of each rank, as many everywhere -> (ranks, n)."""

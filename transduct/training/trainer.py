@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from transduct.errors import NotFinite, TrainingFailed
+from transduct.errors import NotFinite, TrainingFailed, TransductError
 from transduct.functional import trials
 from transduct.training import checkpoint as files
 from transduct.training.checkpoint import Checkpoints
@@ -367,6 +367,7 @@ def fit(
 
     Raises:
         TrainingFailed: training diverged too often, or a signal stopped it (its state is saved).
+        TransductError: more steps are trained already than are asked for.
     """
     device = pick_device(config.device)
     prepare_machine()
@@ -378,6 +379,8 @@ def fit(
         trainer._save()  # so that a run can always go back
     else:
         trainer.restore(step)
+        if step > config.steps:
+            raise TransductError(f"training.steps is {config.steps}, step {step} is trained already; give no fewer")
     if trainer.log is not None:
         trainer.log.forget_after(trainer.state.step)
     try:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from transduct.data import images
+from transduct.data import files, images
 from transduct.data.files import Refused
 from transduct.data.images import ImageSource, fitted, read_labelled, read_picture, resized, save_picture
 from transduct.errors import TransductError
@@ -196,6 +196,23 @@ def test_a_broken_picture_with_a_caption_counts_once(corpus):
     refused = Refused("skip")
     assert len(list(read_labelled(ImageSource("all", "captions.tsv"), corpus, refused))) == 2
     assert refused.dropped == {"broken": 1}
+
+
+def test_a_picture_that_cannot_be_read_is_left_out_and_counts_once(corpus, monkeypatch):
+    monkeypatch.setattr(files, "LARGEST", 1000)
+    (corpus / "all" / "cat" / "2.png").write_bytes(bytes(1001))
+    (corpus / "all" / "dog" / "2.png").symlink_to("gone.png")
+    (corpus / "captions.tsv").write_text("cat/1.png\ta cat\ncat/2.png\ta\ndog/1.png\ta dog\ndog/2.png\ta\n")
+    for source in (ImageSource("all"), ImageSource("all", "captions.tsv")):
+        refused = Refused("skip")
+        found = [name for name, _, _ in read_labelled(source, corpus, refused)]
+        assert found == ["cat/1.png", "dog/1.png"]
+        assert [error.split(": ", 1)[1] for error in refused.errors] == [
+            "'cat/2.png': holds 1,001 bytes, at most 1,000 are read; take it out",
+            "cannot be read (its link leads nowhere); check it and its folder",
+        ]
+        with pytest.raises(TransductError, match=r"take it out; or leave such files out with data\.broken=skip"):
+            list(read_labelled(source, corpus, Refused("stop")))
 
 
 def test_a_picture_in_no_folder_has_no_label(corpus):

@@ -151,9 +151,9 @@ def read_pictures(source: ImageSource, root: Path, refused: Refused) -> Iterator
     Raises:
         TransductError: the archive is missing or damaged, or a picture is broken and they may not be.
     """
-    for name, data in read_members(root / source.images, ENDINGS):
+    for name, content in read_members(root / source.images, ENDINGS):
         with refused.each():
-            yield name, read_picture(data, f"{source.images}: {name}")
+            yield name, read_picture(content(), f"{source.images}: {name}")
 
 
 def read_labelled(source: ImageSource, root: Path, refused: Refused) -> Iterator[tuple[str, Picture, str]]:
@@ -163,10 +163,10 @@ def read_labelled(source: ImageSource, root: Path, refused: Refused) -> Iterator
         TransductError: as `read_pictures`, or the captions cannot be read or name a picture twice.
     """
     captions = None if source.captions is None else read_captions(source.captions, root)
-    for name, data in read_members(root / source.images, ENDINGS):
+    for name, content in read_members(root / source.images, ENDINGS):
         text = Path(name).parent.name if captions is None else captions.pop(name, None)
         with refused.each():
-            picture = read_picture(data, f"{source.images}: {name}")
+            picture = read_picture(content(), f"{source.images}: {name}")
             if not text:
                 expected = "a caption of it" if source.captions else "a folder named by its label"
                 raise TransductError(f"{source.images}: {name}: found no text for it, expected {expected}")

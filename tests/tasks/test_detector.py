@@ -90,12 +90,12 @@ def test_a_threshold_keeps_what_is_surer():
 def test_no_photograph_is_kept_at_its_size(monkeypatch):
     given, kept = picture(40, 60), []
 
-    def read(_):
+    def read(*_):
         kept.append(weakref.ref(photograph := given.copy()))
         assert sum(each() is not None for each in kept) <= 2  # this one, and the one before
         return photograph
 
-    monkeypatch.setattr(detector_of, "_read", read)
+    monkeypatch.setattr(detector_of, "as_picture", read)
     model = detector()
     assert model.predict([None] * 5) == model.predict([None]) * 5
 
@@ -111,6 +111,17 @@ def test_files_and_arrays_are_read_alike(tmp_path):
     assert model.predict([str(tmp_path / "a.png"), tmp_path / "a.png"]) == model.predict([picture()] * 2)
     with pytest.raises(TransductError, match=r"b.png: no such file"):
         model.predict([str(tmp_path / "b.png")])
+
+
+def test_whatever_is_no_list_of_pictures_is_refused():
+    model, wrong = detector(), picture().astype(np.float32)
+    with pytest.raises(TransductError, match=r"^input 2: found an array of shape \(32, 32, 3\), float32; expected"):
+        model.predict([picture(), wrong])
+    with pytest.raises(TransductError, match=r"^found one picture, expected a list of pictures: write \['/a.png'\]"):
+        model.predict("/a.png")
+    for ask in (lambda: model.attention(wrong), lambda: model.picture(wrong, Detections())):
+        with pytest.raises(TransductError, match=r"^the picture: found an array of shape"):
+            ask()
 
 
 def test_boxes_are_drawn_each_class_in_a_colour_of_its_own():

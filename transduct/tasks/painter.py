@@ -27,6 +27,7 @@ from transduct.evaluation.scenes import attribute_scores
 from transduct.models.dalle import DALLE, DiscreteVAE, Guided
 from transduct.tasks.base import Report
 from transduct.tasks.model import Panel
+from transduct.tasks.text import refuse_text
 
 SHOWN = 16  # pictures of a sheet
 CELL, PER_ROW, EDGE = 128, 8, 8  # of a sheet: the least width of a picture, pictures in a row, pixels between
@@ -157,8 +158,9 @@ class Painter:
             options: fields of `PaintingConfig`, such as guidance=3.0, samples=8, temperature=0.8, top_k=50, seed=2.
 
         Raises:
-            TransductError: an option is unknown or has a wrong value.
+            TransductError: the inputs are no list of texts, or an option is unknown or has a wrong value.
         """
+        refuse_text(inputs)
         decoding = record(PaintingConfig, {**vars(self.decoding), **options}, "decoding", "predict")
         texts = [text_tokens(self.tokenizer, self.model, text) for text in inputs]
         codes = self._codes(texts, decoding)

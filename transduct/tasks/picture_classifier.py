@@ -18,13 +18,14 @@ from transduct.config import record
 from transduct.data.batching import Indices
 from transduct.data.corpus import Corpus
 from transduct.data.files import Policy, Refused, unpack
-from transduct.data.images import ImageSource, Picture, fitted, read_labelled, read_picture
+from transduct.data.images import Given, ImageSource, Picture, as_picture, fitted, read_labelled
 from transduct.errors import TransductError
 from transduct.evaluation.classification import label_scores, mcnemar
 from transduct.models.vit import Config, ViT
 from transduct.tasks.base import Report
 from transduct.tasks.classifier import PredictConfig
 from transduct.tasks.model import Panel, blank, read_weights
+from transduct.tasks.text import refuse_text
 from transduct.training import checkpoint as files
 
 log = logging.getLogger("transduct")
@@ -155,19 +156,19 @@ class PictureClassifier:
         read_weights(model, directory, device, precision)
         return cls(model, about, decoding)
 
-    def predict(self, inputs: Sequence[str | Path | Picture], **options: Any) -> list[str]:
+    def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:
         """The label of each picture.
 
         Args:
-            inputs: files, or arrays (height, width, 3) of 0 to 255.
+            inputs: as `as_picture` takes them: paths, contents of files, arrays (height, width, 3) of uint8.
             options: fields of `PredictConfig`; `batch_tokens` counts patches.
 
         Raises:
-            TransductError: a file is no whole picture, or an option unknown.
+            TransductError: an input is no whole picture, or an option unknown.
         """
         return [self.about.labels[i] for i in self._scores(inputs, options).argmax(1).tolist()]
 
-    def probabilities(self, inputs: Sequence[str | Path | Picture], **options: Any) -> list[dict[str, float]]:
+    def probabilities(self, inputs: Sequence[Given], **options: Any) -> list[dict[str, float]]:
         """The probability of each label of each picture; arguments and errors are those of `predict`."""
         rows = self._scores(inputs, options).softmax(1).tolist()
         return [dict(zip(self.about.labels, row, strict=True)) for row in rows]
@@ -202,28 +203,29 @@ class PictureClassifier:
         return Report(ours.scores, details, found)
 
     @torch.inference_mode()
-    def attention(self, given: str | Path | Picture) -> PictureAttention:
+    def attention(self, given: Given) -> PictureAttention:
         """The attention weights of a picture, layer by layer and head by head."""
-        picture = self._picture(given)
+        picture = self._picture(given, "the picture")
         weights: list[Tensor] = []
         self.model.encode(self._read([picture]), weights)
         named = {name: w[0].float().cpu() for name, w in zip(self.model.attention_names, weights, strict=True)}
         return PictureAttention(named, picture, self.model.config.grid)
 
     @torch.inference_mode()
-    def _scores(self, inputs: Sequence[str | Path | Picture], options: Mapping[str, Any]) -> Tensor:
+    def _scores(self, inputs: Sequence[Given], options: Mapping[str, Any]) -> Tensor:
         """(B, labels)."""
+        refuse_text(inputs, "picture")
         decoding = record(PredictConfig, {**vars(self.decoding), **options}, "decoding", "predict")
         step = max(1, decoding.batch_tokens // self.model.config.grid**2)
-        parts = [torch.empty(0, len(self.about.labels))]
-        for start in range(0, len(inputs), step):
-            pictures = [self._picture(given) for given in inputs[start : start + step]]
+        parts, every = [torch.empty(0, len(self.about.labels))], list(inputs)
+        for start in range(0, len(every), step):
+            some = enumerate(every[start : start + step], start + 1)
+            pictures = [self._picture(given, f"input {number}") for number, given in some]
             parts.append(self.model.classify(*self.model.encode(self._read(pictures))).float().cpu())
         return torch.cat(parts)
 
-    def _picture(self, given: str | Path | Picture) -> Picture:
-        picture = given if isinstance(given, np.ndarray) else read_picture(Path(given), str(given))
-        return fitted(picture, self.model.config.image_size)
+    def _picture(self, given: Given, name: str) -> Picture:
+        return fitted(as_picture(given, name), self.model.config.image_size)
 
     def _read(self, pictures: Sequence[Picture]) -> Tensor:
         device = next(self.model.parameters()).device

@@ -259,6 +259,11 @@ def test_fitting_takes_the_middle_and_resizing_keeps_means():
     assert resized(picture, 10, 30) is picture
 
 
+def test_what_is_fitted_keeps_no_larger_picture_in_memory():
+    for shape in ((10, 30, 3), (30, 10, 3)):
+        assert fitted(np.zeros(shape, np.uint8), 10).base is None
+
+
 def test_a_saved_picture_comes_back(tmp_path):
     save_picture(NOISE, tmp_path / "a.png")
     assert np.array_equal(read_picture(tmp_path / "a.png", ""), NOISE)

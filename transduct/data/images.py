@@ -152,7 +152,8 @@ def fitted(picture: Picture, size: int) -> Picture:
     height, width = picture.shape[:2]
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
-    return resized(picture[top : top + side, left : left + side], size, size)
+    square = resized(picture[top : top + side, left : left + side], size, size)
+    return square if height == width else square.copy()  # a part would keep the whole in memory
 
 
 def check_ending(path: Path) -> None:

@@ -18,7 +18,7 @@ from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
 from transduct.data.files import pack, unpack
 from transduct.data.images import Given, Picture, as_picture, fitted
-from transduct.data.pictures import Examples, PicturesConfig, examples_given, prepare, read_examples
+from transduct.data.pictures import Examples, PicturesConfig, Unread, examples_given, prepare, read_examples
 from transduct.data.scenes import COLOURS
 from transduct.errors import TransductError
 from transduct.evaluation.scenes import attribute_scores
@@ -114,7 +114,7 @@ class ImageCodes:
         """The picture as it was read above what its codes keep of it."""
         return np.concatenate((self._read(given, "the picture"), output.pixels))
 
-    def evaluate(self, data: Examples, against: "ImageCodes | None" = None, **options: Any) -> Report:
+    def evaluate(self, data: Examples | Unread, against: "ImageCodes | None" = None, **options: Any) -> Report:
         """How well codes keep pictures and how many are in use (see `code_scores`), and of generated scenes the
         percentage that still show what they showed, `attributes_right`.
 
@@ -122,13 +122,14 @@ class ImageCodes:
             against: another model, whose scores the details then hold.
         """
         record(NoOptions, options, "decoding", "evaluate")
-        pictures = data.fitted(self.model.config.picture_size)
+        shown = data.at(self.model.config.picture_size)
+        pictures = np.stack(shown.pictures)
         codes = codes_of(self.model, pictures)
         remade = pictures_of(self.model, codes)
         scores = code_scores(self.model, pictures, codes, remade)
         details: dict[str, Any] = {"pictures": len(codes)}
-        if data.generated == "scenes":
-            found = attribute_scores(data.captions, list(remade), COLOURS)
+        if shown.generated == "scenes":
+            found = attribute_scores(shown.captions, list(remade), COLOURS)
             scores, details = scores | found.scores, details | found.details
         if against is not None:
             details["against"] = against.evaluate(data).scores
@@ -243,7 +244,7 @@ def load(directory: Path, config: dict[str, Any], device: torch.device, precisio
     return ImageCodes(model)
 
 
-def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples:
+def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples | Unread:
     """The pictures in the folder or archive given as `source`, or the test set of the recipe."""
     data = None if recipe is None else record(PicturesConfig, recipe.data, "data")
     return examples_given(files_given, data, captioned=False)

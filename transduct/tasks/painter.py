@@ -16,7 +16,7 @@ from torch import Tensor
 
 from transduct.config import record
 from transduct.data.images import Picture, save_picture
-from transduct.data.pictures import Examples
+from transduct.data.pictures import Examples, Unread
 from transduct.data.scenes import COLOURS
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
@@ -171,7 +171,7 @@ class Painter:
         """What is saved of an answer."""
         return output.pixels
 
-    def evaluate(self, data: Examples, against: "Painter | None" = None, **options: Any) -> Report:
+    def evaluate(self, data: Examples | Unread, against: "Painter | None" = None, **options: Any) -> Report:
         """Of pictures drawn from the captions `attributes_right`, where a rule can tell; of the codes of the pictures
         that are there `nats_per_code` given their captions, and how well they keep the pictures.
 
@@ -180,16 +180,17 @@ class Painter:
             options: as for `predict`.
         """
         vae = self.model.vae
-        pictures = data.fitted(vae.config.picture_size)
+        shown = data.at(vae.config.picture_size)
+        pictures = np.stack(shown.pictures)
         codes = codes_of(vae, pictures)
-        texts = [text_tokens(self.tokenizer, self.model, text) for text in data.captions]
+        texts = [text_tokens(self.tokenizer, self.model, text) for text in shown.captions]
         likely = log_likelihoods(self.model, texts, codes.tolist(), self.decoding.batch_tokens)
         scores = {"nats_per_code": -sum(likely) / codes.size}
         scores |= code_scores(vae, pictures, codes, pictures_of(vae, codes))
-        drawn = self.predict(data.captions, **options)
+        drawn = self.predict(shown.captions, **options)
         details: dict[str, Any] = {"pictures": len(drawn)}
-        if data.generated == "scenes":
-            found = attribute_scores(data.captions, [each.pixels for each in drawn], COLOURS)
+        if shown.generated == "scenes":
+            found = attribute_scores(shown.captions, [each.pixels for each in drawn], COLOURS)
             scores, details = {**found.scores, **scores}, {**details, **found.details}
         if against is not None:
             details["against"] = against.evaluate(data, **options).scores

@@ -13,7 +13,7 @@ from PIL import Image
 from tests.models.test_detr import tiny_detr
 from tests.tasks.test_object_detection import annotate
 from transduct.data.collages import Example, SceneSource
-from transduct.errors import TransductError
+from transduct.errors import NotFinite, TransductError
 from transduct.functional.boxes import to_corners
 from transduct.tasks import detector as detector_of
 from transduct.tasks import object_detection
@@ -205,6 +205,25 @@ def test_unknown_labels_of_a_test_set_are_named_and_counted(tmp_path, caplog):
         report = detector().evaluate(SceneSet(own, str(tmp_path), "skip"))
     assert (report.details["left_out"], report.details["pictures"]) == (1, 1)
     assert "a.png: unknown label 'pink'" in caplog.text
+
+
+def test_scenes_without_an_object_are_named(tmp_path):
+    own = SceneSource(**annotate(tmp_path, [("a.png", [], []), ("b.png", [], [])]))
+    with pytest.raises(TransductError, match=r"^own.jsonl: found no object to measure on; give some pictures with box"):
+        detector().evaluate(SceneSet(own, str(tmp_path)))
+
+
+def test_a_model_that_answers_with_nan_says_so():
+    model = detector()
+    with torch.no_grad():
+        next(model.model.parameters()).fill_(float("nan"))
+    for ask in (
+        lambda: model.predict([picture()]),
+        lambda: model.evaluate(scenes()),
+        lambda: model.attention(picture()),
+    ):
+        with pytest.raises(NotFinite, match="the model's numbers are not finite"):
+            ask()
 
 
 def test_a_model_directory_is_read_as_it_was_written(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import weakref
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ from tests.helpers import randomise
 from tests.pictures import BARS, SIDE, bar, write_pictures
 from transduct.data.files import Refused
 from transduct.data.images import ImageSource, fitted
-from transduct.errors import TransductError
+from transduct.errors import NotFinite, TransductError
 from transduct.models.vit import Config, ViT
-from transduct.tasks import image_classification
+from transduct.tasks import image_classification, picture_classifier
 from transduct.tasks.classifier import PredictConfig
 from transduct.tasks.model import write_model
 from transduct.tasks.picture_classifier import About, Labelled, PictureAttention, PictureClassifier
@@ -115,6 +116,46 @@ def test_scores_count_what_was_right(corpus, monkeypatch):
     low, high = report.details["accuracy"]["interval"]
     assert low <= report.scores["accuracy"] <= high
     assert report.details["examples"] == 12
+
+
+def test_no_photograph_is_kept_at_its_size(corpus, monkeypatch):
+    kept, large = [], make(image_size=8, patch_size=4)
+
+    def read(*_):
+        for number in range(12):
+            kept.append(weakref.ref(photograph := np.full((12, 30, 3), number, np.uint8)))
+            assert sum(each() is not None for each in kept) <= 2  # this one, and the one before
+            yield str(number), photograph, BARS[number % 3]
+
+    monkeypatch.setattr(picture_classifier, "read_labelled", read)
+    report = make().evaluate(corpus, large)
+    same = [fitted(np.full((12, 30, 3), number, np.uint8), SIDE) for number in range(12)]
+    assert report.outputs == make().predict(same)
+    assert report.details["against"] == large.evaluate(corpus).scores
+
+
+def test_a_corpus_without_a_picture_is_named(corpus, tmp_path):
+    (tmp_path / "empty" / "down").mkdir(parents=True)
+    with pytest.raises(
+        TransductError, match=r"^empty: found no picture to measure on \(there is none\); give one that"
+    ):
+        make().evaluate(Labelled(ImageSource("empty"), str(tmp_path)))
+    (tmp_path / "empty" / "down" / "1.png").write_bytes(b"broken")
+    with pytest.raises(
+        TransductError, match=r"^empty: found no picture to measure on \(empty: down/1.png: not a whole "
+    ):
+        make().evaluate(Labelled(ImageSource("empty"), str(tmp_path), "skip"))
+
+
+def test_a_model_that_answers_with_nan_says_so(corpus):
+    model = make()
+    with torch.no_grad():
+        next(model.model.parameters()).fill_(float("nan"))
+    for ask in (model.predict, model.probabilities, lambda pictures: model.attention(pictures[0])):
+        with pytest.raises(NotFinite, match="the model's numbers are not finite"):
+            ask(PICTURES)
+    with pytest.raises(NotFinite):
+        model.evaluate(corpus)
 
 
 def test_two_models_are_compared_picture_by_picture(corpus):

@@ -18,7 +18,7 @@ from transduct.data.collages import Example, SceneSource, read_scenes
 from transduct.data.files import Policy, Refused
 from transduct.data.images import Given, Picture, as_picture, resized
 from transduct.decoding.engine import in_batches
-from transduct.errors import TransductError, missing_extra
+from transduct.errors import NotFinite, TransductError, missing_extra
 from transduct.evaluation.detection import MOST, Found, detection_scores
 from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
@@ -166,7 +166,7 @@ class SceneSet:
         """The scenes, with the numbers of their labels.
 
         Raises:
-            TransductError: as `read_scenes`, or a label is none of those that are known.
+            TransductError: as `read_scenes`, a label is none of those that are known, or there is no object at all.
         """
         numbers = {label: number for number, label in enumerate(labels)}
 
@@ -175,7 +175,11 @@ class SceneSet:
                 raise TransductError(f"unknown label '{label}'; training has: {', '.join(labels)}; mend the line")
             return numbers[label]
 
-        return read_scenes(self.source, Path(self.root), side, number_of, refused)
+        scenes = read_scenes(self.source, Path(self.root), side, number_of, refused)
+        if not any(len(scene.labels) for scene in scenes):
+            where = self.source.boxes or self.source.images
+            raise TransductError(f"{where}: found no object to measure on; give some pictures with boxes")
+        return scenes
 
 
 class Detector:
@@ -208,6 +212,7 @@ class Detector:
 
         Raises:
             TransductError: an input is no picture, or an option unknown.
+            NotFinite: the model answers with NaN.
         """
         refuse_text(inputs, "picture")
         decoding = self._decoding(options)
@@ -305,7 +310,10 @@ class Detector:
         device = next(self.model.parameters()).device
         memory, grid = self.model.encode(torch.from_numpy(np.stack(pictures)).to(device), weights)
         logits, boxes = self.model.decode(memory, grid, weights)
-        return logits[-1].cpu(), boxes[-1].cpu()
+        answer = logits[-1].cpu(), boxes[-1].cpu()
+        if not all(each.isfinite().all() for each in answer):
+            raise NotFinite
+        return answer
 
     def _detections(self, found: Found, shape: Sequence[int], decoding: PredictConfig) -> Detections:
         """What is found in a picture of a shape (height, width, 3), as far as it counts."""

@@ -19,7 +19,7 @@ from transduct.data.batching import Indices
 from transduct.data.corpus import Corpus
 from transduct.data.files import Policy, Refused, unpack
 from transduct.data.images import Given, ImageSource, Picture, as_picture, fitted, read_labelled
-from transduct.errors import TransductError
+from transduct.errors import NotFinite, TransductError
 from transduct.evaluation.classification import label_scores, mcnemar
 from transduct.models.vit import Config, ViT
 from transduct.tasks.base import Report
@@ -71,14 +71,18 @@ class Labelled:
         """Each picture and its label.
 
         Raises:
-            TransductError: as `read_labelled`, or a label is none of those that are known.
+            TransductError: as `read_labelled`, a label is none of those that are known, or there is no picture at all.
         """
-        labels = set(known)
+        labels, count = set(known), 0
         for name, picture, label in read_labelled(self.source, Path(self.root), refused):
             if label not in labels:
                 place, remedy = f"{self.source.images}: {name}", "mend it, or train on pictures that have it"
                 raise TransductError(f"{place}: unknown label '{label}'; training has: {', '.join(known)}; {remedy}")
             yield picture, label
+            count += 1
+        if not count:
+            found = f"found no picture to measure on ({refused.said() or 'there is none'})"
+            raise TransductError(f"{self.source.images}: {found}; give one that holds some")
 
 
 @dataclass(frozen=True)
@@ -165,6 +169,7 @@ class PictureClassifier:
 
         Raises:
             TransductError: an input is no whole picture, or an option unknown.
+            NotFinite: the model answers with NaN.
         """
         return [self.about.labels[i] for i in self._scores(inputs, options).argmax(1).tolist()]
 
@@ -184,30 +189,38 @@ class PictureClassifier:
             TransductError: as `predict`; a picture has no label, or one that the model does not know.
         """
         refused = Refused(data.broken, advise=False)
-        found: list[str] = []
-        theirs: list[str] = []
+        models = [self] if against is None else [self, against]
+        found: list[list[str]] = [[] for _ in models]
         answers: list[str] = []
-        stream = data.read(self.about.labels, refused)
+        stream = (  # of a photograph no more is kept than what the models see
+            ([each._picture(picture, "the picture") for each in models], label)
+            for picture, label in data.read(self.about.labels, refused)
+        )
         while chunk := list(islice(stream, CHUNK)):
-            pictures, labels = [picture for picture, _ in chunk], [label for _, label in chunk]
-            found += self.predict(pictures, **options)
-            theirs += [] if against is None else against.predict(pictures, **options)
-            answers += labels
+            for each, said, pictures in zip(models, found, zip(*(pictures for pictures, _ in chunk))):
+                said += each.predict(pictures, **options)
+            answers += [label for _, label in chunk]
         if refused.errors and not data.said:
             log.warning("left out: %s", refused.said())
-        ours = label_scores(found, answers)
-        details: dict[str, Any] = {"examples": len(found), "left_out": refused.dropped, **ours.details}
+        ours = label_scores(found[0], answers)
+        details: dict[str, Any] = {"examples": len(answers), "left_out": refused.dropped, **ours.details}
         if against is not None:
-            other = label_scores(theirs, answers)
+            other = label_scores(found[1], answers)
             details |= {"against": other.scores, "p_values": {"accuracy": mcnemar(ours.right, other.right)}}
-        return Report(ours.scores, details, found)
+        return Report(ours.scores, details, found[0])
 
     @torch.inference_mode()
     def attention(self, given: Given) -> PictureAttention:
-        """The attention weights of a picture, layer by layer and head by head."""
+        """The attention weights of a picture, layer by layer and head by head.
+
+        Raises:
+            NotFinite: the model answers with NaN.
+        """
         picture = self._picture(given, "the picture")
         weights: list[Tensor] = []
         self.model.encode(self._read([picture]), weights)
+        if not all(each.isfinite().all() for each in weights):
+            raise NotFinite
         named = {name: w[0].float().cpu() for name, w in zip(self.model.attention_names, weights, strict=True)}
         return PictureAttention(named, picture, self.model.config.grid)
 
@@ -222,7 +235,10 @@ class PictureClassifier:
             some = enumerate(every[start : start + step], start + 1)
             pictures = [self._picture(given, f"input {number}") for number, given in some]
             parts.append(self.model.classify(*self.model.encode(self._read(pictures))).float().cpu())
-        return torch.cat(parts)
+        scores = torch.cat(parts)
+        if not scores.isfinite().all():
+            raise NotFinite
+        return scores
 
     def _picture(self, given: Given, name: str) -> Picture:
         return fitted(as_picture(given, name), self.model.config.image_size)

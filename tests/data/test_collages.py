@@ -232,7 +232,10 @@ BROKEN = {
     r"\(OverflowError": line(boxes=[[10**400, 2, 3, 4]]),
     r"\(RecursionError": "[" * 100_000,
     "a.png: expected a label, a word, for each box, four": line(labels="r"),
+    "1: a.png: expected a label, a word, for each": line(labels=[" "]),
+    r'1: expected {"file": .., "boxes": .*, the first a name; mend the line': line(name=3),
 }
+NAMELESS = ("no JSON", "[1]", "[" * 100_000, line(name=3))
 
 
 @pytest.mark.parametrize("message", BROKEN)
@@ -242,7 +245,34 @@ def test_a_broken_line_stops_or_is_counted(annotated, message):
         read(source, annotated.root)
     examples, refused = read(source, annotated.root, "skip")
     assert len(examples) == 1
-    assert refused.dropped["broken"] >= 1
+    nameless = BROKEN[message] in NAMELESS
+    assert len(refused.errors) == 1 + nameless, "a picture goes with its line, if that says which"
+    assert ("found no line for it" in refused.said()) == nameless
+
+
+def test_a_refused_line_leaves_no_label(annotated):
+    def labels_of(*lines):
+        labels, refused = {}, Refused("skip")
+        source = annotated(*lines)
+        found = list(
+            read_examples(source, annotated.root, 20, lambda label: labels.setdefault(label, len(labels)), refused)
+        )
+        return len(found), list(labels), len(refused.errors)
+
+    assert labels_of(line(boxes=[[9, 2, 9, 12]], labels=["ghost"]), line("b.png")) == (1, ["red"], 1)
+    assert labels_of(line(boxes=[[90, 2, 99, 12]], labels=["ghost"]), line("b.png")) == (1, ["red"], 1)
+    assert labels_of(line(labels=[""]), line("b.png")) == (1, ["red"], 1)
+
+
+def test_the_second_line_of_a_picture_counts_if_the_first_is_broken(annotated):
+    examples, refused = read(annotated(line(labels=[3]), line(), line("b.png")), annotated.root, "skip")
+    assert len(examples) == 2
+    assert len(refused.errors) == 1
+
+
+def test_a_broken_line_without_its_picture_counts_once(annotated):
+    _, refused = read(annotated(line(), line("b.png"), line("c.png", labels=[3])), annotated.root, "skip")
+    assert len(refused.errors) == 1
 
 
 def test_lines_and_pictures_belong_together(annotated):

@@ -5,6 +5,7 @@ import json
 import pickle
 import random
 import shutil
+from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 
@@ -395,6 +396,29 @@ def test_a_folder_is_another_once_a_file_in_it_is(tmp_path):
     renamed = module._digest(tmp_path)
     (tmp_path / "c").write_text("")
     assert len({repr(found) for found in (before, changed, renamed, module._digest(tmp_path))}) == 4
+
+
+def test_a_folder_is_another_once_what_is_behind_its_links_is(tmp_path):
+    (tmp_path / "pool").mkdir()
+    (tmp_path / "pool" / "a").write_text("one")
+    (tmp_path / "all").mkdir()
+    found = [module._digest(tmp_path / "all")]
+    (tmp_path / "all" / "cat").symlink_to(tmp_path / "pool")
+    found.append(module._digest(tmp_path / "all"))
+    (tmp_path / "pool" / "a").write_text("three")
+    found.append(module._digest(tmp_path / "all"))
+    (tmp_path / "all" / "b").symlink_to("gone")
+    found.append(module._digest(tmp_path / "all"))
+    assert len({repr(each) for each in found}) == 4
+
+
+def test_the_digest_of_a_plain_folder_stays_what_it_was(tmp_path):
+    """Otherwise every corpus of pictures would be prepared again."""
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1.png").write_text("one")
+    stat = (tmp_path / "cat" / "1.png").stat()
+    listing = [("cat/1.png", stat.st_size, stat.st_mtime_ns)]
+    assert module._digest(tmp_path) == {"files": 1, "listing": blake2b(repr(listing).encode()).hexdigest()}
 
 
 @pytest.mark.parametrize("kind", [list, np.array])

@@ -1,7 +1,9 @@
 """Members of archives and folders come by name, and what is broken is refused by name."""
 
+import errno
 import io
 import lzma
+import os
 import subprocess
 import tarfile
 
@@ -34,9 +36,24 @@ def written(path):
     return path
 
 
+def contents(path, endings=(".png",)):
+    """Name and content of each member, all of them read."""
+    return [(name, content()) for name, content in read_members(path, endings)]
+
+
+def kept(path, endings=(".png",)):
+    """The names of the members that can be read, and what is said of the others."""
+    names, refused = [], Refused("skip")
+    for name, content in read_members(path, endings):
+        with refused.each():
+            content()
+            names.append(name)
+    return names, refused.errors
+
+
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.xz", ".tar.zst"])
 def test_an_archive_gives_its_files_in_order(tmp_path, ending):
-    found = list(read_members(written(tmp_path / f"a{ending}"), (".png",)))
+    found = contents(written(tmp_path / f"a{ending}"), (".png",))
     assert found == [("cat/2.png", CONTENT["cat/2.png"]), ("dog/1.PNG", b"one")]
 
 
@@ -48,9 +65,111 @@ def test_a_folder_gives_its_files_sorted(tmp_path):
     assert [name for name, _ in read_members(tmp_path, (".png",))] == ["cat/2.png", "dog/1.PNG"]
 
 
+def test_the_files_of_a_folder_come_in_the_order_of_the_parts_of_their_paths(tmp_path):
+    names = [
+        "a/b/1.png",
+        "a/1.png",
+        "a b/1.png",
+        "a-b.png",
+        "a.png",
+        "B/.hidden.png",
+        "10.png",
+        "9.png",
+        "\uac00/1.png",
+    ]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert [name for name, _ in read_members(tmp_path, (".png",))] == [
+        path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*")) if path.is_file()
+    ]
+
+
+def test_folders_behind_links_are_read(tmp_path):
+    (tmp_path / "pool" / "cats" / "old").mkdir(parents=True)
+    (tmp_path / "pool" / "cats" / "1.png").write_bytes(b"one")
+    (tmp_path / "pool" / "cats" / "old" / "0.png").write_bytes(b"none")
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / "cat").symlink_to(tmp_path / "pool" / "cats")
+    (tmp_path / "all" / "kitten").symlink_to(tmp_path / "pool" / "cats" / "old")
+    names = [(name, content) for name, content in contents(tmp_path / "all")]
+    assert names == [("cat/1.png", b"one"), ("cat/old/0.png", b"none"), ("kitten/0.png", b"none")]
+
+
+def test_a_link_back_to_its_own_folder_is_refused(tmp_path):
+    (tmp_path / "all" / "a").mkdir(parents=True)
+    (tmp_path / "all" / "b").mkdir()
+    (tmp_path / "all" / "a" / "up").symlink_to(tmp_path)
+    with pytest.raises(TransductError, match=r"all/a/up: a link back to a folder that it lies in; take it out"):
+        contents(tmp_path / "all")
+    (tmp_path / "all" / "a" / "up").unlink()
+    (tmp_path / "all" / "a" / "x").symlink_to("../b")
+    (tmp_path / "all" / "b" / "y").symlink_to("../a")
+    with pytest.raises(TransductError, match=r"(a/x/y|b/y/x): a link back to a folder that it lies in; take it out"):
+        contents(tmp_path / "all")
+
+
+def test_a_folder_that_may_not_be_read_is_an_error(tmp_path, monkeypatch):
+    """Root may read all, so the system's no is made here."""
+    (tmp_path / "all" / "cat").mkdir(parents=True)
+    scandir = os.scandir
+
+    def forbidden(path):
+        if str(path).endswith("cat"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    message = r"all/cat: cannot be read \(Permission denied\); make it readable, or take it out"
+    with pytest.raises(TransductError, match=message):
+        contents(tmp_path / "all")
+
+
+def test_what_only_looks_like_a_file_is_refused_by_name(tmp_path):
+    (tmp_path / "1.png").write_bytes(b"one")
+    (tmp_path / "2.png").symlink_to("gone.png")
+    (tmp_path / "dogs").symlink_to(tmp_path / "gone")
+    (tmp_path / "notes.txt").symlink_to("gone.txt")
+    (tmp_path / "same.png").symlink_to("1.png")
+    os.mkfifo(tmp_path / "3.png")
+    names, errors = kept(tmp_path)
+    assert names == ["1.png", "same.png"]
+    assert errors == [
+        f"{tmp_path}/2.png: cannot be read (its link leads nowhere); check it and its folder",
+        f"{tmp_path}/3.png: no regular file; take it out",
+        f"{tmp_path}/dogs: cannot be read (its link leads nowhere); check it and its folder",
+    ]
+
+
+def test_links_in_an_archive_are_refused_by_name(tmp_path):
+    for name in ("cat/1.png", "cat/2.png", "cat/notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(name.encode())
+    os.link(tmp_path / "cat/1.png", tmp_path / "cat/again.png")
+    (tmp_path / "cat/link.png").symlink_to("2.png")
+    (tmp_path / "cat/link.txt").symlink_to("notes.txt")
+    (tmp_path / "dog").symlink_to("cat")
+    os.mkfifo(tmp_path / "cat/pipe.png")
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name in ("cat", "dog"):
+            archive.add(tmp_path / name, name)
+    names, errors = kept(tmp_path / "a.tar")
+    assert len(names) == 2
+    remedy = "expected a file; pack the archive again, with tar --dereference --hard-dereference"
+    path = tmp_path / "a.tar"
+    hard = [error for error in errors if "'cat/1.png'" in error]  # whichever of the two came second
+    assert sorted(set(errors) - set(hard)) == [
+        f"{path}: 'cat/link.png': found a link to '2.png', {remedy}",
+        f"{path}: 'cat/pipe.png': no regular file; take it out",
+        f"{path}: 'dog': found a link to 'cat', {remedy}",
+    ]
+    assert len(hard) == 1
+    assert hard[0].endswith(remedy)
+
+
 def test_nothing_there_is_said(tmp_path):
     with pytest.raises(TransductError, match=r"none\.tar: no such file; a relative path in a recipe"):
-        list(read_members(tmp_path / "none.tar", (".png",)))
+        contents(tmp_path / "none.tar", (".png",))
 
 
 DAMAGED = r"a\.tar.*: (not a whole tar archive|cannot be read) \(.+\); fetch"
@@ -64,14 +183,14 @@ def test_an_archive_that_ends_anywhere_before_its_end_is_refused(tmp_path, endin
     for kept in [*range(0, needed, 97), needed - 1]:
         path.write_bytes(whole[:kept])
         with pytest.raises(TransductError, match=DAMAGED):
-            list(read_members(path, (".png",)))
+            contents(path, (".png",))
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.xz", ".tar.zst"])
 def test_what_is_no_archive_is_refused(tmp_path, ending):
     (tmp_path / f"a{ending}").write_bytes(b"hello" * 400)
     with pytest.raises(TransductError, match=DAMAGED):
-        list(read_members(tmp_path / f"a{ending}", (".png",)))
+        contents(tmp_path / f"a{ending}", (".png",))
 
 
 ONE, TWO = b"one" * 3000, b"two"
@@ -123,7 +242,7 @@ def test_files_that_a_recipe_names_are_looked_for(tmp_path):
 def test_a_file_that_may_not_be_read_is_said(tmp_path):
     (tmp_path / "a.png").symlink_to("/proc/self/mem")  # reading it fails, even for root
     with pytest.raises(TransductError, match=r"a\.png: cannot be read \(.*\); check it and its folder"):
-        list(read_members(tmp_path, (".png",)))
+        contents(tmp_path, (".png",))
 
 
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
@@ -132,8 +251,10 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
         archive.addfile(tarfile.TarInfo("caf\xe9/1.txt"))
     message = "a.tar: 'caf\ufffd/1.png': its name is not UTF-8; rename it, and pack the archive again"
     with pytest.raises(TransductError, match=message):
-        list(read_members(tmp_path / "a.tar", (".png",)))
-    assert list(read_members(tmp_path / "a.tar", (".wav",))) == []
+        contents(tmp_path / "a.tar", (".png",))
+    [name] = [name for name, _ in read_members(tmp_path / "a.tar", (".png",))]
+    assert name == "caf\ufffd/1.png", "it can be written, into a list of what is left out too"
+    assert contents(tmp_path / "a.tar", (".wav",)) == []
 
 
 def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeypatch):
@@ -141,11 +262,11 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeyp
     with pytest.raises(
         TransductError, match=r"a\.tar: '\./cat/2\.png': holds 1,500 bytes, at most 1,000 are read; take"
     ):
-        list(read_members(written(tmp_path / "a.tar"), (".png",)))
+        contents(written(tmp_path / "a.tar"), (".png",))
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "1.png").write_bytes(bytes(1001))
     with pytest.raises(TransductError, match=r"b: '1\.png': holds 1,001 bytes"):
-        list(read_members(tmp_path / "b", (".png",)))
+        contents(tmp_path / "b", (".png",))
 
 
 def test_broken_files_stop_or_are_counted_and_named():

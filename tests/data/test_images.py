@@ -1,7 +1,9 @@
 """Pictures of every mode are read as the same colours, and what is broken is refused by name."""
 
 import io
+import re
 import struct
+import subprocess
 import sys
 import zlib
 
@@ -9,11 +11,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from transduct.data import images
+from transduct.data import files, images
 from transduct.data.files import Refused
-from transduct.data.images import ImageSource, fitted, read_labelled, read_picture, resized, save_picture
+from transduct.data.images import (
+    ImageSource,
+    as_picture,
+    fitted,
+    read_labelled,
+    read_picture,
+    resized,
+    save_picture,
+)
 from transduct.errors import TransductError
 
+WHY = ["no frame"]
 RED, GREY = (200, 30, 40), (90, 90, 90)
 
 
@@ -70,21 +81,21 @@ def test_a_path_is_read_too(tmp_path):
         read_picture(tmp_path / "b.png", "b.png")
 
 
-def png_of_size(width, height):
-    """A PNG that claims a size and holds almost nothing."""
+def png(width, height, bits, colour, pixels, transparent=b""):
+    """A PNG of such a size, whatever it holds."""
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    data = zlib.compress(bytes(100))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0))
+    key = chunk(b"tRNS", transparent) if transparent else b""
+    return b"\x89PNG\r\n\x1a\n" + header + key + chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b"")
 
 
 @pytest.mark.parametrize("size", [(10_000, 10_000), (60_000, 60_000)])
 def test_a_decompression_bomb_is_refused_before_it_is_decoded(size):
     with pytest.raises(TransductError, match=r"a\.png: claims too many pixels \(.+\), at most 67,108,864 are read"):
-        read_picture(png_of_size(*size), "a.png")
+        read_picture(png(*size, 8, 2, bytes(100)), "a.png")
 
 
 @pytest.mark.parametrize("mode, kind", [("I", np.int32), ("F", np.float32)])
@@ -95,19 +106,21 @@ def test_a_picture_of_32_bits_a_pixel_is_refused(mode, kind):
         read_picture(data, "a.tif")
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no frame"), NotImplementedError("no frame"), MemoryError("no frame")])
+@pytest.mark.parametrize(
+    "error", [*map(RuntimeError, WHY), *map(NotImplementedError, WHY), *map(MemoryError, WHY), *map(TypeError, WHY)]
+)
 def test_whatever_a_decoder_raises_is_refused(error, monkeypatch):
     def load(*args):
         raise error
 
     monkeypatch.setattr(Image.Image, "convert", load)
-    with pytest.raises(TransductError, match=r"a\.png: not a whole picture \(no frame\); expected one that Pillow"):
+    with pytest.raises(TransductError, match=r"a\.png: not a whole picture \(no frame\); expected a PNG"):
         read_picture(MODES["RGB"][0], "a.png")
 
 
 def test_what_is_no_picture_is_said_the_same_each_time():
     for data in (b"", b"hello" * 100):
-        with pytest.raises(TransductError, match=r"a\.png: not a whole picture \(of no known format\); expected one"):
+        with pytest.raises(TransductError, match=r"a\.png: not a whole picture \(of no known format\); expected a "):
             read_picture(data, "a.png")
 
 
@@ -118,7 +131,7 @@ NOISE = np.random.default_rng(1).integers(0, 256, (16, 16, 3), np.uint8)
 @pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.9])
 def test_a_truncated_picture_is_refused(kind, kept):
     data = encoded(Image.fromarray(NOISE), kind)
-    with pytest.raises(TransductError, match=r"a\.png: not a whole picture \(.+\); expected one that Pillow can read"):
+    with pytest.raises(TransductError, match=r"a\.png: not a whole picture \(.+\); expected a PNG, JPEG, "):
         read_picture(data[: int(len(data) * kept)], "a.png")
 
 
@@ -136,6 +149,102 @@ def test_noise_is_refused_with_one_kind_of_error():
     assert refused > 200
 
 
+@pytest.mark.parametrize("kind", ["EPS", "ICO", "TGA", "PCX", "SGI", "PDF"])
+def test_other_formats_are_not_even_tried(kind):
+    data = encoded(Image.fromarray(NOISE), kind)
+    with pytest.raises(
+        TransductError, match=r"a\.png: not a whole picture \(of no known format\); expected a PNG, JPEG"
+    ):
+        read_picture(data, "a.png")
+
+
+def test_every_ending_has_its_format():
+    known = Image.registered_extensions()
+    assert {known[ending] for ending in images.ENDINGS} == set(images.FORMATS)
+    two = encoded(Image.fromarray(NOISE), "MPO", save_all=True, append_images=[Image.fromarray(NOISE)])
+    assert Image.open(io.BytesIO(two)).format == "MPO", "as telephones write a .jpg"
+    assert read_picture(two, "a.jpg").shape == (16, 16, 3)
+
+
+def test_pillow_says_nothing_of_its_own():
+    """What it logs of a file would be a second line, and the first to be seen."""
+    code = "import logging, transduct.data.images; logging.getLogger('PIL.TiffImagePlugin').error('more samples')"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stderr == ""
+
+
+GIVEN = {
+    "a path": lambda path: path,
+    "its text": str,
+    "bytes": lambda path: path.read_bytes(),
+    "an array of bytes": lambda path: bytearray(path.read_bytes()),
+    "an image": Image.open,
+    "an image of another mode": lambda path: Image.open(path).convert("RGBA"),
+    "an array": lambda path: np.array(Image.open(path)),
+    "an array that lies elsewise": lambda path: np.asfortranarray(np.array(Image.open(path))),
+}
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_a_picture_may_be_given_as(kind, tmp_path):
+    Image.fromarray(NOISE).save(tmp_path / "a.png")
+    assert np.array_equal(as_picture(GIVEN[kind](tmp_path / "a.png"), "input 1"), NOISE)
+
+
+KINDS = "a path, the bytes of a file, an image of Pillow's or an array"
+WRONG = {
+    "found an array of shape (16, 16, 3), float64; expected (height, width, 3), uint8": NOISE / 255.0,
+    "found an array of shape (16, 16, 3), uint16; expected (height, width, 3), uint8": NOISE.astype(np.uint16),
+    "found an array of shape (16, 16, 3), bool; expected (height, width, 3), uint8": NOISE > 9,
+    "found an array of shape (16, 16), uint8; expected (height, width, 3), uint8": NOISE[..., 0],
+    "found an array of shape (3, 16, 16), uint8; expected (height, width, 3), uint8": NOISE.transpose(2, 0, 1),
+    "found an array of shape (16, 16, 4), uint8; expected (height, width, 3), uint8": NOISE[..., [0, 1, 2, 0]],
+    "found an array of shape (1, 16, 16, 3), uint8; expected (height, width, 3), uint8": NOISE[None],
+    "found an array of shape (0, 16, 3), uint8; expected (height, width, 3), uint8": NOISE[:0],
+    "found an array of shape (0, 5, 3), uint8; expected (height, width, 3), uint8": Image.new("RGB", (5, 0)),
+    f"found NoneType; expected {KINDS}": None,
+    f"found int; expected {KINDS}": 5,
+    "not a whole picture (of no known format); expected a PNG, JPEG, WebP, BMP, GIF, TIFF or PPM": b"a.png",
+    "found a picture of 32 bits a pixel (mode F), expected 8 or 16 bits a channel; convert it": Image.new("F", (5, 5)),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_what_is_given_as_a_picture_and_is_none_is_refused(message):
+    with pytest.raises(TransductError, match=f"^input 2: {re.escape(message)}$"):
+        as_picture(WRONG[message], "input 2")
+
+
+def test_an_image_that_is_truncated_is_refused_once_it_is_given():
+    image = Image.open(io.BytesIO(encoded(Image.fromarray(NOISE))[:400]))
+    with pytest.raises(TransductError, match=r"^input 1: not a whole picture"):
+        as_picture(image, "input 1")
+
+
+KEYED = {  # bits, kind of colour, two pixels of which the first is transparent, its colour, what the second is
+    "8 bit grey": (8, 0, bytes([10, 20]), (10,), (20, 20, 20)),
+    "16 bit grey": (16, 0, struct.pack(">2H", 5140, 5141), (5140,), (20, 20, 20)),
+    "2 bit grey": (2, 0, bytes([0b01100000]), (1,), (170, 170, 170)),
+    "4 bit grey": (4, 0, bytes([0x12]), (1,), (34, 34, 34)),
+    "8 bits a channel": (8, 2, bytes([10, 20, 30, 40, 50, 60]), (10, 20, 30), (40, 50, 60)),
+    "16 bits a channel": (
+        16,
+        2,
+        struct.pack(">6H", 1000, 2000, 3000, 10240, 12800, 15360),
+        (1000, 2000, 3000),
+        (40, 50, 60),
+    ),
+    "16 bits a channel, dark": (16, 2, struct.pack(">6H", 0, 0, 5, 10240, 12800, 15360), (0, 0, 5), (40, 50, 60)),
+}
+
+
+@pytest.mark.parametrize("kind", KEYED)
+def test_the_transparent_colour_of_a_png_is_white_whatever_its_bits(kind):
+    bits, colour, row, key, second = KEYED[kind]
+    data = png(2, 1, bits, colour, b"\0" + row, struct.pack(f">{len(key)}H", *key))
+    assert read_picture(data, "a picture").tolist() == [[[255, 255, 255], list(second)]]
+
+
 def test_without_pillow_the_line_that_installs_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"):
@@ -150,6 +259,11 @@ def test_fitting_takes_the_middle_and_resizing_keeps_means():
     assert resized(picture, 10, 30) is picture
 
 
+def test_what_is_fitted_keeps_no_larger_picture_in_memory():
+    for shape in ((10, 30, 3), (30, 10, 3)):
+        assert fitted(np.zeros(shape, np.uint8), 10).base is None
+
+
 def test_a_saved_picture_comes_back(tmp_path):
     save_picture(NOISE, tmp_path / "a.png")
     assert np.array_equal(read_picture(tmp_path / "a.png", ""), NOISE)
@@ -161,6 +275,29 @@ def test_a_picture_that_cannot_be_written_is_said(tmp_path):
         save_picture(NOISE, tmp_path / "a.doc")
     with pytest.raises(TransductError, match=r"cannot write '.*a\.png' \(No such file or directory\)"):
         save_picture(NOISE, tmp_path / "none" / "a.png")
+
+
+@pytest.mark.parametrize("ending, most", images.LONGEST_SIDES.items())
+def test_a_picture_too_long_for_its_format_is_said(tmp_path, ending, most, capfd):
+    save_picture(np.zeros((1, 1000, 3), np.uint8), tmp_path / f"a{ending}")
+    message = (
+        rf"a{ending}' \(the picture is {most + 1:,} x 1, such a file holds at most {most:,} on a side\); give a name t"
+    )
+    with pytest.raises(TransductError, match=message):
+        save_picture(np.zeros((1, most + 1, 3), np.uint8), tmp_path / f"a{ending}")
+    assert [path.name for path in tmp_path.iterdir()] == [f"a{ending}"]
+    assert capfd.readouterr().err == "", "nor does the format's own library say a word"
+    save_picture(np.zeros((1, most + 1, 3), np.uint8), tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), OSError("odd"), MemoryError("odd")])
+def test_whatever_an_encoder_raises_is_one_line_with_a_remedy(tmp_path, monkeypatch, error):
+    def save(*args):
+        raise error
+
+    monkeypatch.setattr(Image.Image, "save", save)
+    with pytest.raises(TransductError, match=r"cannot write '.*a\.webp' \(odd\); give a name that ends in \.png"):
+        save_picture(NOISE, tmp_path / "a.webp")
 
 
 @pytest.fixture
@@ -196,6 +333,23 @@ def test_a_broken_picture_with_a_caption_counts_once(corpus):
     refused = Refused("skip")
     assert len(list(read_labelled(ImageSource("all", "captions.tsv"), corpus, refused))) == 2
     assert refused.dropped == {"broken": 1}
+
+
+def test_a_picture_that_cannot_be_read_is_left_out_and_counts_once(corpus, monkeypatch):
+    monkeypatch.setattr(files, "LARGEST", 1000)
+    (corpus / "all" / "cat" / "2.png").write_bytes(bytes(1001))
+    (corpus / "all" / "dog" / "2.png").symlink_to("gone.png")
+    (corpus / "captions.tsv").write_text("cat/1.png\ta cat\ncat/2.png\ta\ndog/1.png\ta dog\ndog/2.png\ta\n")
+    for source in (ImageSource("all"), ImageSource("all", "captions.tsv")):
+        refused = Refused("skip")
+        found = [name for name, _, _ in read_labelled(source, corpus, refused)]
+        assert found == ["cat/1.png", "dog/1.png"]
+        assert [error.split(": ", 1)[1] for error in refused.errors] == [
+            "'cat/2.png': holds 1,001 bytes, at most 1,000 are read; take it out",
+            "cannot be read (its link leads nowhere); check it and its folder",
+        ]
+        with pytest.raises(TransductError, match=r"take it out; or leave such files out with data\.broken=skip"):
+            list(read_labelled(source, corpus, Refused("stop")))
 
 
 def test_a_picture_in_no_folder_has_no_label(corpus):

@@ -1,10 +1,14 @@
 """Pictures with captions: read at one size, prepared once, and what does not belong together named and counted."""
 
+import weakref
+
 import numpy as np
 import pytest
 
-from tests.pictures import bar, png, write_pictures
+from tests.pictures import BARS, bar, png, write_pictures
+from transduct.data import images
 from transduct.data.corpus import ragged
+from transduct.data.images import fitted
 from transduct.data.pictures import (
     Examples,
     PicturesConfig,
@@ -42,7 +46,7 @@ def test_pictures_and_captions_that_lack_each_other_are_named_and_counted(folder
     data, said = config(folder, "skip"), []
     examples = read_examples(data.train[0], data, True, said.append)
     assert examples.captions == ["a bar across", "a bar down", "a bar aslope"]
-    assert examples.fitted(8).shape == (3, 8, 8, 3)
+    assert [picture.shape for picture in examples.pictures] == [(8, 8, 3)] * 3
     assert "pictures: 2 left out" in said[0]
     assert "3.png: found no text" in said[0]
     assert "7.png: found a caption without its picture" in said[0]
@@ -94,16 +98,46 @@ def test_what_a_model_is_scored_on(folder):
     assert len(examples_given({}, data, True).captions) == 2
     write_pictures(folder / "bars", 3)
     given = examples_given({"source": str(folder / "bars")}, None, True)
-    assert isinstance(given, Examples)
-    assert given.pictures[0].shape == (12, 12, 3)
-    assert given.fitted(8).shape == (3, 8, 8, 3)
+    kinds = ["across", "aslope", "down"]
+    assert given.at(12).captions == kinds
+    for number, found in zip((0, 2, 1), given.at(8).pictures, strict=True):
+        assert np.array_equal(found, fitted(bar(BARS[number], number), 8))
     (folder / "captions.tsv").write_text("across/0000.png\tone\ndown/0001.png\ttwo\naslope/0002.png\tthree\n")
     named = examples_given({"source": str(folder / "bars"), "reference": str(folder / "captions.tsv")}, None, True)
-    assert sorted(named.captions) == ["one", "three", "two"]
+    assert sorted(named.at(8).captions) == ["one", "three", "two"]
     with pytest.raises(TransductError, match="names no test set; give --source"):
         examples_given({}, None, True)
     with pytest.raises(TransductError, match="captions, without their pictures; give them as --source"):
         examples_given({"reference": "captions.tsv"}, data, True)
+
+
+def test_examples_are_brought_to_another_size():
+    examples = Examples(["a"], [bar("down", 1)], "scenes")
+    assert np.array_equal(examples.at(5).pictures[0], fitted(bar("down", 1), 5))
+    assert (examples.at(5).captions, examples.at(5).generated) == (["a"], "scenes")
+
+
+def test_of_the_files_given_no_picture_is_kept_at_its_size(folder, monkeypatch):
+    write_pictures(folder / "bars", 9)
+    kept = []
+
+    def read(*_):
+        kept.append(weakref.ref(photograph := np.zeros((40, 60, 3), np.uint8)))
+        assert sum(each() is not None for each in kept) <= 2  # this one, and the one before
+        return photograph
+
+    monkeypatch.setattr(images, "read_picture", read)
+    assert len(examples_given({"source": str(folder / "bars")}, None, True).at(40).pictures) == len(kept) == 9
+
+
+def test_of_files_given_the_error_names_them_and_no_recipe(folder):
+    (folder / "bars" / "down").mkdir(parents=True)
+    given = examples_given({"source": str(folder / "bars")}, None, True)
+    with pytest.raises(TransductError, match=r"bars: found no picture in it; give one that holds some$"):
+        given.at(8)
+    (folder / "bars" / "down" / "1.png").write_bytes(b"broken")
+    with pytest.raises(TransductError, match=r"down/1.png: not a whole picture .* or PPM$"):
+        given.at(8)
 
 
 @pytest.mark.parametrize(

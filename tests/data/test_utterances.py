@@ -102,6 +102,19 @@ def test_what_cannot_be_used_stops_or_is_left_out_by_name(name, tmp_path):
     assert name in found.refused.said()
 
 
+def test_a_sound_that_cannot_be_read_is_left_out_and_counts_once(tmp_path):
+    (tmp_path / "sounds").mkdir()
+    (tmp_path / "sounds" / "good.wav").write_bytes(encoded(tone(1)))
+    (tmp_path / "sounds" / "gone.wav").symlink_to("nowhere.wav")
+    (tmp_path / "a.tsv").write_text("good.wav\tone\ngone.wav\ttwo\n")
+    for source in (SoundSource("sounds", "a.tsv"), SoundSource("sounds", pattern="(?P<text>.+)[.]wav")):
+        with pytest.raises(TransductError, match=r"its link leads nowhere.*or leave such files out with data.broken="):
+            read(source, tmp_path)
+        recordings, found = read(source, tmp_path, "skip")
+        assert [each.name for each in recordings] == ["good.wav"]
+        assert found.dropped == {"broken": 1, "not_fitting_the_pattern": 0}
+
+
 def test_a_text_without_a_sound_is_refused(tmp_path):
     write_archive(tmp_path / "a.tar", {"good.wav": encoded(tone(1))})
     (tmp_path / "a.tsv").write_text("good.wav\tone\ngone.wav\ttwo\n")

@@ -11,20 +11,25 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
+import torch
 import yaml
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import transduct
 from tests.recipes import tiny_recipe
 from transduct.config import load_recipe
-from transduct.data.images import read_picture
+from transduct.data.images import as_picture, read_picture
 from transduct.data.samples import generate
 from transduct.decoding import engine
 from transduct.interfaces import cli, lines
 from transduct.tasks import base
+from transduct.tasks.picture_classifier import PictureAttention, PictureClassifier
+from transduct.tasks.translator import Translator
 from transduct.training import checkpoint
 
 COMMANDS = ["demo", "train", "translate", "predict", "evaluate", "convert", "bench", "score", "serve"]
@@ -318,6 +323,45 @@ def test_predict_shows_what_the_model_looks_at(program, trained_run, tmp_path):
 def test_predict_draws_no_answer_that_is_text(program, trained_run, tmp_path):
     done = program("predict", trained_run, "a", "--out", tmp_path / "a.png")
     assert_refused(done, "this model answers in text, which has no picture; leave --out away")
+
+
+def test_predict_looks_at_every_name_before_it_answers(program, trained_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(Translator, "predict", lambda *_, **__: pytest.fail("answered before the name was looked at"))
+    done = program("predict", trained_run, "a b c", "--attention", tmp_path / "looks.jpg")
+    assert_refused(done, "looks.jpg' is no name for a picture; end it in .svg or .png")
+
+
+class Seer(PictureClassifier):
+    """Stands for a model of pictures: it says how wide one is, and draws it."""
+
+    def __init__(self):
+        pass
+
+    def predict(self, inputs):
+        return [as_picture(given, "input").shape[1] for given in inputs]
+
+    def picture(self, given, output):
+        return as_picture(given, "input")
+
+    def attention(self, given):
+        return PictureAttention({"encoder.0.self": torch.ones(1, 5, 5)}, as_picture(given, "input"), 2)
+
+
+def test_a_pipe_is_read_once_whatever_is_drawn(program, monkeypatch, tmp_path):
+    monkeypatch.setattr(base, "load", lambda model, device: Seer())
+    Image.new("RGB", (7, 5), "red").save(tmp_path / "a.png")
+    os.mkfifo(tmp_path / "pipe")
+    writer = Thread(target=(tmp_path / "pipe").write_bytes, args=[(tmp_path / "a.png").read_bytes()], daemon=True)
+    writer.start()
+    words = ["--out", tmp_path / "out.png", "--attention", tmp_path / "looks.png"]
+    assert program("predict", "m", tmp_path / "pipe", *words).lines == ["7"]
+    writer.join(10)
+    assert read_picture(tmp_path / "out.png", "").shape == (5, 7, 3)
+    assert (tmp_path / "looks.png").exists()
+    done = program("predict", "m", "a" * 300, *words)
+    assert_refused(done, "File name too long")
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} is no pipe"))
+    assert program("predict", "m", tmp_path / "a.png", *words).lines == ["7"]
 
 
 class Painter:

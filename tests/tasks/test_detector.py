@@ -13,7 +13,7 @@ from PIL import Image
 from tests.models.test_detr import tiny_detr
 from tests.tasks.test_object_detection import annotate
 from transduct.data.collages import Example, SceneSource
-from transduct.errors import TransductError
+from transduct.errors import NotFinite, TransductError
 from transduct.functional.boxes import to_corners
 from transduct.tasks import detector as detector_of
 from transduct.tasks import object_detection
@@ -90,12 +90,12 @@ def test_a_threshold_keeps_what_is_surer():
 def test_no_photograph_is_kept_at_its_size(monkeypatch):
     given, kept = picture(40, 60), []
 
-    def read(_):
+    def read(*_):
         kept.append(weakref.ref(photograph := given.copy()))
         assert sum(each() is not None for each in kept) <= 2  # this one, and the one before
         return photograph
 
-    monkeypatch.setattr(detector_of, "_read", read)
+    monkeypatch.setattr(detector_of, "as_picture", read)
     model = detector()
     assert model.predict([None] * 5) == model.predict([None]) * 5
 
@@ -111,6 +111,17 @@ def test_files_and_arrays_are_read_alike(tmp_path):
     assert model.predict([str(tmp_path / "a.png"), tmp_path / "a.png"]) == model.predict([picture()] * 2)
     with pytest.raises(TransductError, match=r"b.png: no such file"):
         model.predict([str(tmp_path / "b.png")])
+
+
+def test_whatever_is_no_list_of_pictures_is_refused():
+    model, wrong = detector(), picture().astype(np.float32)
+    with pytest.raises(TransductError, match=r"^input 2: found an array of shape \(32, 32, 3\), float32; expected"):
+        model.predict([picture(), wrong])
+    with pytest.raises(TransductError, match=r"^found one picture, expected a list of pictures: write \['/a.png'\]"):
+        model.predict("/a.png")
+    for ask in (lambda: model.attention(wrong), lambda: model.picture(wrong, Detections())):
+        with pytest.raises(TransductError, match=r"^the picture: found an array of shape"):
+            ask()
 
 
 def test_boxes_are_drawn_each_class_in_a_colour_of_its_own():
@@ -194,6 +205,25 @@ def test_unknown_labels_of_a_test_set_are_named_and_counted(tmp_path, caplog):
         report = detector().evaluate(SceneSet(own, str(tmp_path), "skip"))
     assert (report.details["left_out"], report.details["pictures"]) == (1, 1)
     assert "a.png: unknown label 'pink'" in caplog.text
+
+
+def test_scenes_without_an_object_are_named(tmp_path):
+    own = SceneSource(**annotate(tmp_path, [("a.png", [], []), ("b.png", [], [])]))
+    with pytest.raises(TransductError, match=r"^own.jsonl: found no object to measure on; give some pictures with box"):
+        detector().evaluate(SceneSet(own, str(tmp_path)))
+
+
+def test_a_model_that_answers_with_nan_says_so():
+    model = detector()
+    with torch.no_grad():
+        next(model.model.parameters()).fill_(float("nan"))
+    for ask in (
+        lambda: model.predict([picture()]),
+        lambda: model.evaluate(scenes()),
+        lambda: model.attention(picture()),
+    ):
+        with pytest.raises(NotFinite, match="the model's numbers are not finite"):
+            ask()
 
 
 def test_a_model_directory_is_read_as_it_was_written(tmp_path):

@@ -291,6 +291,16 @@ def test_a_label_that_training_does_not_have_is_named(tmp_path, part):
         prepared(tmp_path, data={part: packed(tmp_path / "other")})
 
 
+@pytest.mark.parametrize("part", ["valid", "test"])
+def test_an_empty_corpus_to_measure_on_is_found_before_training(tmp_path, part):
+    make_task(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(
+        TransductError, match=r"^empty: found no picture to measure on \(there is none\); give one that"
+    ):
+        prepared(tmp_path, data={part: {"images": "empty"}})
+
+
 def test_a_label_that_is_held_out_altogether_is_named(tmp_path):
     make_task(tmp_path)
     rare = next(f"rare/{i}.png" for i in range(100) if share(f"rare/{i}.png") < 0.1)

@@ -56,6 +56,18 @@ def test_what_is_no_picture_is_refused_by_name(codes, tmp_path):
         codes.predict([], beam=3)
 
 
+def test_whatever_is_no_list_of_pictures_is_refused(codes):
+    right = bar("across", 1, side=20)
+    wrong = right.transpose(2, 0, 1)
+    with pytest.raises(TransductError, match=r"^input 2: found an array of shape \(3, 20, 20\), uint8; expected"):
+        codes.predict([right, wrong])
+    with pytest.raises(TransductError, match=r"^found one picture, expected a list of pictures: write \['/a.png'\]"):
+        codes.predict("/a.png")
+    for ask in (lambda: codes.picture(wrong, None), lambda: codes.grid([right, wrong])):
+        with pytest.raises(TransductError, match=r"^the picture: found an array of shape"):
+            ask()
+
+
 def test_scores_are_those_of_the_pictures_given(codes, run, tmp_path):
     report = base.evaluate(run, against=run)
     assert set(report.scores) == {

@@ -234,6 +234,12 @@ def test_a_label_that_training_does_not_have_is_named(tmp_path):
     assert said[-1].startswith("validation, left out: own.jsonl:1: a.png: unknown label 'pink'")
 
 
+def test_a_validation_set_without_any_object_is_found_before_training(tmp_path):
+    own = annotate(tmp_path, [("a.png", [], [])])
+    with pytest.raises(TransductError, match=r"^own.jsonl: found no object to measure on; give some pictures with box"):
+        make_task(tmp_path, data={"valid": own}).prepare()
+
+
 def test_pictures_without_any_object_are_nothing_to_train_on(tmp_path):
     own = annotate(tmp_path, [("a.png", [], [])])
     with pytest.raises(TransductError, match=r"found no object to train on from own.tar, own.jsonl"):

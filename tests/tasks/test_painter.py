@@ -72,6 +72,11 @@ def test_pictures_are_alike_alone_and_in_any_batch(made):
     assert made.picture("red", together[0]) is together[0].pixels
 
 
+def test_one_caption_is_no_list_of_captions(made):
+    with pytest.raises(TransductError, match=r"found one text, expected a list of texts: write \['red'\]"):
+        made.predict("red")
+
+
 def test_equal_pictures_are_equal():
     assert Drawn(pictures()[0]) == Drawn(pictures()[0])
     assert Drawn(pictures()[0]) != Drawn(pictures()[1])

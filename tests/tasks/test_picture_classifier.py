@@ -2,6 +2,7 @@
 
 import json
 import logging
+import weakref
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ from tests.helpers import randomise
 from tests.pictures import BARS, SIDE, bar, write_pictures
 from transduct.data.files import Refused
 from transduct.data.images import ImageSource, fitted
-from transduct.errors import TransductError
+from transduct.errors import NotFinite, TransductError
 from transduct.models.vit import Config, ViT
-from transduct.tasks import image_classification
+from transduct.tasks import image_classification, picture_classifier
 from transduct.tasks.classifier import PredictConfig
 from transduct.tasks.model import write_model
 from transduct.tasks.picture_classifier import About, Labelled, PictureAttention, PictureClassifier
@@ -63,6 +64,20 @@ def test_files_are_read_as_their_pixels_are(tmp_path):
     assert len(model.predict([str(tmp_path / "grey.png")])) == 1
 
 
+def test_whatever_is_no_list_of_pictures_is_refused(tmp_path):
+    given = [PICTURES[0], PICTURES[1] / 255.0]
+    for ask in (make().predict, make().probabilities):
+        with pytest.raises(TransductError, match=r"^input 2: found an array of shape \(12, 12, 3\), float64; expected"):
+            ask(given, batch_tokens=1)
+        with pytest.raises(
+            TransductError, match=r"^found one picture, expected a list of pictures: write \['/a.png'\]"
+        ):
+            ask("/a.png")
+    with pytest.raises(TransductError, match=r"^the picture: found NoneType; expected a path"):
+        make().attention(None)
+    assert make().predict(iter(PICTURES)) == make().predict(PICTURES)
+
+
 def test_what_is_no_picture_is_named(tmp_path):
     with pytest.raises(TransductError, match=r"missing.png: no such file; give the path of a picture"):
         make().predict([str(tmp_path / "missing.png")])
@@ -103,6 +118,46 @@ def test_scores_count_what_was_right(corpus, monkeypatch):
     assert report.details["examples"] == 12
 
 
+def test_no_photograph_is_kept_at_its_size(corpus, monkeypatch):
+    kept, large = [], make(image_size=8, patch_size=4)
+
+    def read(*_):
+        for number in range(12):
+            kept.append(weakref.ref(photograph := np.full((12, 30, 3), number, np.uint8)))
+            assert sum(each() is not None for each in kept) <= 2  # this one, and the one before
+            yield str(number), photograph, BARS[number % 3]
+
+    monkeypatch.setattr(picture_classifier, "read_labelled", read)
+    report = make().evaluate(corpus, large)
+    same = [fitted(np.full((12, 30, 3), number, np.uint8), SIDE) for number in range(12)]
+    assert report.outputs == make().predict(same)
+    assert report.details["against"] == large.evaluate(corpus).scores
+
+
+def test_a_corpus_without_a_picture_is_named(corpus, tmp_path):
+    (tmp_path / "empty" / "down").mkdir(parents=True)
+    with pytest.raises(
+        TransductError, match=r"^empty: found no picture to measure on \(there is none\); give one that"
+    ):
+        make().evaluate(Labelled(ImageSource("empty"), str(tmp_path)))
+    (tmp_path / "empty" / "down" / "1.png").write_bytes(b"broken")
+    with pytest.raises(
+        TransductError, match=r"^empty: found no picture to measure on \(empty: down/1.png: not a whole "
+    ):
+        make().evaluate(Labelled(ImageSource("empty"), str(tmp_path), "skip"))
+
+
+def test_a_model_that_answers_with_nan_says_so(corpus):
+    model = make()
+    with torch.no_grad():
+        next(model.model.parameters()).fill_(float("nan"))
+    for ask in (model.predict, model.probabilities, lambda pictures: model.attention(pictures[0])):
+        with pytest.raises(NotFinite, match="the model's numbers are not finite"):
+            ask(PICTURES)
+    with pytest.raises(NotFinite):
+        model.evaluate(corpus)
+
+
 def test_two_models_are_compared_picture_by_picture(corpus):
     report = make().evaluate(corpus, against=make(2))
     assert report.details["against"] == make(2).evaluate(corpus).scores
@@ -117,7 +172,7 @@ def test_broken_pictures_are_counted_or_stop_it(corpus, tmp_path, caplog):
     assert "left out: pictures: down/0001.png: not a whole picture" in caplog.text
     assert report.details["left_out"] == {"broken": 1}
     assert report.details["examples"] == 11
-    with pytest.raises(TransductError, match=r"pictures: down/0001.png: not a whole picture .* Pillow can read$"):
+    with pytest.raises(TransductError, match=r"pictures: down/0001.png: not a whole picture .* or PPM$"):
         make().evaluate(Labelled(corpus.source, corpus.root))  # for evaluate has no data.broken
 
 

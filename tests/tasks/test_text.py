@@ -1,5 +1,7 @@
 """What tasks over text share: tokenizers made once, weights taken over by name, model directories."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -117,3 +119,12 @@ def test_one_text_is_no_list_of_texts():
     text.refuse_text(["a b"])
     with pytest.raises(TransductError, match=r"found one text, expected a list of texts: write \['a b'\]"):
         text.refuse_text("a b")
+    with pytest.raises(
+        TransductError, match=r"found one picture, expected a list of pictures: write \[b'1234567890'\]"
+    ):
+        text.refuse_text(b"1234567890", "picture")
+    for one in (Path("/a.png"), None):
+        with pytest.raises(
+            TransductError, match=r"found one picture, expected a list of pictures: write \[(Posix|None)"
+        ):
+            text.refuse_text(one, "picture")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -104,27 +105,30 @@ def read_examples(
     """
     if source.collage is not None:
         low, high = source.collage.photographs
-        for name, data in read_members(root / source.images, ENDINGS):
+        for name, content in read_members(root / source.images, ENDINGS):
             if low <= _share(name) < high:
                 with refused.each():
-                    yield _photograph(source, name, data, label)
+                    yield _photograph(source, name, content(), label)
         return
     lines = read_boxes(source, root, refused)
-    for name, data in read_members(root / source.images, ENDINGS):
+    for name, content in read_members(root / source.images, ENDINGS):
         with refused.each():
             where = f"{source.images}: {name}"
             if name not in lines:
                 raise TransductError(f"{where}: found no line for it in {source.boxes}; write one, if with no boxes")
-            number, boxes, labels = lines.pop(name)
-            picture = read_picture(data, where)
+            line = lines.pop(name)
+            if line is None:  # which has been counted
+                continue
+            number, boxes, labels = line
             place = f"{source.boxes}:{number}: {name}"
-            numbers = np.array([_known(each, label, place) for each in labels], np.int64)
-            yield _scene(picture, boxes, numbers, side, place)
-    for name, (number, *_) in lines.items():
+            picture, boxes = _square(read_picture(content(), where), boxes, side, place)
+            # last, for in training what is asked for becomes a label, which a refused line must not
+            yield Example(picture, boxes, np.array([_known(each, label, place) for each in labels], np.int64))
+    for name, line in lines.items():
         with refused.each():
-            raise TransductError(
-                f"{source.boxes}:{number}: {name}: found boxes without their picture in {source.images}"
-            )
+            if line is not None:
+                where = f"{source.boxes}:{line[0]}: {name}"
+                raise TransductError(f"{where}: found boxes without their picture in {source.images}")
 
 
 def _share(name: str) -> float:
@@ -148,7 +152,7 @@ def _photograph(source: SceneSource, name: str, data: bytes, label: Callable[[st
     return Example(picture, np.empty((0, 4), np.float32), np.array([_known(folder, label, where)], np.int64))
 
 
-def _scene(picture: Picture, boxes: np.ndarray, labels: np.ndarray, side: int, place: str) -> Example:
+def _square(picture: Picture, boxes: np.ndarray, side: int, place: str) -> tuple[Picture, np.ndarray]:
     """A picture made square, and its boxes with it; what of a box lies outside the picture is cut off."""
     height, width = picture.shape[:2]
     size = np.array([width, height, width, height], np.float64)
@@ -158,39 +162,55 @@ def _scene(picture: Picture, boxes: np.ndarray, labels: np.ndarray, side: int, p
             raise TransductError(f"{place}: box {box} has no area, expected [x0, y0, x1, y1] with x0 < x1 and y0 < y1")
         if inside[0] >= inside[2] or inside[1] >= inside[3]:
             raise TransductError(f"{place}: box {box} lies outside the picture, which is {width} x {height}")
-    return Example(resized(picture, side, side), (kept * (side / size)).astype(np.float32), labels)
+    return resized(picture, side, side), (kept * (side / size)).astype(np.float32)
 
 
 Line = tuple[int, np.ndarray, list[str]]  # its number, boxes (A, 4), labels
 
 
-def read_boxes(source: SceneSource, root: Path, refused: Refused) -> dict[str, Line]:
-    """The boxes and labels of each picture, by its name; broken lines are refused."""
+def read_boxes(source: SceneSource, root: Path, refused: Refused) -> dict[str, Line | None]:
+    """The boxes and labels of each picture, by its name; of one whose line is refused, none."""
     assert source.boxes is not None
-    lines: dict[str, Line] = {}
+    lines: dict[str, Line | None] = {}
     with opened(root / source.boxes) as stream:
         for number, text in enumerate(stream, 1):
             with refused.each():
                 place = f"{source.boxes}:{number}"
-                name, boxes, labels = _line(text, place)
-                if name in lines:
-                    raise TransductError(f"{place}: '{name}' has a line already, {lines[name][0]}; keep one of them")
-                lines[name] = number, boxes, labels
+                name, line = _named(text, place)
+                if before := lines.get(name):
+                    raise TransductError(f"{place}: '{name}' has a line already, {before[0]}; keep one of them")
+                lines[name] = None
+                lines[name] = number, *_objects(line, place)
     return lines
 
 
-def _line(text: bytes, place: str) -> tuple[str, np.ndarray, list[str]]:
+LINE = 'expected {"file": .., "boxes": [..], "labels": [..]}'
+
+
+def _named(text: bytes, place: str) -> tuple[str, dict[str, Any]]:
+    """The name of the picture of a line, and the line."""
     try:
         line = json.loads(text)
-        name, boxes, labels = line["file"], np.array(line["boxes"], np.float64), line["labels"]
+        name = line["file"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise TransductError(f"{place}: {LINE} ({error!r})") from error
+    if not isinstance(name, str):
+        raise TransductError(f"{place}: {LINE}, the first a name; mend the line")
+    return name, line
+
+
+def _objects(line: dict[str, Any], place: str) -> tuple[np.ndarray, list[str]]:
+    """The boxes and labels of a line."""
+    try:
+        boxes, labels = np.array(line["boxes"], np.float64), line["labels"]
         shape = boxes.shape if len(labels) else (0, 4)
-        words = isinstance(labels, list) and all(isinstance(each, str) for each in labels)
-        right = isinstance(name, str) and words
+        words = isinstance(labels, list) and all(isinstance(each, str) and each.strip() for each in labels)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise TransductError(f'{place}: expected {{"file": .., "boxes": [..], "labels": [..]}} ({error!r})') from error
-    if not right or shape != (len(labels), 4) or boxes.size != 4 * len(labels) or not np.isfinite(boxes).all():
-        raise TransductError(f"{place}: {name}: expected a label, a word, for each box, four numbers; mend the line")
-    return name, boxes.reshape(-1, 4), labels
+        raise TransductError(f"{place}: {LINE} ({error!r})") from error
+    if not words or shape != (len(labels), 4) or boxes.size != 4 * len(labels) or not np.isfinite(boxes).all():
+        where = f"{place}: {line['file']}"
+        raise TransductError(f"{where}: expected a label, a word, for each box, four numbers; mend the line")
+    return boxes.reshape(-1, 4), labels
 
 
 def packed(example: Example) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

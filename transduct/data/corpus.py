@@ -6,6 +6,7 @@ columns of texts and their translations, and other tasks may make theirs of labe
 
 import errno
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
+from transduct.data.files import files_below
 from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig, TextSource, changed
 from transduct.data.text import read_pairs
@@ -219,10 +221,16 @@ def _list_array(flat: np.ndarray, lengths: np.ndarray) -> pa.Array:
 
 
 def _digest(path: Path) -> dict[str, Any]:
-    """What tells a file from another; of a folder, from which pictures or sounds are read, when its files changed."""
+    """What tells a file from another; of a folder, from which pictures or sounds are read, when its files changed.
+
+    What is no file, such as a link that leads nowhere, counts by its name alone.
+    """
     if path.is_dir():
-        held = [(file, file.stat()) for file in sorted(path.rglob("*")) if file.is_file()]
-        listing = [(file.relative_to(path).as_posix(), stat.st_size, stat.st_mtime_ns) for file, stat in held]
+        held = [(file, file.stat() if os.path.isfile(file) else None) for file in files_below(path)]
+        listing = [
+            (file.relative_to(path).as_posix(), *((stat.st_size, stat.st_mtime_ns) if stat else ()))
+            for file, stat in held
+        ]
         return {"files": len(listing), "listing": blake2b(repr(listing).encode()).hexdigest()}
     with path.open("rb") as file:
         return {"size": path.stat().st_size, "sha256": file_digest(file, "sha256").hexdigest()}
@@ -246,8 +254,8 @@ def inputs_of(data: Any, tokenizers: Mapping[str, Tokenizer], apart: Sequence[st
         try:
             inputs[f"file {name}"] = _digest(path)
         except OSError as error:
-            reason = error.strerror
-            raise TransductError(f"{path}: cannot be read ({reason}); correct data.train or data.root") from error
+            file, reason = error.filename or path, error.strerror
+            raise TransductError(f"{file}: cannot be read ({reason}); correct data.train or data.root") from error
     return inputs
 
 

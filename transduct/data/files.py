@@ -3,6 +3,8 @@
 import gzip
 import io
 import lzma
+import os
+import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +19,7 @@ import pyarrow as pa
 from transduct.errors import TransductError
 
 Policy = Literal["stop", "skip"]
+Content = Callable[[], bytes]
 NAMED = 3  # refused files that are named; the rest is counted
 BLOCK = 1 << 20
 NO_FILE = "no such file; a relative path in a recipe starts at data.root"
@@ -35,38 +38,63 @@ def require_files(data: Any) -> None:
                 raise TransductError(f"{path}: {NO_FILE}")
 
 
-def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """The files of an archive, in its order, or of a folder, sorted: name and content of those with such an ending.
+def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Content]]:
+    """The files of an archive, in its order, or of a folder, sorted: of each with such an ending its name and content.
 
     An archive is a tar, plain or compressed with gzip, xz or zstandard; nothing of it is ever written to disk. Names
-    are relative ("cat/0001.jpg"), endings are compared in lower case (".jpg").
+    are relative ("cat/0001.jpg"), endings are compared in lower case (".jpg"). A link that leads nowhere and has no
+    ending comes too, to be refused: it may have led to a folder of such files.
+
+    The content is read, or refused, when it is called, so that one broken file may be left out and the rest go on.
 
     Raises:
-        TransductError: nothing is there, it is no such archive, it is damaged, or a file has a name that is not UTF-8
-            or is too large.
+        TransductError: nothing is there, it is no such archive, it is damaged, or a folder in it cannot be read; and
+            when a content is called: the file cannot be read, has a name that is not UTF-8, or is too large.
     """
+    wanted = tuple(endings)
     if path.is_dir():
-        for file in sorted(path.rglob("*")):
-            if file.is_file() and file.name.lower().endswith(tuple(endings)):
+        for file in files_below(path):
+            lost = not file.suffix and os.path.islink(file) and not os.path.exists(file)
+            if lost or file.name.lower().endswith(wanted):
                 name = file.relative_to(path).as_posix()
-                _check(path, name, file.stat().st_size)
-                yield name, _read(file)
+                yield _shown(name), partial(_read, path, name)
         return
     with opened(path) as stream:
         try:
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
-                    if member.isfile() and member.name.lower().endswith(tuple(endings)):
-                        _check(path, member.name, member.size)
-                        content = archive.extractfile(member)
-                        assert content is not None  # what is a file has some
-                        yield member.name.removeprefix("./"), content.read()
+                    lost = member.issym() and not Path(member.name).suffix
+                    if not member.isdir() and (lost or member.name.lower().endswith(wanted)):
+                        content = partial(_member, path, member, _held(archive, member))
+                        yield _shown(member.name.removeprefix("./")), content
                 if archive.fileobj is None or archive.fileobj.tell() < archive.offset + tarfile.BLOCKSIZE:
                     raise tarfile.ReadError("the mark at its end is missing")
         except tarfile.TarError as error:
             raise TransductError(f"{path}: not a whole tar archive ({error}); fetch it again") from error
         while stream.read(BLOCK):  # to the end, where damage is found by the checksum
             pass
+
+
+def files_below(folder: Path) -> list[Path]:
+    """All that is no folder in a folder and those below it, behind links too, sorted.
+
+    Raises:
+        TransductError: a folder cannot be read, or a link leads back to a folder that it lies in.
+    """
+
+    def refuse(error: OSError) -> None:
+        reason = f"cannot be read ({error.strerror}); make it readable, or take it out"
+        raise TransductError(f"{error.filename}: {reason}") from error
+
+    found: list[Path] = []
+    for name, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
+        here = Path(name)
+        found += [here / file for file in files]
+        for link in (here / each for each in folders):
+            target = link.resolve() if os.path.islink(link) else None
+            if target and any(above.resolve().is_relative_to(target) for above in (here, *here.parents)):
+                raise TransductError(f"{link}: a link back to a folder that it lies in; take it out")
+    return sorted(found)
 
 
 @contextmanager
@@ -131,19 +159,49 @@ class _XzFile(io.RawIOBase):
         super().close()
 
 
+def _shown(name: str) -> str:
+    """A name that can be written, whatever its bytes are."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
+
+
 def _check(path: Path, name: str, size: int) -> None:
-    shown = name.encode(errors="surrogateescape").decode(errors="replace")
-    if shown != name:
-        raise TransductError(f"{path}: '{shown}': its name is not UTF-8; rename it, and pack the archive again")
+    if _shown(name) != name:
+        raise TransductError(f"{path}: '{_shown(name)}': its name is not UTF-8; rename it, and pack the archive again")
     if size > LARGEST:
         raise TransductError(f"{path}: '{name}': holds {size:,} bytes, at most {LARGEST:,} are read; take it out")
 
 
-def _read(path: Path) -> bytes:
+def _read(folder: Path, name: str) -> bytes:
+    """The content of a file in a folder."""
+    file = folder / name
+    _check(folder, name, 0)
     try:
-        return path.read_bytes()
+        about = file.stat()
+        if not stat.S_ISREG(about.st_mode):  # such as a pipe, on which reading would wait for ever
+            raise TransductError(f"{file}: no regular file; take it out")
+        _check(folder, name, about.st_size)
+        return file.read_bytes()
     except OSError as error:
-        raise TransductError(f"{path}: cannot be read ({error.strerror}); check it and its folder") from error
+        reason = "its link leads nowhere" if os.path.islink(file) and not os.path.exists(file) else error.strerror
+        raise TransductError(f"{file}: cannot be read ({reason}); check it and its folder") from error
+
+
+def _held(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    """What an archive that is read as a stream holds at this place; nothing of what is refused."""
+    content = archive.extractfile(member) if member.isfile() and member.size <= LARGEST else None
+    return b"" if content is None else content.read()
+
+
+def _member(path: Path, member: tarfile.TarInfo, content: bytes) -> bytes:
+    """The content of a file in an archive."""
+    _check(path, member.name, member.size)
+    if member.islnk() or member.issym():  # the other end may be far back in the stream, or not in it
+        found = f"a link to '{_shown(member.linkname)}'"
+        remedy = "pack the archive again, with tar --dereference --hard-dereference"
+        raise TransductError(f"{path}: '{member.name}': found {found}, expected a file; {remedy}")
+    if not member.isfile():
+        raise TransductError(f"{path}: '{member.name}': no regular file; take it out")
+    return content
 
 
 class Refused:

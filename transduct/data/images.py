@@ -1,11 +1,12 @@
 """Pictures as arrays (height, width, 3) of 0 to 255: read from files by Pillow, whatever their format and mode."""
 
 import io
+import logging
 import os
 import struct
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,21 @@ from transduct.data.text import read_rows
 from transduct.errors import TransductError, missing_extra
 
 Picture = np.ndarray  # (height, width, 3), uint8
+Given = Any  # what `as_picture` takes: str | Path | bytes | PIL.Image.Image | Picture
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # of these endings; others are not even tried
 MOST_PIXELS = 64 * 2**20  # a file that says it holds more is refused before it is decoded
 SIXTEEN_BITS = ("PNG", "PPM")  # formats whose mode "I", of 32 bits, holds 16
-DECODING_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, RuntimeError, MemoryError)  # of Pillow
+LONGEST_SIDES = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383, ".gif": 65535}  # that can be written
+DECODING_ERRORS = (  # of Pillow; the latter come where damage has passed for another kind of value
+    *(OSError, SyntaxError, ValueError, EOFError, struct.error, RuntimeError, MemoryError),
+    *(TypeError, AttributeError, LookupError, ArithmeticError),
+)
+KEYED = {"L;2": 85, "L;4": 17, "RGB;16B": 1 / 256}  # how a PNG holds colours -> by what Pillow multiplies them
 WHITE = (255, 255, 255)
+
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # what it says of a file, is said here, in one line
 
 
 def _pillow() -> Any:
@@ -32,6 +42,31 @@ def _pillow() -> Any:
     except ImportError as error:
         raise missing_extra("Pillow", "vision") from error
     return Image
+
+
+def as_picture(given: Given, name: str) -> Picture:
+    """What a program gives as a picture: a path, the content of a file, an image of Pillow's or the colours themselves.
+
+    Args:
+        name: what errors call it, unless it is a path.
+
+    Raises:
+        TransductError: it is none of these, or no whole picture.
+    """
+    if isinstance(given, str | Path):
+        return read_picture(Path(given), str(given))
+    if isinstance(given, bytes | bytearray):
+        return read_picture(bytes(given), name)
+    if isinstance(given, np.ndarray):
+        if given.dtype != np.uint8 or given.ndim != 3 or given.shape[2] != 3 or not given.size:
+            found = f"an array of shape {given.shape}, {given.dtype}"
+            raise TransductError(f"{name}: found {found}; expected (height, width, 3), uint8")
+        return given
+    if not isinstance(given, _pillow().Image):
+        expected = "a path, the bytes of a file, an image of Pillow's or an array"
+        raise TransductError(f"{name}: found {type(given).__name__}; expected {expected}")
+    with _decoding(name):
+        return as_picture(_converted(given, name), name)  # of one without a pixel nothing can be said
 
 
 def read_picture(data: bytes | Path, name: str) -> Picture:
@@ -45,20 +80,19 @@ def read_picture(data: bytes | Path, name: str) -> Picture:
     Raises:
         TransductError: it cannot be read, is no picture, is truncated, or claims too many pixels.
     """
-    image = _pillow()
-    from PIL import ImageOps
+    file = io.BytesIO(data) if isinstance(data, bytes) else data
+    with _decoding(name), _pillow().open(file, formats=FORMATS) as opened:
+        return _converted(opened, name)
 
+
+@contextmanager
+def _decoding(name: str) -> Iterator[None]:
+    """Around what Pillow does with a picture; whatever it raises becomes an error that names it."""
+    image = _pillow()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of what is refused or mended here
-            with image.open(io.BytesIO(data) if isinstance(data, bytes) else data) as opened:
-                width, height = opened.size
-                if width * height > MOST_PIXELS:
-                    raise TransductError(_too_large(name, f"{width} x {height}"))
-                if opened.mode == "F" or (opened.mode == "I" and opened.format not in SIXTEEN_BITS):
-                    found = f"a {opened.format} of 32 bits a pixel (mode {opened.mode})"
-                    raise TransductError(f"{name}: found {found}, expected 8 or 16 bits a channel; convert it")
-                return _colours(ImageOps.exif_transpose(opened), image)
+            yield
     except image.DecompressionBombError as error:
         raise TransductError(_too_large(name, str(error))) from error
     except FileNotFoundError as error:
@@ -66,16 +100,38 @@ def read_picture(data: bytes | Path, name: str) -> Picture:
     except DECODING_ERRORS as error:
         unknown = isinstance(error, image.UnidentifiedImageError)
         reason = "of no known format" if unknown else str(error) or type(error).__name__
-        raise TransductError(f"{name}: not a whole picture ({reason}); expected one that Pillow can read") from error
+        expected = "a PNG, JPEG, WebP, BMP, GIF, TIFF or PPM"
+        raise TransductError(f"{name}: not a whole picture ({reason}); expected {expected}") from error
 
 
 def _too_large(name: str, found: str) -> str:
     return f"{name}: claims too many pixels ({found}), at most {MOST_PIXELS:,} are read; make it smaller"
 
 
-def _colours(opened: Any, image: Any) -> Picture:
-    if opened.mode.startswith("I"):  # 16 bits of grey; `read_picture` has refused what holds more
-        grey = np.asarray(opened, np.int64).clip(0, 65535) // 257
+def _converted(opened: Any, name: str) -> Picture:
+    from PIL import ImageOps
+
+    width, height = opened.size
+    if width * height > MOST_PIXELS:
+        raise TransductError(_too_large(name, f"{width} x {height}"))
+    if opened.mode == "F" or (opened.mode == "I" and opened.format not in SIXTEEN_BITS):
+        found = f"a {opened.format or 'picture'} of 32 bits a pixel (mode {opened.mode})"
+        raise TransductError(f"{name}: found {found}, expected 8 or 16 bits a channel; convert it")
+    tiles = getattr(opened, "tile", None)
+    held = tiles[0][3] if tiles else None  # how a file holds the colours, which is gone once it is decoded
+    turned = ImageOps.exif_transpose(opened)
+    key = turned.info.get("transparency")  # the colour that is transparent, as a PNG has it
+    if key is not None and held in KEYED:
+        scaled = [int(value * KEYED[held]) for value in (key if isinstance(key, tuple) else [key])]
+        turned.info["transparency"] = tuple(scaled) if isinstance(key, tuple) else scaled[0]
+    return _colours(turned)
+
+
+def _colours(opened: Any) -> Picture:
+    image = _pillow()
+    if opened.mode.startswith("I"):  # 16 bits of grey; what holds more has been refused
+        held = np.asarray(opened, np.int64)
+        grey = np.where(held == opened.info.get("transparency", -1), 255, held.clip(0, 65535) // 257)
         return np.repeat(grey.astype(np.uint8)[..., None], 3, 2)  # (height, width, 3)
     if opened.has_transparency_data:
         opened = opened.convert("RGBA")
@@ -96,7 +152,8 @@ def fitted(picture: Picture, size: int) -> Picture:
     height, width = picture.shape[:2]
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
-    return resized(picture[top : top + side, left : left + side], size, size)
+    square = resized(picture[top : top + side, left : left + side], size, size)
+    return square if height == width else square.copy()  # a part would keep the whole in memory
 
 
 def check_ending(path: Path) -> None:
@@ -112,14 +169,21 @@ def save_picture(picture: Picture, path: Path) -> None:
         TransductError: the name ends in no known format, or the file cannot be written.
     """
     check_ending(path)
+    height, width = picture.shape[:2]
+    if max(height, width) > (most := LONGEST_SIDES.get(path.suffix.lower(), max(height, width))):
+        found = f"the picture is {width:,} x {height:,}, such a file holds at most {most:,} on a side"
+        raise TransductError(f"cannot write '{path}' ({found}); give a name that ends in .png")
     beside = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         _pillow().fromarray(np.ascontiguousarray(picture)).save(beside)
         beside.replace(path)
-    except OSError as error:
+    except (OSError, ValueError, MemoryError) as error:  # the latter two where it is not the file
         with suppress(OSError):
             beside.unlink()
-        raise TransductError(f"cannot write '{path}' ({error.strerror}); give a file in a folder you own") from error
+        reason = getattr(error, "strerror", None)
+        remedy = "give a file in a folder you own" if reason else "give a name that ends in .png"
+        reason = reason or str(error) or type(error).__name__
+        raise TransductError(f"cannot write '{path}' ({reason}); {remedy}") from error
 
 
 @dataclass(frozen=True)
@@ -151,9 +215,9 @@ def read_pictures(source: ImageSource, root: Path, refused: Refused) -> Iterator
     Raises:
         TransductError: the archive is missing or damaged, or a picture is broken and they may not be.
     """
-    for name, data in read_members(root / source.images, ENDINGS):
+    for name, content in read_members(root / source.images, ENDINGS):
         with refused.each():
-            yield name, read_picture(data, f"{source.images}: {name}")
+            yield name, read_picture(content(), f"{source.images}: {name}")
 
 
 def read_labelled(source: ImageSource, root: Path, refused: Refused) -> Iterator[tuple[str, Picture, str]]:
@@ -163,10 +227,10 @@ def read_labelled(source: ImageSource, root: Path, refused: Refused) -> Iterator
         TransductError: as `read_pictures`, or the captions cannot be read or name a picture twice.
     """
     captions = None if source.captions is None else read_captions(source.captions, root)
-    for name, data in read_members(root / source.images, ENDINGS):
+    for name, content in read_members(root / source.images, ENDINGS):
         text = Path(name).parent.name if captions is None else captions.pop(name, None)
         with refused.each():
-            picture = read_picture(data, f"{source.images}: {name}")
+            picture = read_picture(content(), f"{source.images}: {name}")
             if not text:
                 expected = "a caption of it" if source.captions else "a folder named by its label"
                 raise TransductError(f"{source.images}: {name}: found no text for it, expected {expected}")

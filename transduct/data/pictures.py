@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -59,7 +59,6 @@ class PictureSource:
         """Caption and picture (size, size, 3), one after the other; what is broken is refused.
 
         Args:
-            size: 0 leaves files at the size they have.
             captioned: whether a picture without a caption, and a caption without its picture, is broken too.
         """
         if self.images is None:
@@ -70,7 +69,7 @@ class PictureSource:
             found = ((text, picture) for _, picture, text in read_labelled(source, root, refused))
         else:
             found = (("", picture) for _, picture in read_pictures(source, root, refused))
-        yield from ((text, fitted(picture, size) if size else picture) for text, picture in found)
+        yield from ((text, fitted(picture, size)) for text, picture in found)
 
 
 @dataclass(frozen=True)
@@ -100,43 +99,64 @@ class PicturesConfig:
 
 @dataclass(frozen=True)
 class Examples:
-    """Captions and their pictures, of whatever size; `generated` says how they were made, if they were."""
+    """Captions and their pictures, all of one size; `generated` says how they were made, if they were."""
 
     captions: list[str]
     pictures: list[Picture]
     generated: str | None = None
 
-    def fitted(self, size: int) -> np.ndarray:
-        """The pictures at one size, (n, size, size, 3)."""
-        return np.stack([fitted(picture, size) for picture in self.pictures])
+    def at(self, size: int) -> "Examples":
+        """The same, `size` pixels on each side."""
+        return replace(self, pictures=[fitted(picture, size) for picture in self.pictures])
 
 
-def read_examples(source: PictureSource, data: PicturesConfig | None, captioned: bool, notify: Notify) -> Examples:
-    """All of a corpus that is small; without a `data` section files, at the size they have.
+@dataclass(frozen=True)
+class Unread:
+    """Pictures in files, and their captions if they have some: read when it is known how small they may be."""
+
+    source: PictureSource
+    captioned: bool
+
+    def at(self, size: int) -> Examples:
+        """What is in the files, `size` pixels on each side, to which each picture is brought as it is read.
+
+        Raises:
+            TransductError: as `read_examples`.
+        """
+        data = PicturesConfig([self.source], size=size)
+        return read_examples(self.source, data, self.captioned, log.warning, advise=False)
+
+
+def read_examples(
+    source: PictureSource, data: PicturesConfig, captioned: bool, notify: Notify, advise: bool = True
+) -> Examples:
+    """All of a corpus that is small.
+
+    Args:
+        advise: whether `data` is of a recipe, in which what is broken may be left out.
 
     Raises:
         TransductError: nothing is left of it, or as `read_labelled`.
     """
-    refused = Refused(data.broken) if data else Refused("stop", advise=False)
-    root, size = (Path(data.root), data.size) if data else (Path(), 0)
-    found = list(source.read(root, size, refused, captioned))
+    refused = Refused(data.broken, advise)
+    found = list(source.read(Path(data.root), data.size, refused, captioned))
     name = source.images or f"the {source.part} part of {source.generate}"
     _say(refused, name, notify)
     if not found:
-        raise TransductError(f"{name}: found no picture in it; check the files and data.broken")
+        remedy = "check the files and data.broken" if advise else "give one that holds some"
+        raise TransductError(f"{name}: found no picture in it; {remedy}")
     return Examples([text for text, _ in found], [picture for _, picture in found], source.generate)
 
 
-def examples_given(files_given: Mapping[str, str], data: PicturesConfig | None, captioned: bool) -> Examples:
+def examples_given(files_given: Mapping[str, str], data: PicturesConfig | None, captioned: bool) -> Examples | Unread:
     """What a model is scored on: the pictures of `source`, with the captions of `reference`, or the test set of the
     recipe.
 
     Raises:
-        TransductError: there is neither, or it cannot be read.
+        TransductError: there is neither, or the test set cannot be read.
     """
     if files_given.keys() == {"source"} or files_given.keys() == {"source", "reference"}:
-        source = PictureSource(files_given["source"], files_given.get("reference"))
-        return read_examples(source, None, captioned, log.warning)
+        return Unread(PictureSource(files_given["source"], files_given.get("reference")), captioned)
     if files_given:
         raise TransductError("found --reference, captions, without their pictures; give them as --source")
     if data is None or data.test is None:

@@ -154,7 +154,7 @@ def read_recordings(
     """
     texts = None if source.texts is None else read_texts(source, root)
     missing, count = set(texts or ()), 0
-    for name, data in read_members(root / source.sounds, ENDINGS):
+    for name, content in read_members(root / source.sounds, ENDINGS):
         missing.discard(name)
         said = _said(source, texts, name)
         if said is None:
@@ -163,7 +163,7 @@ def read_recordings(
         with found.refused.each():
             if not said[0].strip():
                 raise TransductError(f"{name}: has no text in {source.texts}; write its line")
-            samples, rate = read_sound(data, name, max_seconds)
+            samples, rate = read_sound(content(), name, max_seconds)
             samples = usable(samples, rate, features, max_seconds, name)
             found.resampled += rate != features.rate
             count += 1

@@ -228,7 +228,8 @@ def _draw(model: Any, given: str, path: Path, options: dict[str, Any]) -> None:
     matrices = [(p.title, p.weights, p.rows, p.columns) for p in panels if p.picture is None]
     photographs = [(p.title, p.weights, p.picture) for p in panels if p.picture is not None]
     heads = len(next(iter(found.weights.values()))) if len(matrices) > 1 else 1
-    save(overlays(photographs, title=given) if photographs else grid(matrices, per_row=heads, title=given), path)
+    title = given if isinstance(given, str) else ""  # what came through a pipe has none
+    save(overlays(photographs, title=title) if photographs else grid(matrices, per_row=heads, title=title), path)
 
 
 @app.command()
@@ -258,19 +259,20 @@ def predict(
     """
     from transduct.config import parse_override
     from transduct.errors import TransductError
+    from transduct.interfaces.pictures import check_ending
     from transduct.interfaces.start import load
-    from transduct.tasks.model import check_drawable, draw
+    from transduct.tasks.model import check_drawable, draw, read_once
 
     chosen: dict[str, Any] = {}
     for option in options or []:
         chosen |= parse_override(option)
     loaded = load(model, device)
-    check_drawable(loaded, str(model), out)
+    check_drawable(loaded, str(model), out, attention)
     for path in filter(None, (out, attention)):
         if not path.parent.is_dir():
             raise TransductError(f"{path}: there is no folder {path.parent}; make it, or give another file")
-    if attention is not None and not hasattr(loaded, "attention"):
-        raise TransductError(f"{model}: this model has no attention to show; leave --attention away")
+    check_ending(attention)
+    inputs = [read_once(loaded, given) for given in inputs]
     if attention is not None:
         _draw(loaded, inputs[0], attention, chosen)
     for number, (given, output) in enumerate(zip(inputs, loaded.predict(inputs, **chosen), strict=True), 1):

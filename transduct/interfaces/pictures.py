@@ -68,10 +68,8 @@ def save(picture: Picture, path: str | os.PathLike[str]) -> None:
     Raises TransductError if the name ends otherwise, the file cannot be written, or matplotlib is missing.
     """
     path = Path(path)
-    ending = path.suffix.lower()
-    if ending not in (".svg", ".png"):
-        raise TransductError(f"'{path}' is no name for a picture; end it in .svg or .png")
-    data = picture.svg().encode() if ending == ".svg" else picture.png()
+    check_ending(path)
+    data = picture.svg().encode() if path.suffix.lower() == ".svg" else picture.png()
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_bytes(data)
@@ -80,6 +78,12 @@ def save(picture: Picture, path: str | os.PathLike[str]) -> None:
         with suppress(OSError):
             beside.unlink()
         raise TransductError(f"cannot write '{path}' ({error.strerror}); give a file in a folder you own") from error
+
+
+def check_ending(path: Path | None) -> None:
+    """Raise TransductError if there is a name and it ends in neither of what `save` writes."""
+    if path is not None and path.suffix.lower() not in (".svg", ".png"):
+        raise TransductError(f"'{path}' is no name for a picture; end it in .svg or .png")
 
 
 def heatmap(

@@ -16,15 +16,16 @@ from torch import Tensor
 from transduct.config import record
 from transduct.data.collages import Example, SceneSource, read_scenes
 from transduct.data.files import Policy, Refused
-from transduct.data.images import Picture, read_picture, resized
+from transduct.data.images import Given, Picture, as_picture, resized
 from transduct.decoding.engine import in_batches
-from transduct.errors import TransductError, missing_extra
+from transduct.errors import NotFinite, TransductError, missing_extra
 from transduct.evaluation.detection import MOST, Found, detection_scores
 from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
 from transduct.models.detr import Config, Detr
 from transduct.tasks.base import Report
 from transduct.tasks.model import Panel, blank, read_weights
+from transduct.tasks.text import refuse_text
 from transduct.training import checkpoint as files
 
 log = logging.getLogger("transduct")
@@ -170,7 +171,7 @@ class SceneSet:
         """The scenes, with the numbers of their labels.
 
         Raises:
-            TransductError: as `read_scenes`, or a label is none of those that are known.
+            TransductError: as `read_scenes`, a label is none of those that are known, or there is no object at all.
         """
         numbers = {label: number for number, label in enumerate(labels)}
 
@@ -179,7 +180,11 @@ class SceneSet:
                 raise TransductError(f"unknown label '{label}'; training has: {', '.join(labels)}; mend the line")
             return numbers[label]
 
-        return read_scenes(self.source, Path(self.root), side, number_of, refused)
+        scenes = read_scenes(self.source, Path(self.root), side, number_of, refused)
+        if not any(len(scene.labels) for scene in scenes):
+            where = self.source.boxes or self.source.images
+            raise TransductError(f"{where}: found no object to measure on; give some pictures with boxes")
+        return scenes
 
 
 class Detector:
@@ -203,20 +208,22 @@ class Detector:
         read_weights(model, directory, device, precision)
         return cls(model, labels, decoding)
 
-    def predict(self, inputs: Sequence[str | Path | Picture], **options: Any) -> list[Detections]:
+    def predict(self, inputs: Sequence[Given], **options: Any) -> list[Detections]:
         """The objects in each picture.
 
         Args:
-            inputs: files, or arrays (height, width, 3) of 0 to 255.
+            inputs: as `as_picture` takes them: paths, contents of files, arrays (height, width, 3) of uint8.
             options: fields of `PredictConfig`.
 
         Raises:
-            TransductError: a file is no picture, or an option unknown.
+            TransductError: an input is no picture, or an option unknown.
+            NotFinite: the model answers with NaN.
         """
+        refuse_text(inputs, "picture")
         decoding = self._decoding(options)
         squares, shapes = [], []  # of a photograph no more is kept
-        for each in inputs:
-            picture = _read(each)
+        for number, each in enumerate(inputs, 1):
+            picture = as_picture(each, f"input {number}")
             squares.append(self._square(picture))
             shapes.append(picture.shape)
         return [self._detections(*each, decoding) for each in zip(self._found(squares, decoding), shapes, strict=True)]
@@ -254,9 +261,9 @@ class Detector:
         )
 
     @torch.inference_mode()
-    def attention(self, given: str | Path | Picture, **options: Any) -> Attention:
+    def attention(self, given: Given, **options: Any) -> Attention:
         """Every attention weight for a picture, and what was found in it, at least what the model is surest of."""
-        decoding, picture = self._decoding(options), _read(given)
+        decoding, picture = self._decoding(options), as_picture(given, "the picture")
         weights: list[Tensor] = []
         logits, boxes = self._forward([self._square(picture)], weights)
         found, queries = _answers(logits[0], boxes[0])  # the surest first, so that those kept are the first ones
@@ -264,13 +271,13 @@ class Detector:
         named = {name: each[0].float().cpu() for name, each in zip(self.model.attention_names, weights, strict=True)}
         return Attention(named, picture, list(zip(self._detections(found, picture.shape, decoding), queries.tolist())))
 
-    def picture(self, given: str | Path | Picture, output: Detections) -> Picture:
+    def picture(self, given: Given, output: Detections) -> Picture:
         """The picture with the boxes of `output` drawn on it, each class in a colour of its own."""
         try:
             from PIL import Image, ImageDraw
         except ImportError as error:
             raise missing_extra("Pillow", "vision") from error
-        image = Image.fromarray(_read(given))
+        image = Image.fromarray(as_picture(given, "the picture"))
         draw = ImageDraw.Draw(image)
         for detection in reversed(output):  # the surest on top
             colour = f"hsv({360 * self.labels.index(detection.label) // len(self.labels)}, 90%, 90%)"
@@ -308,7 +315,10 @@ class Detector:
         device = next(self.model.parameters()).device
         memory, grid = self.model.encode(torch.from_numpy(np.stack(pictures)).to(device), weights)
         logits, boxes = self.model.decode(memory, grid, weights)
-        return logits[-1].cpu(), boxes[-1].cpu()
+        answer = logits[-1].cpu(), boxes[-1].cpu()
+        if not all(each.isfinite().all() for each in answer):
+            raise NotFinite
+        return answer
 
     def _detections(self, found: Found, shape: Sequence[int], decoding: PredictConfig) -> Detections:
         """What is found in a picture of a shape (height, width, 3), as far as it counts."""
@@ -318,10 +328,6 @@ class Detector:
         corners = np.rint(found.boxes[kept] * size).astype(int).tolist()
         each = zip(found.labels[kept].tolist(), found.scores[kept].tolist(), corners, strict=True)
         return Detections(Detection(self.labels[label], round(score, 4), tuple(box)) for label, score, box in each)
-
-
-def _read(given: str | Path | Picture) -> Picture:
-    return given if isinstance(given, np.ndarray) else read_picture(Path(given), str(given))
 
 
 def _answers(logits: Tensor, boxes: Tensor) -> tuple[Found, np.ndarray]:

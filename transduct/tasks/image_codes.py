@@ -17,8 +17,8 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
 from transduct.data.files import pack, unpack
-from transduct.data.images import Picture, fitted, read_picture
-from transduct.data.pictures import Examples, PicturesConfig, examples_given, prepare, read_examples
+from transduct.data.images import Given, Picture, as_picture, fitted
+from transduct.data.pictures import Examples, PicturesConfig, Unread, examples_given, prepare, read_examples
 from transduct.data.scenes import COLOURS
 from transduct.errors import TransductError
 from transduct.evaluation.scenes import attribute_scores
@@ -36,6 +36,7 @@ from transduct.tasks.painter import (
     save_sheet,
     sheet,
 )
+from transduct.tasks.text import refuse_text
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
 from transduct.training.trainer import Terms
@@ -97,21 +98,23 @@ class ImageCodes:
     def __init__(self, model: DiscreteVAE) -> None:
         self.model = model.eval()
 
-    def predict(self, inputs: Sequence[str | Path | Picture], **options: Any) -> list[Drawn]:
-        """What the codes of each picture, a file or its pixels, keep of it.
+    def predict(self, inputs: Sequence[Given], **options: Any) -> list[Drawn]:
+        """What the codes of each picture, given as `as_picture` takes it, keep of it.
 
         Raises:
-            TransductError: a file is no picture, or there is an option.
+            TransductError: an input is no picture, or there is an option.
         """
+        refuse_text(inputs, "picture")
         record(NoOptions, options, "decoding", "predict")
         # one by one, so that a picture's answer is the same alone and in any batch
-        return [Drawn(self._remade(self._read(given)[None])[0]) for given in inputs]
+        pictures = (self._read(given, f"input {number}") for number, given in enumerate(inputs, 1))
+        return [Drawn(self._remade(picture[None])[0]) for picture in pictures]
 
-    def picture(self, given: str | Path | Picture, output: Drawn) -> Picture:
+    def picture(self, given: Given, output: Drawn) -> Picture:
         """The picture as it was read above what its codes keep of it."""
-        return np.concatenate((self._read(given), output.pixels))
+        return np.concatenate((self._read(given, "the picture"), output.pixels))
 
-    def evaluate(self, data: Examples, against: "ImageCodes | None" = None, **options: Any) -> Report:
+    def evaluate(self, data: Examples | Unread, against: "ImageCodes | None" = None, **options: Any) -> Report:
         """How well codes keep pictures and how many are in use (see `code_scores`), and of generated scenes the
         percentage that still show what they showed, `attributes_right`.
 
@@ -119,13 +122,14 @@ class ImageCodes:
             against: another model, whose scores the details then hold.
         """
         record(NoOptions, options, "decoding", "evaluate")
-        pictures = data.fitted(self.model.config.picture_size)
+        shown = data.at(self.model.config.picture_size)
+        pictures = np.stack(shown.pictures)
         codes = codes_of(self.model, pictures)
         remade = pictures_of(self.model, codes)
         scores = code_scores(self.model, pictures, codes, remade)
         details: dict[str, Any] = {"pictures": len(codes)}
-        if data.generated == "scenes":
-            found = attribute_scores(data.captions, list(remade), COLOURS)
+        if shown.generated == "scenes":
+            found = attribute_scores(shown.captions, list(remade), COLOURS)
             scores, details = scores | found.scores, details | found.details
         if against is not None:
             details["against"] = against.evaluate(data).scores
@@ -133,15 +137,14 @@ class ImageCodes:
 
     def grid(self, pictures: Sequence[Picture]) -> Picture:
         """Pictures, each above what its codes keep of it, on one page."""
-        shown = np.stack([self._read(picture) for picture in pictures[:SHOWN]])
+        shown = np.stack([self._read(picture, "the picture") for picture in pictures[:SHOWN]])
         return sheet(list(zip(shown, self._remade(shown))))
 
     def _remade(self, pictures: np.ndarray) -> np.ndarray:
         return pictures_of(self.model, codes_of(self.model, pictures))
 
-    def _read(self, given: str | Path | Picture) -> Picture:
-        pixels = given if isinstance(given, np.ndarray) else read_picture(Path(given), str(given))
-        return fitted(pixels, self.model.config.picture_size)
+    def _read(self, given: Given, name: str) -> Picture:
+        return fitted(as_picture(given, name), self.model.config.picture_size)
 
 
 class ImageCodesTask:
@@ -241,7 +244,7 @@ def load(directory: Path, config: dict[str, Any], device: torch.device, precisio
     return ImageCodes(model)
 
 
-def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples:
+def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples | Unread:
     """The pictures in the folder or archive given as `source`, or the test set of the recipe."""
     data = None if recipe is None else record(PicturesConfig, recipe.data, "data")
     return examples_given(files_given, data, captioned=False)

@@ -291,13 +291,15 @@ def files_said(names: Sequence[str], dropped: Mapping[str, int]) -> str:
     return f"from {', '.join(names) or 'a generated corpus'} (left out: {left_out or 'none'})"
 
 
-def check_drawable(model: Any, name: str, path: Path | None) -> None:
+def check_drawable(model: Any, name: str, path: Path | None, attention: Path | None = None) -> None:
     """Refuse a place for pictures that does not fit a model, or of no known format, before it has answered.
 
     Raises:
         TransductError: it answers in text and there is a place, it answers in pictures and there is none, or its name
-            ends in no format of pictures.
+            ends in no format of pictures; or there is a place for its attention, of which it has none.
     """
+    if attention is not None and not hasattr(model, "attention"):
+        raise TransductError(f"{name}: this model has no attention to show; leave --attention away")
     if path is None:
         if getattr(model, "paints", False):
             raise TransductError(
@@ -309,7 +311,16 @@ def check_drawable(model: Any, name: str, path: Path | None) -> None:
     check_ending(path)
 
 
-def draw(model: Any, given: str, output: Any, path: Path) -> None:
+def read_once(model: Any, given: str) -> Any:
+    """What a model of pictures is given; the content of a pipe, since drawing on it reads it once more."""
+    try:
+        piped = getattr(model, "reads", "text") == "picture" and Path(given).is_fifo()
+        return Path(given).read_bytes() if piped else given
+    except OSError:  # which is said once it is to be answered
+        return given
+
+
+def draw(model: Any, given: Any, output: Any, path: Path) -> None:
     """Write the picture that shows a model's answer to what it was given: boxes on a photograph, a painted caption.
 
     Raises:

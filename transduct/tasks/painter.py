@@ -16,7 +16,7 @@ from torch import Tensor
 
 from transduct.config import record
 from transduct.data.images import Picture, save_picture
-from transduct.data.pictures import Examples
+from transduct.data.pictures import Examples, Unread
 from transduct.data.scenes import COLOURS
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
@@ -27,6 +27,7 @@ from transduct.evaluation.scenes import attribute_scores
 from transduct.models.dalle import DALLE, DiscreteVAE, Guided
 from transduct.tasks.base import Report
 from transduct.tasks.model import Panel
+from transduct.tasks.text import refuse_text
 
 SHOWN = 16  # pictures of a sheet
 CELL, PER_ROW, EDGE = 128, 8, 8  # of a sheet: the least width of a picture, pictures in a row, pixels between
@@ -157,8 +158,9 @@ class Painter:
             options: fields of `PaintingConfig`, such as guidance=3.0, samples=8, temperature=0.8, top_k=50, seed=2.
 
         Raises:
-            TransductError: an option is unknown or has a wrong value.
+            TransductError: the inputs are no list of texts, or an option is unknown or has a wrong value.
         """
+        refuse_text(inputs)
         decoding = record(PaintingConfig, {**vars(self.decoding), **options}, "decoding", "predict")
         texts = [text_tokens(self.tokenizer, self.model, text) for text in inputs]
         codes = self._codes(texts, decoding)
@@ -169,7 +171,7 @@ class Painter:
         """What is saved of an answer."""
         return output.pixels
 
-    def evaluate(self, data: Examples, against: "Painter | None" = None, **options: Any) -> Report:
+    def evaluate(self, data: Examples | Unread, against: "Painter | None" = None, **options: Any) -> Report:
         """Of pictures drawn from the captions `attributes_right`, where a rule can tell; of the codes of the pictures
         that are there `nats_per_code` given their captions, and how well they keep the pictures.
 
@@ -178,16 +180,17 @@ class Painter:
             options: as for `predict`.
         """
         vae = self.model.vae
-        pictures = data.fitted(vae.config.picture_size)
+        shown = data.at(vae.config.picture_size)
+        pictures = np.stack(shown.pictures)
         codes = codes_of(vae, pictures)
-        texts = [text_tokens(self.tokenizer, self.model, text) for text in data.captions]
+        texts = [text_tokens(self.tokenizer, self.model, text) for text in shown.captions]
         likely = log_likelihoods(self.model, texts, codes.tolist(), self.decoding.batch_tokens)
         scores = {"nats_per_code": -sum(likely) / codes.size}
         scores |= code_scores(vae, pictures, codes, pictures_of(vae, codes))
-        drawn = self.predict(data.captions, **options)
+        drawn = self.predict(shown.captions, **options)
         details: dict[str, Any] = {"pictures": len(drawn)}
-        if data.generated == "scenes":
-            found = attribute_scores(data.captions, [each.pixels for each in drawn], COLOURS)
+        if shown.generated == "scenes":
+            found = attribute_scores(shown.captions, [each.pixels for each in drawn], COLOURS)
             scores, details = {**found.scores, **scores}, {**details, **found.details}
         if against is not None:
             details["against"] = against.evaluate(data, **options).scores

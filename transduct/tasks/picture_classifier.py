@@ -18,13 +18,14 @@ from transduct.config import record
 from transduct.data.batching import Indices
 from transduct.data.corpus import Corpus
 from transduct.data.files import Policy, Refused, unpack
-from transduct.data.images import ImageSource, Picture, fitted, read_labelled, read_picture
-from transduct.errors import TransductError
+from transduct.data.images import Given, ImageSource, Picture, as_picture, fitted, read_labelled
+from transduct.errors import NotFinite, TransductError
 from transduct.evaluation.classification import label_scores, mcnemar
 from transduct.models.vit import Config, ViT
 from transduct.tasks.base import Report
 from transduct.tasks.classifier import PredictConfig
 from transduct.tasks.model import Panel, blank, read_weights
+from transduct.tasks.text import refuse_text
 from transduct.training import checkpoint as files
 
 log = logging.getLogger("transduct")
@@ -70,14 +71,18 @@ class Labelled:
         """Each picture and its label.
 
         Raises:
-            TransductError: as `read_labelled`, or a label is none of those that are known.
+            TransductError: as `read_labelled`, a label is none of those that are known, or there is no picture at all.
         """
-        labels = set(known)
+        labels, count = set(known), 0
         for name, picture, label in read_labelled(self.source, Path(self.root), refused):
             if label not in labels:
                 place, remedy = f"{self.source.images}: {name}", "mend it, or train on pictures that have it"
                 raise TransductError(f"{place}: unknown label '{label}'; training has: {', '.join(known)}; {remedy}")
             yield picture, label
+            count += 1
+        if not count:
+            found = f"found no picture to measure on ({refused.said() or 'there is none'})"
+            raise TransductError(f"{self.source.images}: {found}; give one that holds some")
 
 
 @dataclass(frozen=True)
@@ -155,19 +160,20 @@ class PictureClassifier:
         read_weights(model, directory, device, precision)
         return cls(model, about, decoding)
 
-    def predict(self, inputs: Sequence[str | Path | Picture], **options: Any) -> list[str]:
+    def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:
         """The label of each picture.
 
         Args:
-            inputs: files, or arrays (height, width, 3) of 0 to 255.
+            inputs: as `as_picture` takes them: paths, contents of files, arrays (height, width, 3) of uint8.
             options: fields of `PredictConfig`; `batch_tokens` counts patches.
 
         Raises:
-            TransductError: a file is no whole picture, or an option unknown.
+            TransductError: an input is no whole picture, or an option unknown.
+            NotFinite: the model answers with NaN.
         """
         return [self.about.labels[i] for i in self._scores(inputs, options).argmax(1).tolist()]
 
-    def probabilities(self, inputs: Sequence[str | Path | Picture], **options: Any) -> list[dict[str, float]]:
+    def probabilities(self, inputs: Sequence[Given], **options: Any) -> list[dict[str, float]]:
         """The probability of each label of each picture; arguments and errors are those of `predict`."""
         rows = self._scores(inputs, options).softmax(1).tolist()
         return [dict(zip(self.about.labels, row, strict=True)) for row in rows]
@@ -183,47 +189,59 @@ class PictureClassifier:
             TransductError: as `predict`; a picture has no label, or one that the model does not know.
         """
         refused = Refused(data.broken, advise=False)
-        found: list[str] = []
-        theirs: list[str] = []
+        models = [self] if against is None else [self, against]
+        found: list[list[str]] = [[] for _ in models]
         answers: list[str] = []
-        stream = data.read(self.about.labels, refused)
+        stream = (  # of a photograph no more is kept than what the models see
+            ([each._picture(picture, "the picture") for each in models], label)
+            for picture, label in data.read(self.about.labels, refused)
+        )
         while chunk := list(islice(stream, CHUNK)):
-            pictures, labels = [picture for picture, _ in chunk], [label for _, label in chunk]
-            found += self.predict(pictures, **options)
-            theirs += [] if against is None else against.predict(pictures, **options)
-            answers += labels
+            for each, said, pictures in zip(models, found, zip(*(pictures for pictures, _ in chunk))):
+                said += each.predict(pictures, **options)
+            answers += [label for _, label in chunk]
         if refused.errors and not data.said:
             log.warning("left out: %s", refused.said())
-        ours = label_scores(found, answers)
-        details: dict[str, Any] = {"examples": len(found), "left_out": refused.dropped, **ours.details}
+        ours = label_scores(found[0], answers)
+        details: dict[str, Any] = {"examples": len(answers), "left_out": refused.dropped, **ours.details}
         if against is not None:
-            other = label_scores(theirs, answers)
+            other = label_scores(found[1], answers)
             details |= {"against": other.scores, "p_values": {"accuracy": mcnemar(ours.right, other.right)}}
-        return Report(ours.scores, details, found)
+        return Report(ours.scores, details, found[0])
 
     @torch.inference_mode()
-    def attention(self, given: str | Path | Picture, **options: Any) -> PictureAttention:  # noqa: ARG002 (change nothing)
-        """The attention weights of a picture, layer by layer and head by head."""
-        picture = self._picture(given)
+    def attention(self, given: Given, **options: Any) -> PictureAttention:  # noqa: ARG002 (they change nothing)
+        """The attention weights of a picture, layer by layer and head by head.
+
+        Raises:
+            NotFinite: the model answers with NaN.
+        """
+        picture = self._picture(given, "the picture")
         weights: list[Tensor] = []
         self.model.encode(self._read([picture]), weights)
+        if not all(each.isfinite().all() for each in weights):
+            raise NotFinite
         named = {name: w[0].float().cpu() for name, w in zip(self.model.attention_names, weights, strict=True)}
         return PictureAttention(named, picture, self.model.config.grid)
 
     @torch.inference_mode()
-    def _scores(self, inputs: Sequence[str | Path | Picture], options: Mapping[str, Any]) -> Tensor:
+    def _scores(self, inputs: Sequence[Given], options: Mapping[str, Any]) -> Tensor:
         """(B, labels)."""
+        refuse_text(inputs, "picture")
         decoding = record(PredictConfig, {**vars(self.decoding), **options}, "decoding", "predict")
         step = max(1, decoding.batch_tokens // self.model.config.grid**2)
-        parts = [torch.empty(0, len(self.about.labels))]
-        for start in range(0, len(inputs), step):
-            pictures = [self._picture(given) for given in inputs[start : start + step]]
+        parts, every = [torch.empty(0, len(self.about.labels))], list(inputs)
+        for start in range(0, len(every), step):
+            some = enumerate(every[start : start + step], start + 1)
+            pictures = [self._picture(given, f"input {number}") for number, given in some]
             parts.append(self.model.classify(*self.model.encode(self._read(pictures))).float().cpu())
-        return torch.cat(parts)
+        scores = torch.cat(parts)
+        if not scores.isfinite().all():
+            raise NotFinite
+        return scores
 
-    def _picture(self, given: str | Path | Picture) -> Picture:
-        picture = given if isinstance(given, np.ndarray) else read_picture(Path(given), str(given))
-        return fitted(picture, self.model.config.image_size)
+    def _picture(self, given: Given, name: str) -> Picture:
+        return fitted(as_picture(given, name), self.model.config.image_size)
 
     def _read(self, pictures: Sequence[Picture]) -> Tensor:
         device = next(self.model.parameters()).device

@@ -4,7 +4,7 @@ Let N and M be the source and target tokens of a batch.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -166,7 +166,8 @@ def check_sizes(directory: Path, tokenizers: Sequence[int], model: Sequence[int]
         )
 
 
-def refuse_text(texts: Sequence[Any]) -> None:
-    """A text is a sequence of texts too, of its letters, which nobody means."""
-    if isinstance(texts, str):
-        raise TransductError(f"found one text, expected a list of texts: write [{texts[:40]!r}]")
+def refuse_text(texts: Any, what: str = "text") -> None:
+    """A text is a sequence of texts too, of its letters, which nobody means; the path of a picture no less."""
+    if isinstance(texts, str | bytes | Path) or not isinstance(texts, Iterable):
+        shown = texts[:40] if isinstance(texts, str | bytes) else texts
+        raise TransductError(f"found one {what}, expected a list of {what}s: write [{shown!r}]")

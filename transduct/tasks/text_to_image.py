@@ -20,7 +20,7 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
 from transduct.data.files import Refused
-from transduct.data.pictures import Examples, PicturesConfig, examples_given, prepare, read_examples
+from transduct.data.pictures import Examples, PicturesConfig, Unread, examples_given, prepare, read_examples
 from transduct.data.tokenizer import Side, Tokenizer, sample
 from transduct.decoding.engine import flat
 from transduct.errors import TransductError
@@ -283,7 +283,7 @@ def load(directory: Path, config: dict[str, Any], device: torch.device, precisio
     return Painter(model, tokenizer, decoding)
 
 
-def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples:
+def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples | Unread:
     """Pictures (`source`) and their captions (`reference`), or the test set of the recipe."""
     data = None if recipe is None else record(CaptionedConfig, recipe.data, "data")
     return examples_given(files_given, data, captioned=True)

@@ -236,7 +236,7 @@ def test_captured_decoding_changes_nothing(beam):
     translator, texts = make(), ["a b c", "", "b", "c a c a b"]
     found, expected = (translator.translate(texts, n_best=beam, beam=beam, captured=asked) for asked in (True, False))
     assert [[a.tokens for a in t.alternatives] for t in found] == [[a.tokens for a in t.alternatives] for t in expected]
-    assert [t.score for t in found] == pytest.approx([t.score for t in expected], abs=1e-5)
+    assert [t.score for t in found] == pytest.approx([t.score for t in expected], abs=1e-4)
 
 
 def test_captured_decoding_changes_nothing_of_a_model_in_use(trained_run, tmp_path):

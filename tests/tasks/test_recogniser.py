@@ -80,7 +80,7 @@ def test_what_cannot_be_heard_is_refused(model, given, message):
 
 
 def test_one_file_for_a_list_of_files_is_refused(model):
-    with pytest.raises(TransductError, match=r"expected a list of texts: write \['a.wav'\]"):
+    with pytest.raises(TransductError, match=r"expected a list of sounds: write \['a.wav'\]"):
         model.predict("a.wav")
 
 

@@ -180,7 +180,7 @@ class Recogniser:
         Raises:
             TransductError: a file is missing, damaged, silent, too short or too long, or an option unknown.
         """
-        refuse_text(inputs)
+        refuse_text(inputs, "sound")
         return self._texts(self._generate([self._sound(each) for each in inputs], options)[0])
 
     def evaluate(

@@ -216,6 +216,20 @@ def test_an_unchanged_corpus_is_reused(made, tmp_path):
     assert manifest["inputs"]["file a.s"] == module._digest(Path(data.root) / "a.s")
 
 
+def test_a_run_that_has_begun_keeps_its_files(made, tmp_path):
+    made()
+    (tmp_path / "checkpoints" / "step_0").mkdir(parents=True)
+    other = [("new", PAIRS[0][1]), *PAIRS[1:]]
+    made(pairs=other)  # nothing has been trained yet
+    (tmp_path / "checkpoints" / "step_10").mkdir()
+    message = f"^{tmp_path}: file a.s changed since its run began; put back what was there or choose another --out"
+    with pytest.raises(TransductError, match=message):
+        made()
+    assert made(pairs=other)[1] == ["corpus unchanged: reused 100 rows"]
+    (tmp_path / "corpus" / "manifest.json").write_text("{")
+    assert made(pairs=other)[1][0].startswith("corpus prepared again: it is damaged")
+
+
 def test_whatever_changes_the_corpus_is_noticed_and_named(made, tmp_path, tokenizers):
     made()
     cases = {

@@ -252,6 +252,7 @@ def test_a_line_feed_inside_a_value_becomes_a_blank(tmp_path):
         ("a.tsv", "a\tb", [0, 2], "a.tsv:1: found 2, expected at least 3 columns"),
         ("a.tsv", "de\ten\n", ["de", "fr"], "a.tsv:1: no column 'fr' in the header; found: de, en"),
         ("a.tsv", "", ["de", "fr"], "a.tsv:1: no column 'de' in the header; found: "),
+        ("a.tsv", "de\ten\tde\n", ["de", "en"], "a.tsv:1: 2 columns are named 'de'; give numbers"),
         (
             "a.jsonl",
             "{",

@@ -52,6 +52,15 @@ def test_what_cannot_come_never_comes_whatever_the_draw(uniform, cut):
     assert token in ([0, 2] if cut else [0, 2, 4])
 
 
+def test_what_is_equal_but_for_rounding_does_not_change_places():
+    """As in another batch, whose products are rounded otherwise."""
+    random = torch.Generator().manual_seed(1)
+    logits = torch.randint(0, 3, (200, 50), generator=random).float()  # many that are equal
+    other = logits + 1e-6 * torch.randn(200, 50, generator=random)
+    uniform = torch.rand(200, generator=random)
+    assert (draw(logits, uniform) != draw(other, uniform)).sum() <= 1
+
+
 def sample(model, memory, segments, sources, limits, samples=3, **options):
     strategy = Sampling(samples, limits, BEGIN, END, sources, **options)
     return search(model, memory, segments, strategy)

@@ -5,6 +5,8 @@ import fcntl
 import json
 import os
 import shutil
+import signal
+import time
 from dataclasses import replace
 
 import pytest
@@ -48,6 +50,31 @@ def test_a_run_holds_its_lock_while_it_trains(tmp_path):
 
     base.train(SHORT, tmp_path / "run", notify=str, report=second)
     assert refused == [1, 2, 2]
+
+
+def test_a_process_that_was_forked_does_not_hold_the_lock(tmp_path, monkeypatch):
+    """A loader's outlives its parent, where that is killed, by some seconds."""
+    children = []
+
+    def fork(event):
+        if event["step"] == 1:
+            children.append(os.fork())
+            if not children[-1]:
+                time.sleep(30)
+                os._exit(0)
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        base.train(SHORT, tmp_path / "run", notify=str, report=fork)
+    try:
+        base.train(SHORT, tmp_path / "run", resume=True, notify=str)
+    finally:
+        os.kill(children[0], signal.SIGKILL)
+        os.waitpid(children[0], 0)
+
+
+class Interrupted(Exception):
+    pass
 
 
 def test_what_a_kill_left_of_a_file_is_no_run(tmp_path):

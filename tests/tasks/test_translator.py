@@ -5,6 +5,7 @@ import random
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from transduct.decoding.shortlist import Shortlist
 from transduct.errors import TransductError
 from transduct.interop import int8
 from transduct.models import rnn
-from transduct.tasks.translator import SHORTLIST, Attention, Translation, Translator, _joined
+from transduct.tasks.translator import SHORTLIST, Attention, Translation, Translator, _joined, _with_words
 
 TEXTS = [source for source, _ in generate("reverse", 12)]
 STRANGE = {
@@ -254,6 +255,13 @@ def test_captured_decoding_is_not_asked_of_models_that_cannot():
         recurrent.translate(["a"], captured=True)
     with pytest.raises(TransductError, match="captured search takes no temperature; leave one of them out"):
         make().translate(["a"], captured=True, temperature=0.5)
+
+
+def test_trees_that_differ_in_what_stands_for_words_alone_are_one():
+    one, two, three = (Translation(text, -i, [i]) for i, text in enumerate(("(S a )S", "(S b )S", "(X a )X")))
+    found = _with_words(replace(one, alternatives=[one, two, three]), ["c"])
+    assert [(other.text, other.score) for other in found.alternatives] == [("(S c)", 0), ("(X c)", -2)]
+    assert found.text == "(S c)"
 
 
 def test_a_shortlist_and_a_constraint_do_not_go_together(tmp_path):

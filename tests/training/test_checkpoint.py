@@ -435,6 +435,23 @@ def test_pruning_leaves_what_is_to_be_kept(held):
     assert not held.path(12).exists()
 
 
+def test_pruning_takes_what_a_kill_left_of_checkpoints(held):
+    for name in ("step_6", ".step_12.old.part", ".step_9.7.part"):  # the first lacks its state
+        (held.directory / name).mkdir()
+        (held.directory / name / "model.safetensors").touch()
+    save(held, 20, *trained(1), keep=[3])
+    assert sorted(path.name for path in held.directory.iterdir()) == ["step_20", "step_3"]
+
+
+def test_a_kill_while_a_checkpoint_is_pruned_leaves_none_half(held, monkeypatch):
+    def killed(path, **_):
+        assert path.name.startswith("."), "half of it could be taken for a checkpoint"
+
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", killed)
+    save(held, 20, *trained(1), keep=[3])
+    assert held.steps() == [3, 20]
+
+
 def test_the_state_can_be_replaced_without_the_weights(held):
     before = (held.path(3) / "model.safetensors").read_bytes()
     held.save_state(3, {"step": 3, "tries": 1})

@@ -14,7 +14,21 @@ from transduct.training.config import TrainingConfig
         ),
         ({"label_smoothing": 1.0}, r"label_smoothing is 1.0, must be in \[0, 1\)"),
         ({"label_smoothing": -0.1}, r"label_smoothing is -0.1, must be in \[0, 1\)"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0, must be above 0"),
+        *(
+            ({name: -1}, f"{name} is -1, must be at least 0")
+            for name in ("warmup", "validate_every", "patience", "divergence_tries")
+        ),
+        *(
+            ({name: value}, f"{name} is {value}, must be above 0")
+            for name in ("learning_rate", "epsilon")
+            for value in (0.0, -1.0, float("nan"), float("inf"))
+        ),
+        *(
+            ({name: value}, f"{name} is {value}, must be at least 0")
+            for name in ("clip", "weight_decay")
+            for value in (-1.0, float("nan"), float("inf"))
+        ),
+        ({"patience": 2}, "patience is 2, counts validations without a better score; name it as best"),
         ({"betas": [0.9]}, "betas has 1 numbers, must have 2"),
         ({"betas": [0.9, 1.0]}, r"betas are \[0.9, 1.0\], must be in \[0, 1\)"),
         ({"average": 6}, r"average is 6, must be from 1 to keep_checkpoints \(5\)"),

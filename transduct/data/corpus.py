@@ -140,6 +140,11 @@ def build(directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[s
             corpus = Corpus(directory)
             notify(f"corpus unchanged: reused {len(corpus):,} rows")
             return corpus
+        other = "file " in reason and reason.endswith("changed")
+        if other and any((directory.parent / "checkpoints").glob("step_[1-9]*")):
+            raise TransductError(  # what has been trained is part of another order of other examples
+                f"{directory.parent}: {reason} since its run began; put back what was there or choose another --out"
+            )
         notify(f"corpus prepared again: {reason}")
     with _replacement(directory) as folder:
         manifest = fill(folder)

@@ -161,6 +161,8 @@ def _tsv_rows(path: Path, columns: list[str] | list[int], alternatives: bool) ->
     if not places:
         header = next(lines, (1, ""))[1].split("\t")
         for name in columns:
+            if header.count(str(name)) > 1:
+                raise TransductError(f"{path}:1: {header.count(str(name))} columns are named '{name}'; give numbers")
             if name not in header:
                 raise TransductError(f"{path}:1: no column '{name}' in the header; found: {', '.join(header)}")
         places = [header.index(str(name)) for name in columns]

@@ -66,7 +66,8 @@ class Sampling:
 
 
 def draw(logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) -> Tensor:
-    """The token at which the cumulative probability, the likeliest first, passes a uniform number.
+    """The token at which the cumulative probability passes a uniform number, in the order of the ids: in that of
+    likelihood, two that are equal but for rounding would change places from one batch to another.
 
     Args:
         logits: (R, V).
@@ -80,9 +81,10 @@ def draw(logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) ->
     values, tokens = logits.topk(min(top_k, logits.shape[1]) if top_k else logits.shape[1], -1)  # (R, k)
     probabilities = values.double().softmax(-1)
     before = probabilities.cumsum(-1) - probabilities  # the mass of all likelier ones
-    kept = probabilities * (before < top_p)
+    tokens, order = tokens.sort(-1)
+    kept = (probabilities * (before < top_p)).gather(-1, order)
     mass = kept.cumsum(-1)
     place = (mass <= uniform.double()[:, None] * mass[:, -1:]).sum(-1, keepdim=True)  # (R, 1)
-    place = place.minimum((kept > 0).sum(-1, keepdim=True) - 1)  # should a uniform number be rounded up to one
-    place = place.clamp(min=0)  # of NaN, whose score says so
+    last = (kept.shape[-1] - 1) - (kept > 0).flip(-1).long().argmax(-1, keepdim=True)
+    place = place.minimum(last)  # should a uniform number be rounded up to one, or of NaN, whose score says so
     return tokens.gather(1, place).squeeze(1)  # (R,)

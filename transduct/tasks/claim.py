@@ -15,6 +15,7 @@ from transduct.training.checkpoint import CONFIG, disk_error, write_file
 from transduct.training.log import ignore
 
 RECIPE = "recipe.yaml"
+HELD: set[int] = set()  # the locks of this process
 OWN_RECIPE = "resume with the run's own recipe or choose another --out"
 
 
@@ -51,6 +52,7 @@ def claimed(
         lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR)
     except OSError as error:
         raise disk_error(directory, error) from error
+    HELD.add(lock)
     try:
         _lock(lock, directory)
         try:
@@ -68,6 +70,7 @@ def claimed(
                 raise disk_error(Path(error.filename or directory), error) from error
             raise
     finally:
+        HELD.discard(lock)
         os.close(lock)
 
 
@@ -90,6 +93,17 @@ def _check_same(
     for folder, part in parts.items():
         if (folder / RECIPE).exists():
             _compare(filled_in(load_recipe(folder / RECIPE), folder), part, folder, notify)
+
+
+def _let_go() -> None:
+    """In a process that has just been forked, such as a loader's: a lock is free when nobody has it open any more, and
+    such a process outlives, by some seconds, one that is killed."""
+    for handle in HELD:
+        os.close(handle)
+    HELD.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def _lock(handle: int, directory: Path) -> None:

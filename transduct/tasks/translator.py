@@ -387,8 +387,10 @@ def _members(
 
 def _with_words(found: Translation, words: list[str]) -> Translation:
     """A linearised tree, and its alternatives, as brackets around the words of the text."""
-    others = [replace(other, text=bracketed(other.text, words)) for other in found.alternatives]
-    return replace(found, text=bracketed(found.text, words), alternatives=others)
+    others: dict[str, Translation] = {}
+    for other in found.alternatives:  # which may differ in what stood for the words alone
+        others.setdefault(text := bracketed(other.text, words), replace(other, text=text))
+    return replace(found, text=bracketed(found.text, words), alternatives=list(others.values()))
 
 
 def _joined(pieces: list[list[Translation]], n_best: int) -> Translation:

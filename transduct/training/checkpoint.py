@@ -301,9 +301,13 @@ class Checkpoints:
         return sorted(int(path.parent.name.removeprefix("step_")) for path in found)
 
     def _prune(self, keep: Iterable[int]) -> None:
-        """Remove every checkpoint but these."""
-        for step in set(self._steps()) - set(keep):
-            shutil.rmtree(self.path(step))
+        """Remove every checkpoint but these, and what a kill left of others."""
+        kept = {self.path(step) for step in keep}
+        for path in self.directory.glob("step_*"):
+            if path not in kept:
+                aside = path.with_name(f".{path.name}.old.part")  # so that half of it is never taken for one
+                shutil.rmtree(aside, ignore_errors=True)
+                path.rename(aside)
         for part in self.directory.glob(".*.part"):  # what a kill left half written
             shutil.rmtree(part)
 

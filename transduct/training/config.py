@@ -1,6 +1,7 @@
 """The `training` section of a recipe."""
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
 from transduct.training.optim import Schedule
@@ -72,8 +73,17 @@ class TrainingConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
         if not 0.0 <= self.label_smoothing < 1.0:
             raise ValueError(f"label_smoothing is {self.label_smoothing}, must be in [0, 1)")
-        if self.learning_rate <= 0.0:
-            raise ValueError(f"learning_rate is {self.learning_rate}, must be above 0")
+        for name in ("warmup", "validate_every", "patience", "divergence_tries"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0")
+        for name in ("learning_rate", "epsilon"):
+            if not 0.0 < getattr(self, name) < inf:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be above 0")
+        for name in ("clip", "weight_decay"):
+            if not 0.0 <= getattr(self, name) < inf:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0")
+        if self.patience and self.best is None:
+            raise ValueError(f"patience is {self.patience}, counts validations without a better score; name it as best")
         if len(self.betas) != 2:
             raise ValueError(f"betas has {len(self.betas)} numbers, must have 2")
         if not all(0.0 <= beta < 1.0 for beta in self.betas):

@@ -67,6 +67,7 @@ def test_impossible_data_sections_are_refused(values, message):
         ("(a)", r"{n}\2"),
         ("a{99999999999999999999}", ""),
         ("(" * 5000 + ")" * 5000, ""),
+        ("a", "\ud800"),
     ],
 )
 def test_impossible_replacements_are_refused(pattern, by, cycle):

@@ -306,6 +306,12 @@ def test_predict_answers_each_input(program, trained_run):
     assert done.lines == transduct.load(trained_run).predict(["a b c", "", "d"])
 
 
+def test_predict_reads_bytes_that_are_no_text_as_translate_does(program, trained_run):
+    given = b"a \xff b"
+    found = program("predict", trained_run, given.decode(errors="surrogateescape")).lines
+    assert found == program("translate", trained_run, given=given + b"\n").lines
+
+
 def test_predict_hands_options_on(program, trained_run):
     words = ["predict", trained_run, "a b c", "--set", "beam=1", "--set", "length_penalty=0.5"]
     assert program(*words).lines == transduct.load(trained_run).predict(["a b c"], beam=1, length_penalty=0.5)

@@ -115,6 +115,20 @@ def test_filler_changes_neither_loss_nor_gradient(positions):
     torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)
 
 
+def test_what_is_no_text_is_named():
+    text.refuse_text([])
+    text.refuse_text(["a", "\ufffd ế 😀\0"])
+    with pytest.raises(TransductError, match="found a generator, expected a list of texts"):
+        text.refuse_text(each for each in ["a"])
+    for wrong, name in ((None, "NoneType"), (b"a", "bytes"), (["a"], "list")):
+        with pytest.raises(TransductError, match=f"input 2: found {name}, expected a text"):
+            text.refuse_text(["a", wrong])
+    with pytest.raises(
+        TransductError, match="input 1: holds half of a surrogate pair, which no text does; take it out"
+    ):
+        text.refuse_text(["a \ud800"])
+
+
 def test_one_text_is_no_list_of_texts():
     text.refuse_text(["a b"])
     with pytest.raises(TransductError, match=r"found one text, expected a list of texts: write \['a b'\]"):

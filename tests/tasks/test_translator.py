@@ -114,7 +114,7 @@ def test_samples_are_as_many_as_are_shown_unless_the_call_says_how_many(translat
 
 @pytest.mark.parametrize("n_best", [0, -1])
 def test_a_list_of_no_translation_is_refused(translator, n_best):
-    with pytest.raises(TransductError, match=f"n_best is {n_best}, must be at least 1"):
+    with pytest.raises(TransductError, match=f"n_best is {n_best}, must be a whole number, at least 1"):
         translator.translate(["a"], n_best=n_best)
 
 
@@ -177,6 +177,11 @@ def test_targets_may_be_texts_and_ids_side_by_side(translator):
         (["a", "b"], ["a"], "found 2 sources and 1 targets; give as many of each"),
         (["a", "a " * 40], ["a", "a"], "pair 2: 40 tokens, the model takes 23; shorten it"),
         (["a"], [[5] * 24], "pair 1: 24 tokens, the model takes 23; shorten it"),
+        (["a", "b"], ["a", b"ab"], r"pair 2: found b'ab', expected a text, or ids from 0 to \d+"),
+        (["a"], [[5, 10**30]], r"pair 1: found \[5, 10+\], expected a text, or ids from 0 to"),
+        (["a"], [[-1]], r"pair 1: found \[-1\], expected a text, or ids"),
+        (["a"], [[1.5]], r"pair 1: found \[1.5\], expected a text, or ids"),
+        (["a"], [None], "pair 1: found None, expected a text, or ids"),
     ],
 )
 def test_pairs_that_cannot_be_scored_are_refused(translator, texts, targets, message):
@@ -205,6 +210,8 @@ def test_replacements_that_are_no_list_are_named(trained_run, tmp_path):
         ({"bean": 3}, "translate: unknown key 'decoding.bean'; did you mean 'beam'?"),
         ({"beam": "5"}, "translate: decoding.beam is '5', expected a valid integer"),
         ({"beam": 0}, "beam is 0, must be at least 1"),
+        ({"n_best": 1.5}, "n_best is 1.5, must be a whole number, at least 1"),
+        ({"n_best": 0}, "n_best is 0, must be a whole number, at least 1"),
         ({"n_best": 5, "beam": 4}, "n_best is 5, the beam only 4; ask for a beam of 5"),
     ],
 )

@@ -105,10 +105,11 @@ class Replacement:
         if self.cycle < 0:
             raise ValueError(f"cycle is {self.cycle}; give at least 1, or 0 to count nothing")
         try:
+            (self.pattern + self.by).encode()
             pattern = re.compile(self.pattern)
             for template in self._templates:
                 pattern.sub(template, "")  # where nothing matches too, a mistake in it is found
-        except (re.error, IndexError, OverflowError, RecursionError) as error:
+        except (re.error, IndexError, OverflowError, RecursionError, UnicodeEncodeError) as error:
             raise ValueError(f"cannot replace '{self.pattern}' by '{self.by}': {error}") from error
 
     @property

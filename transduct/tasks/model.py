@@ -312,7 +312,10 @@ def check_drawable(model: Any, name: str, path: Path | None, attention: Path | N
 
 
 def read_once(model: Any, given: str) -> Any:
-    """What a model of pictures is given; the content of a pipe, since drawing on it reads it once more."""
+    """What a model is given: a text, with U+FFFD for bytes that are not UTF-8, or a file's name; for a model of
+    pictures the content of a pipe, since drawing on it reads it once more."""
+    if getattr(model, "reads", "text") == "text":
+        return given.encode(errors="surrogateescape").decode(errors="replace")
     try:
         piped = getattr(model, "reads", "text") == "picture" and Path(given).is_fifo()
         return Path(given).read_bytes() if piped else given

@@ -4,7 +4,7 @@ Let N and M be the source and target tokens of a batch.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -166,8 +166,21 @@ def check_sizes(directory: Path, tokenizers: Sequence[int], model: Sequence[int]
         )
 
 
-def refuse_text(texts: Any, what: str = "text") -> None:
-    """A text is a sequence of texts too, of its letters, which nobody means; the path of a picture no less."""
-    if isinstance(texts, str | bytes | Path) or not isinstance(texts, Iterable):
-        shown = texts[:40] if isinstance(texts, str | bytes) else texts
+def refuse_text(given: Any, what: str = "text") -> None:
+    """A text is a sequence of texts too, of its letters, which nobody means; the path of a picture no less.
+
+    Raises:
+        TransductError: there is one alone, what is given can be gone through but once, or a text is none.
+    """
+    if isinstance(given, str | bytes | Path) or not isinstance(given, Iterable):
+        shown = given[:40] if isinstance(given, str | bytes) else given
         raise TransductError(f"found one {what}, expected a list of {what}s: write [{shown!r}]")
+    if not isinstance(given, Sized):
+        raise TransductError(f"found a {type(given).__name__}, expected a list of {what}s")
+    if what != "text":
+        return
+    for number, text in enumerate(given, 1):
+        if not isinstance(text, str):
+            raise TransductError(f"input {number}: found {type(text).__name__}, expected a text")
+        if not text.isascii() and text.encode(errors="replace").decode() != text:
+            raise TransductError(f"input {number}: holds half of a surrogate pair, which no text does; take it out")

@@ -146,8 +146,8 @@ class Translator:
             TransductError: an option is unknown or has a wrong value.
         """
         refuse_text(texts)
-        if n_best < 1:
-            raise TransductError(f"n_best is {n_best}, must be at least 1")
+        if not isinstance(n_best, int) or n_best < 1:
+            raise TransductError(f"n_best is {n_best!r}, must be a whole number, at least 1")
         decoding = asked_for(self.decoding, options, "translate", n_best)
         if n_best > decoding.beam:
             raise TransductError(f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}")
@@ -187,6 +187,13 @@ class Translator:
         sources = self._encode(texts)
         written = [text for text in targets if isinstance(text, str)]
         coded = iter(self.target_tokenizer.encode(written))
+        size = self.target_tokenizer.size
+        for number, target in enumerate(targets, 1):
+            given = target if isinstance(target, list | tuple) else [target]
+            if not isinstance(target, str) and not all(isinstance(i, int) and 0 <= i < size for i in given):
+                raise TransductError(
+                    f"pair {number}: found {target!r:.60}, expected a text, or ids from 0 to {size - 1}"
+                )
         ids = [next(coded) if isinstance(target, str) else list(target) for target in targets]
         for number, pair in enumerate(zip(sources, ids, strict=True), 1):
             if max(map(len, pair)) > self.longest:

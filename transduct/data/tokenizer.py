@@ -47,7 +47,8 @@ class Side:
     """One tokenizer: of plain text, or of one side, where the two differ.
 
     Attributes:
-        kind: of subwords (bpe, unigram), words, characters (verbatim keeps every blank as it is) or bytes.
+        kind: of subwords (bpe; unigram, which its library trains a little otherwise each time), words, characters
+            (verbatim keeps every blank as it is) or bytes.
         size: how many tokens there are at most, the special ones counted; bytes do without it.
     """
 
@@ -64,7 +65,8 @@ class TokenizerConfig:
     """The `tokenizer` section of a recipe.
 
     Attributes:
-        kind: of subwords (bpe, unigram), words, characters (verbatim keeps every blank as it is) or bytes.
+        kind: of subwords (bpe; unigram, which its library trains a little otherwise each time), words, characters
+            (verbatim keeps every blank as it is) or bytes.
         size: how many tokens there are at most, the special ones counted; bytes do without it.
         shared: whether both sides have one vocabulary; true where there is one side.
         dropout: the probability of BPE dropout in training; 0 for speech.

@@ -122,7 +122,8 @@ def read_rows(source: TextSource, root: Path) -> Iterator[Row]:
     rows = _rows_of_each(source, root)
     first = next(rows, None)
     if first is None:
-        raise TransductError(f"{', '.join(source.files())}: nothing in it; name files that hold text")
+        names = ", ".join(str(root / name) for name in source.files())
+        raise TransductError(f"{names}: nothing in it; name files that hold text")
     return chain([first], rows)
 
 

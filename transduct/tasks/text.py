@@ -170,15 +170,15 @@ def refuse_text(given: Any, what: str = "text") -> None:
     """A text is a sequence of texts too, of its letters, which nobody means; the path of a picture no less.
 
     Raises:
-        TransductError: there is one alone, what is given can be gone through but once, or a text is none.
+        TransductError: there is one alone, texts can be gone through but once, or one of them is none.
     """
     if isinstance(given, str | bytes | Path) or not isinstance(given, Iterable):
         shown = given[:40] if isinstance(given, str | bytes) else given
         raise TransductError(f"found one {what}, expected a list of {what}s: write [{shown!r}]")
-    if not isinstance(given, Sized):
-        raise TransductError(f"found a {type(given).__name__}, expected a list of {what}s")
     if what != "text":
         return
+    if not isinstance(given, Sized):  # texts are gone through more than once
+        raise TransductError(f"found a {type(given).__name__}, expected a list of texts")
     for number, text in enumerate(given, 1):
         if not isinstance(text, str):
             raise TransductError(f"input {number}: found {type(text).__name__}, expected a text")

@@ -226,6 +226,10 @@ def test_a_run_that_has_begun_keeps_its_files(made, tmp_path):
     with pytest.raises(TransductError, match=message):
         made()
     assert made(pairs=other)[1] == ["corpus unchanged: reused 100 rows"]
+    manifest = json.loads((tmp_path / "corpus" / "manifest.json").read_text())
+    manifest["inputs"]["file a.s"] = "as when it lay elsewhere"
+    (tmp_path / "corpus" / "manifest.json").write_text(json.dumps(manifest))
+    assert made(pairs=other)[1][0] == "corpus prepared again: file a.s changed", "and it is the same corpus"
     (tmp_path / "corpus" / "manifest.json").write_text("{")
     assert made(pairs=other)[1][0].startswith("corpus prepared again: it is damaged")
 

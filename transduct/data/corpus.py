@@ -131,7 +131,7 @@ def build(directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[s
     Raises:
         TransductError: the disk is full, or the directory holds something else.
     """
-    inputs = json.loads(json.dumps({"format": FORMAT, **inputs}))
+    inputs, begun, reason = json.loads(json.dumps({"format": FORMAT, **inputs})), _begun_with(directory), None
     if directory.exists():
         if directory.is_file() or (any(directory.iterdir()) and not (directory / MANIFEST).exists()):
             raise TransductError(f"{directory}: exists and is no corpus; choose a new folder, or empty this one")
@@ -140,18 +140,28 @@ def build(directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[s
             corpus = Corpus(directory)
             notify(f"corpus unchanged: reused {len(corpus):,} rows")
             return corpus
-        other = "file " in reason and reason.endswith("changed")
-        if other and any((directory.parent / "checkpoints").glob("step_[1-9]*")):
-            raise TransductError(  # what has been trained is part of another order of other examples
-                f"{directory.parent}: {reason} since its run began; put back what was there or choose another --out"
-            )
         notify(f"corpus prepared again: {reason}")
     with _replacement(directory) as folder:
         manifest = fill(folder)
         files = {path.name: _digest(path) for path in folder.iterdir()}
+        if begun and begun != files:  # what has been trained is part of another order of other examples
+            raise TransductError(
+                f"{directory.parent}: {reason} since its run began; put back what was there or choose another --out"
+            )
         text = json.dumps({"inputs": inputs, "files": files, **manifest}, indent=1, ensure_ascii=False)
         (folder / MANIFEST).write_text(text, encoding="utf-8")
     return Corpus(directory)
+
+
+def _begun_with(directory: Path) -> dict[str, Any] | None:
+    """The digests of the corpus with which the run that a directory belongs to has taken steps, if it has and they are
+    known."""
+    if not any((directory.parent / "checkpoints").glob("step_[1-9]*")):
+        return None
+    try:
+        return dict(json.loads((directory / MANIFEST).read_text(encoding="utf-8"))["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _reason_to_rebuild(directory: Path, inputs: dict[str, Any]) -> str | None:

@@ -1,8 +1,9 @@
-"""Tables 1, 2 and 3 of "Attention Is All You Need" (Vaswani et al. 2017) as commands, and the gap by length.
+"""Tables 1 to 4 of "Attention Is All You Need" (Vaswani et al. 2017) as commands, and the gap by length.
 
 python benchmarks/paper_tables.py complexity --out DIR [--quick]
 python benchmarks/paper_tables.py translation --out DIR [--run RUN ...]
 python benchmarks/paper_tables.py variations --out DIR --root DATA/multi30k [--seeds 1,2] [--resume]
+python benchmarks/paper_tables.py parsing RUN --out DIR [--root DATA/wsj_treebank_sample]
 python benchmarks/paper_tables.py lengths RUN ... --out DIR [--labels a,b,c]
 
 Each writes `table.md`, its numbers as JSON and its pictures as SVG; docs/paper_tables.md says what they mean.
@@ -21,17 +22,19 @@ from pathlib import Path
 from typing import Any
 
 import paper_layers as layers
+import paper_parsing as parsers
 import paper_variations as variations
 import torch
 from paper_layers import KINDS, Cost, TrainingRate
+from paper_pictures import cost_and_score, strip
 from paper_variations import BASE, Result
 
 import transduct
 from transduct.config import Recipe, load_recipe
 from transduct.errors import TrainingFailed, TransductError
 from transduct.evaluation.text import corpus_scores
-from transduct.interfaces.drawing import INK, Line, Picture, Rectangle, Shape, Text, text_width
-from transduct.interfaces.pictures import CURVE_COLOURS, FAINT, MARGIN, curves, save
+from transduct.interfaces.drawing import Picture
+from transduct.interfaces.pictures import curves, save
 from transduct.models.transformer import SIZES, Config
 from transduct.tasks import base
 from transduct.tasks.model import ModelSection
@@ -55,6 +58,7 @@ PUBLISHED: list[tuple[str, float | None, float | None, float | None, float | Non
     ("Transformer (big)", 28.4, 41.8, 2.3e19, 2.3e19, 213_000_000),
 ]
 TEST_SET = "newstest2014"
+COMMANDS = ("complexity", "translation", "variations", "parsing", "lengths")
 SENTENCE = 25  # tokens of a sentence for the cost of attention, which is 1 % of all
 
 
@@ -160,22 +164,26 @@ def _rates(rates: Sequence[TrainingRate]) -> str:
 
 def translation(out: Path, runs: Sequence[Path]) -> None:
     """Table 2: what was published; parameters, training cost and, where a run is given, the scores of ours."""
-    ours, found = dict.fromkeys(("base", "big"), "not run here"), []
+    ours: dict[str, float | None] = dict.fromkeys(("base", "big"))
+    found = []
     for run in runs:
         report, recipe = base.evaluate(run), _recipe_of(run)
         test, width = _test_name(recipe), recipe.model["d_model"]
         found.append((run.name, test, report.scores["bleu"], report.details["bleu"]["signature"]))
         if TEST_SET in test:
-            ours |= {size: f"{report.scores['bleu']:.2f}" for size in ours if SIZES[size]["d_model"] == width}
+            ours |= {size: report.scores["bleu"] for size in ours if SIZES[size]["d_model"] == width}
     sizes = {size: our_size(size) for size in ours}
     rows: list[Sequence[object]] = [*PUBLISHED]
     for size, (parameters, flops) in sizes.items():
-        rows.append([f"transduct, Transformer ({size})", ours[size], None, flops, None, parameters])
+        bleu = "not run here" if ours[size] is None else f"{ours[size]:.2f}"
+        rows.append([f"transduct, Transformer ({size})", bleu, None, flops, None, parameters])
     header = ["model", "EN-DE", "EN-FR", "FLOPs EN-DE", "FLOPs EN-FR", "parameters"]
     parts = [f"BLEU on {TEST_SET} and training cost: as published, and ours.\n", markdown(header, rows)]
     if found:
         parts += ["Runs given:\n", markdown(["run", "test set", "BLEU", "signature"], found)]
-    write(out, parts, {"runs": found, "sizes": sizes})
+    published = {name: (flops, bleu) for name, bleu, _, flops, *_ in PUBLISHED if bleu is not None and flops}
+    measured = {f"transduct ({size})": (sizes[size][1], bleu) for size, bleu in ours.items() if bleu is not None}
+    write(out, parts, {"runs": found, "sizes": sizes}, plot=cost_and_score(published, measured))
 
 
 def _recipe_of(run: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -226,7 +234,7 @@ def table_of_variations(out: Path, recipe: Recipe, rows: variations.Rows, seeds:
         header = ["row", "value", "parameters", "dev perplexity", "dev BLEU", "seconds", "seeds"]
         table = markdown(header, [_variation(*key, group) for key, group in groups.items() if group])
         note = "Mean ± standard deviation over seeds; the final weights on the validation set, greedy.\n"
-        write(out, [note, table], plot=_strip(groups))
+        write(out, [note, table], plot=strip(groups))
         print(f"{len(results)} of {len(chosen) * len(seeds)}: {results[-1]}", file=sys.stderr)
 
 
@@ -246,33 +254,31 @@ def _mean_and_spread(values: Sequence[float]) -> str | None:
     return f"{statistics.mean(values):.2f}{spread}"
 
 
-def _strip(groups: Mapping[tuple[str, str], Sequence[Result]]) -> Picture:
-    """The BLEU of every training, a line a value, with an upright through the base's mean."""
-    points = {
-        f"{row} {value}".strip(): [r.bleu for r in group if r.bleu is not None]
-        for (row, value), group in groups.items()
-    }
-    scores = [score for found in points.values() for score in found]
-    low, high = math.floor(min(scores, default=0.0)), math.floor(max(scores, default=0.0)) + 1
-    left, top, width, step = MARGIN + max(text_width(name, 12) for name in points) + 12, MARGIN + 44, 480, 20
-    bottom = top + step * len(points)
+# table 4
 
-    def across(score: float) -> float:
-        return left + (score - low) / (high - low) * width
 
-    shapes: list[Shape] = [Text(MARGIN, MARGIN + 13, "BLEU on the validation set, one point a seed", 15, bold=True)]
-    for tick in range(low, high + 1, max(1, round((high - low) / 8))):
-        shapes += [
-            Line(across(tick), top, ((0, bottom - top),), FAINT),
-            Text(across(tick), bottom + 18, str(tick), 11, "middle"),
-        ]
-    if points[BASE]:
-        shapes.append(Line(across(statistics.mean(points[BASE])), top, ((0, bottom - top),), INK))
-    for number, (name, found) in enumerate(points.items()):
-        y = top + step * (number + 0.5)
-        shapes.append(Text(left - 12, y + 4, name, 12, "end"))
-        shapes += [Rectangle(across(s) - 3, y - 3, 6, 6, CURVE_COLOURS[0], f"{name}: {s:.2f}") for s in found]
-    return Picture(left + width + MARGIN + 12, bottom + MARGIN + 24, tuple(shapes))
+def parsing(out: Path, run: Path, root: str | None, edges: Sequence[int]) -> None:
+    """Table 4: labelled F1 of a run that translates words to trees, and of a grammar read off the same trees."""
+    trees = parsers.treebank(run, _recipe_of(run, [] if root is None else [f"data.root={root}"]))
+    words = [len(sentence.split()) for sentence in trees.sentences]
+    groups = _by_words(words, edges)
+    found = [parsers.by_translation(run, trees), parsers.by_grammar(trees)]
+    f1 = {each.parser: parsers.f1_of_groups(each, trees.references, groups) for each in found}
+    totals = [[each.parser, f1[each.parser]["all"], each.seconds] for each in found]
+    rows = [[name, len(chosen), *(scores[name] for scores in f1.values())] for name, chosen in groups.items()]
+    parts = [
+        f"Labelled F1 by evalb's rules on {len(words):,} test trees: the run {run.name}, which translates words to "
+        f"trees, beside a PCFG read off the {len(trees.train):,} trees of its training data.\n",
+        markdown(["parser", "F1", "seconds to parse"], totals),
+        "The same by length:\n",
+        markdown(["words in the sentence", "sentences", *f1], rows),
+        "As published, on section 23 of the whole treebank:\n",
+        markdown(["parser", "training", "F1"], parsers.PUBLISHED),
+    ]
+    picture = _lines_by_words(words, groups, f1, "Labelled F1 by the length of the sentence", "sentence", "F1")
+    seconds = {each.parser: each.seconds for each in found}
+    counts = {name: len(chosen) for name, chosen in groups.items()}
+    write(out, parts, {"run": str(run), "sentences": counts, "f1": f1, "seconds": seconds}, plot=picture)
 
 
 # BLEU by length
@@ -293,13 +299,28 @@ def by_length(out: Path, runs: Sequence[Path], labels: Sequence[str], root: str 
     header = ["words in the source", "sentences", *labels]
     rows = [[name, len(chosen), *(scores[label][name] for label in labels)] for name, chosen in groups.items()]
     parts = ["Corpus BLEU of the sentences of each length.\n", markdown(header, rows)]
-    *names, _ = groups  # the last are all
-    places = [statistics.mean(words[i] for i in groups[name]) for name in names]
-    lines = {label: [scores[label][name] for name in names] for label in labels}
-    picture = curves(places, lines, "BLEU by the length of the source", "words in the source (mean)", "BLEU")
+    picture = _lines_by_words(words, groups, scores, "BLEU by the length of the source", "source", "BLEU")
     write(
         out, parts, {"sentences": {name: len(chosen) for name, chosen in groups.items()}, "bleu": scores}, plot=picture
     )
+
+
+def _lines_by_words(
+    words: Sequence[int],
+    groups: Mapping[str, Sequence[int]],
+    scores: Mapping[str, Mapping[str, float | None]],
+    title: str,
+    what: str,
+    unit: str,
+) -> Picture:
+    """A line for each name of `scores`, its scores of the groups of a length; what has no score leaves a gap."""
+    *names, _ = groups  # the last are all
+    places = [statistics.mean(words[i] for i in groups[name]) for name in names]
+    lines = {
+        label: [math.nan if (score := found[name]) is None else score for name in names]
+        for label, found in scores.items()
+    }
+    return curves(places, lines, title, f"words in the {what} (mean)", unit)
 
 
 def _by_words(words: Sequence[int], edges: Sequence[int]) -> dict[str, list[int]]:
@@ -334,7 +355,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     tables = parser.add_subparsers(dest="table", required=True)
-    each = {name: tables.add_parser(name) for name in ("complexity", "translation", "variations", "lengths")}
+    each = {name: tables.add_parser(name) for name in COMMANDS}
     for one in each.values():
         one.add_argument("--out", type=Path, required=True, help="folder for the table, the numbers and the pictures")
     each["complexity"].add_argument("--width", type=int, default=256, help="d")
@@ -349,6 +370,10 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     varied.add_argument("--seeds", type=numbers, default=[1, 2], help="such as 1,2")
     varied.add_argument("--rows", type=lambda text: text.split(","), help=f"of {','.join(variations.VARIATIONS)}")
     varied.add_argument("--resume", action="store_true", help="go on with what --out holds")
+    parsed = each["parsing"]
+    parsed.add_argument("run", type=Path, metavar="RUN", help="a run such as recipes/wsj_parsing.yaml makes")
+    parsed.add_argument("--root", help="folder of the trees, if it has moved")
+    parsed.add_argument("--edges", type=numbers, default=[10, 20, 30, 40], help="longest of each but the last")
     each["lengths"].add_argument("runs", type=Path, nargs="+", metavar="RUN")
     each["lengths"].add_argument("--labels", type=lambda text: text.split(","), help="such as a,b,c; the runs' names")
     each["lengths"].add_argument("--root", help="folder of the test set's files, if it has moved")
@@ -372,6 +397,8 @@ def run(a: argparse.Namespace) -> None:
     elif a.table == "variations":
         recipe = variations.base_recipe(a.recipe, a.root, a.steps)
         table_of_variations(a.out, recipe, variations.chosen_rows(a.rows), a.seeds, a.resume)
+    elif a.table == "parsing":
+        parsing(a.out, a.run, a.root, a.edges)
     else:
         by_length(a.out, a.runs, a.labels or [run.name for run in a.runs], a.root, a.edges)
 

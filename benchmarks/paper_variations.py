@@ -15,7 +15,7 @@ from transduct.config import Recipe, dump, load_recipe, merge, record
 from transduct.errors import TrainingFailed, TransductError
 from transduct.tasks import base
 from transduct.tasks.translation import create
-from transduct.training.checkpoint import write_file
+from transduct.training.checkpoint import WEIGHTS, read_tensors, write_file
 from transduct.training.log import ignore
 
 RECIPE, RESULTS, RUNS = "recipe.yaml", "results.jsonl", "runs"
@@ -150,10 +150,9 @@ def _train(recipe: Recipe, row: str, value: str, seed: int, out: Path) -> Result
         return Result(row, value, seed)
     task = create(recipe, directory, ignore)
     task.prepare()
-    model = base.load(model_directory).model
-    scores = task.evaluate(model).scores
+    scores = task.evaluate(base.load(model_directory).model).scores
     events = [json.loads(line) for line in (directory / base.LOG).read_text().splitlines()]
     seconds = max(event.get("seconds", 0.0) for event in events)
     shutil.rmtree(directory / "checkpoints", ignore_errors=True)  # a call that was cut short may have done it
-    parameters = sum(p.numel() for p in model.parameters())
+    parameters = sum(weight.numel() for weight in read_tensors(model_directory / WEIGHTS).values())
     return Result(row, value, seed, parameters, seconds, scores["perplexity"], scores["bleu"])

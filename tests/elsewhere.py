@@ -22,8 +22,10 @@ from tests.families import RECIPES, in_folder  # noqa: E402
 from tests.tasks.test_families import inputs_of  # noqa: E402
 from transduct.functional.segments import Segments  # noqa: E402
 from transduct.tasks import base  # noqa: E402
+from transduct.training import machine  # noqa: E402
 
 NAME = "elsewhere"
+machine.ACCELERATORS.append(NAME)
 DEVICE = "cuda:0" if torch.cuda.is_available() else f"{NAME}:0"
 TAKEN_ALONG = ("copy_", "_to_copy", "index", "index_put_", "_index_put_impl_")  # a GPU takes indices from the CPU
 LIBRARY = torch.library.Library("aten", "IMPL")

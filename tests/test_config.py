@@ -252,7 +252,7 @@ def test_without_a_section_the_name_is_that_of_the_key():
         record(Section, {}, "")
     with pytest.raises(TransductError, match=r"^recipe: the recipe is empty, expected a mapping of keys$"):
         record(Section, None, "")
-    with pytest.raises(TransductError, match=r"^recipe: recipe: weight is 0\.0, must be above 0$"):
+    with pytest.raises(TransductError, match=r"^recipe: weight is 0\.0, must be above 0$"):
         record(Source, {"path": "a", "weight": 0}, "")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -104,7 +104,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), profile: str | None =
         if profile not in profiles:
             near = _nearest(profile, profiles) if profiles else "; the recipe has none"
             raise TransductError(f"{path}: no profile '{profile}'{near}")
-        tree = merge(tree, profiles[profile])
+        tree = merge(tree, profiles[profile] or {})
     for override in overrides:
         tree = merge(tree, parse_override(override))
     recipe = record(Recipe, tree, "", str(path))
@@ -177,8 +177,8 @@ def record(cls: type[Record], values: Any, where: str, source: str = "recipe") -
     except TypeError as error:
         missing = re.findall(r"'(\w+)'", str(error))
         raise TransductError(f"{source}: missing key '{prefix}{missing[0] if missing else error}'") from error
-    except ValueError as error:
-        raise TransductError(f"{source}: {where or 'recipe'}: {error}") from error
+    except (ValueError, OverflowError) as error:  # the latter of infinity where whole numbers are counted
+        raise TransductError(f"{source}: {where}: {error}" if where else f"{source}: {error}") from error
 
 
 def _value(hint: Any, value: Any, name: str, source: str) -> Any:
@@ -196,6 +196,9 @@ def _value(hint: Any, value: Any, name: str, source: str) -> Any:
         return [record(get_args(hint)[0], item, f"{name}[{i}]", source) for i, item in enumerate(value)]
     from pydantic import TypeAdapter, ValidationError
 
+    if words := [word for argument in arguments if get_origin(argument) is Literal for word in get_args(argument)]:
+        others = [argument for argument in arguments if get_origin(argument) is not Literal]
+        hint = Union[Literal[tuple(words)], *others]  # as one, so that an error names them all
     try:
         return TypeAdapter(hint).validate_python(value, strict=True)
     except ValidationError as error:
@@ -219,6 +222,8 @@ def _parse_yaml(text: str, source: str) -> Any:
 
 
 def _nearest(name: str, known: Mapping[str, Any]) -> str:
+    if not known:
+        return "; there are none"
     names = [str(key) for key in known]
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else f"; known are: {', '.join(names)}"

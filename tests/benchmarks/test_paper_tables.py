@@ -1,6 +1,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import paper_tables as tables
 import pytest
@@ -14,7 +15,10 @@ from tests.recipes import tiny_recipe
 from transduct.data.samples import generate
 from transduct.errors import TrainingFailed, TransductError
 from transduct.tasks.base import train
+from transduct.training.checkpoint import WEIGHTS, read_tensors
 from transduct.training.log import ignore
+
+PAGE = (Path(__file__).parents[2] / "docs" / "paper_tables.md").read_text(encoding="utf-8")
 
 
 def rows_of(out):
@@ -27,6 +31,11 @@ def rows_of(out):
             found[-1].append([cell.strip() for cell in re.split(r"(?<!\\)\|", line[1:-1])])
         before = line
     return found
+
+
+def parameters_in(run):
+    """How many numbers the weights of a run's model are."""
+    return sum(weight.numel() for weight in read_tensors(run / "model" / WEIGHTS).values())
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +54,16 @@ def test_tables_are_readable():
         "| a | 1,234,567 | 1,234 | 0.1235 | 9.5e+17 |\n"
         "|  | 0 | -1.5 | 26.03 | x\\|y |\n"
     )
+
+
+@pytest.mark.parametrize("text", [tables.__doc__, PAGE], ids=["program", "page"])
+def test_every_command_is_named_with_options_that_it_has(text, tmp_path, capsys):
+    lines = re.findall(r"^python benchmarks/paper_tables.py (\w+)(.*)$", text, re.MULTILINE)
+    assert {name for name, _ in lines} == {*tables.COMMANDS}
+    for name, options in lines:
+        with pytest.raises(SystemExit, match="0"):
+            main([name, "--help"])
+        assert {*re.findall(r"--\w+", options)} <= {*re.findall(r"--\w+", capsys.readouterr().out)}, name
 
 
 def test_complexity(tmp_path):
@@ -79,6 +98,8 @@ def test_translation_without_a_run(tmp_path, capsys):
     assert base[:2] == ["transduct, Transformer (base)", "not run here"]
     assert big[:2] == ["transduct, Transformer (big)", "not run here"]
     assert capsys.readouterr().out.strip() == (tmp_path / "new" / "table.md").read_text().strip()
+    drawn = re.findall(r"<title>(.*?):", (tmp_path / "new" / "plot.svg").read_text())
+    assert drawn == [name for name, bleu, _, flops, *_ in tables.PUBLISHED if bleu and flops]
 
 
 def test_our_sizes_are_the_paper_s_and_cost_less_than_its_machines_could_have_done():
@@ -94,6 +115,7 @@ def test_a_run_of_another_corpus_stands_apart(tmp_path, trained_run):
     assert published[-2][1] == published[-1][1] == "not run here"
     assert runs[0][:2] == ["run", "reverse"]
     assert "tok:13a" in runs[0][3]
+    assert "transduct" not in (tmp_path / "plot.svg").read_text()
 
 
 @pytest.fixture
@@ -116,6 +138,7 @@ def test_a_run_of_newstest2014_takes_its_place(tmp_path, newstest_run, monkeypat
     assert (name, test) == ("run", "newstest2014.en")
     assert float(published[-2][1]) == pytest.approx(float(score), abs=0.01)
     assert published[-1][1] == "not run here"
+    assert re.findall(r"<title>(transduct .*?):", (tmp_path / "plot.svg").read_text()) == ["transduct (base)"]
 
 
 def test_a_test_set_that_has_moved(tmp_path, newstest_run):
@@ -161,7 +184,7 @@ def test_variations_in_miniature(tmp_path, capsys, monkeypatch):
     assert "4 of 4" in capsys.readouterr().err
     [[base, heads]] = rows_of(out)
     assert [base[:2], heads[:2]] == [["base", ""], ["heads", "1"]]
-    assert base[2] == heads[2]
+    assert base[2] == heads[2] == f"{parameters_in(out / 'runs' / 'base_1'):,}"
     for row in (base, heads):
         perplexity, spread = map(float, row[3].split(" ± "))
         assert perplexity > 1 < perplexity / spread

@@ -6,9 +6,10 @@ from paper_tables import RECIPES
 from paper_variations import BASE, RESULTS, RUNS, VARIATIONS, Result, base_recipe, chosen_rows, run_variations
 
 from tests.recipes import tiny_recipe
-from transduct.config import Recipe, merge, record
+from transduct.config import Recipe, load_recipe, merge, record
 from transduct.errors import TrainingFailed, TransductError
 from transduct.tasks.translation import create
+from transduct.training.checkpoint import WEIGHTS, read_tensors
 from transduct.training.log import ignore
 
 MULTI30K = RECIPES / "multi30k_en_de.yaml"
@@ -89,6 +90,16 @@ def test_each_variation_and_seed_is_trained_and_scored(finished):
     assert folders == ["base_1", "base_2", "heads_1_1", "heads_1_2"]
     assert all((out / RUNS / name / "model").exists() for name in folders)
     assert not list(out.glob(f"{RUNS}/*/checkpoints"))
+
+
+def test_parameters_are_those_of_the_weights_and_of_the_model_as_built(finished):
+    out, results = finished
+    for result, folder in zip(results, ("base_1", "heads_1_1", "base_2", "heads_1_2"), strict=True):
+        task = create(load_recipe(out / RUNS / folder / "recipe.yaml"), out / RUNS / folder, ignore)
+        task.prepare()
+        assert result.parameters == sum(p.numel() for p in task.build_model().parameters())
+        weights = read_tensors(out / RUNS / folder / "model" / WEIGHTS)
+        assert result.parameters == sum(weight.numel() for weight in weights.values())
 
 
 def test_what_is_finished_is_not_trained_again(finished, forbidden):

@@ -1,10 +1,13 @@
 """Impossible sizes are refused by the name of the field."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from transduct.blocks.sizes import require_at_least, require_heads, require_rate
+from transduct.blocks.convolution import group_norm
+from transduct.blocks.sizes import require_at_least, require_channels, require_heads, require_rate
 
 
 def test_a_size_is_at_least_what_it_must_be():
@@ -26,3 +29,23 @@ def test_heads_share_the_width_evenly():
     require_heads(SimpleNamespace(d_model=12, num_heads=3))
     with pytest.raises(ValueError, match=r"d_model is 12, must be a multiple of num_heads \(5\)"):
         require_heads(SimpleNamespace(d_model=12, num_heads=5))
+
+
+def test_layers_are_not_too_many():
+    require_at_least(1, SimpleNamespace(layers=1000, width=10**9), "layers", "width")
+    with pytest.raises(ValueError, match="decoder_layers is 1001, must be at most 1000"):
+        require_at_least(1, SimpleNamespace(decoder_layers=1001), "decoder_layers")
+
+
+@pytest.mark.parametrize("channels", [[8], [16, 40], [64, 128]])
+def test_channels_fall_into_groups(channels):
+    require_channels(SimpleNamespace(channels=channels), "channels")
+    assert [group_norm(count)(torch.zeros(1, count, 2, 2)).shape[1] for count in channels] == channels
+
+
+@pytest.mark.parametrize("channels", [[], [0], [8, -3], [50], [100]])
+def test_channels_that_do_not_are_refused(channels):
+    with pytest.raises(
+        ValueError, match=re.escape(f"backbone is {channels}, must name numbers such as 8, 16, 40 or 64")
+    ):
+        require_channels(SimpleNamespace(backbone=channels), "backbone")

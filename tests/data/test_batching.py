@@ -81,6 +81,13 @@ def test_epochs_put_other_examples_together():
     assert len(mates[0] & mates[1]) < len(mates[0]) / 4  # the shortest sentences always meet each other
 
 
+def test_one_side_may_be_a_list_of_lengths():
+    lengths = [3, 9, 4, 7, 5]
+    found, expected = plan(lengths, 1, 0, 12), plan(np.array(lengths)[:, None], 1, 0, 12)
+    assert [batch.tolist() for batch in found] == [batch.tolist() for batch in expected]
+    assert sorted(i for batch in found for i in batch) == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("sides", [1, 2, 3])
 def test_any_number_of_sides_counts(sides):
     lengths = np.random.default_rng(sides).integers(0, 30, (200, sides))

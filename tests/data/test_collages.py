@@ -213,8 +213,10 @@ def test_boxes_follow_their_picture_to_its_new_size(annotated):
 
 
 def test_what_of_a_box_lies_outside_is_cut_off(annotated):
-    [example, _], _ = read(annotated(line(boxes=[[-10, 10, 20, 99]]), line("b.png")), annotated.root)
+    outside = line(boxes=[[-10, 10, 20, 99]])
+    [example, _], refused = read(annotated(outside, line("b.png", [[0, 0, 40.5, 20]])), annotated.root)
     assert example.boxes.tolist() == [[0, 10, 10, 20]]
+    assert refused.mended == ["boxes.jsonl:1: a.png: box [-10.0, 10.0, 20.0, 99.0], of a picture of 40 x 20"]
 
 
 BROKEN = {

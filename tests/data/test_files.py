@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from transduct.data import files
-from transduct.data.files import Refused, opened, pack, read_members, require_files, unpack
+from transduct.data.files import Refused, names_of, opened, pack, read_members, require_files, unpack
 from transduct.data.sources import DataConfig, TextSource
+from transduct.data.utterances import SoundSource
 from transduct.errors import TransductError
 
 CONTENT = {"cat/2.png": b"two" * 500, "dog/1.PNG": b"one", "cat/notes.txt": b"no"}
@@ -49,6 +50,11 @@ def kept(path, endings=(".png",)):
             content()
             names.append(name)
     return names, refused.errors
+
+
+def test_sources_name_their_files():
+    sources = [SoundSource("a.tar", "a.tsv"), TextSource(pairs="b.tsv", columns=[1]), TextSource(text=["c", "d"])]
+    assert names_of(sources) == ["a.tar", "a.tsv", "b.tsv", "c", "d"]
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.xz", ".tar.zst"])
@@ -280,11 +286,20 @@ def test_broken_files_stop_or_are_counted_and_named():
         broken(0)
     refused = Refused("skip")
     assert refused.said() == ""
-    for number in range(5):
+    for number in range(12):
         with refused.each():
             broken(number)
-    assert refused.dropped == {"broken": 5}
-    assert refused.said() == "0.png: broken; 1.png: broken; 2.png: broken; and 2 more"
+    assert refused.dropped == {"broken": 12}
+    assert refused.said() == "".join(f"{number}.png: broken; " for number in range(10)) + "and 2 more"
+    said = []
+    refused.report(said.append, "training, ")
+    refused.mended.append("a box")
+    refused.report(said.append)
+    assert said == [
+        f"training, 12 left out: {refused.said()}",
+        f"12 left out: {refused.said()}",
+        "1 kept in part: a box",
+    ]
 
 
 def test_only_errors_that_a_user_can_mend_are_refused():

@@ -212,4 +212,3 @@ def test_one_column_of_others_is_plain_text(tmp_path):
     (tmp_path / "a.tsv").write_text("1\tx y\n0\tz\n")
     data = PlainTextConfig([TextSource(pairs="a.tsv", columns=[1])], root=str(tmp_path))
     assert list(data.lines(data.train[0])) == ["x y", "z"]
-    assert data.files() == ["a.tsv"]

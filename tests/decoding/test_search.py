@@ -8,7 +8,7 @@ import torch
 
 from tests.helpers import BEGIN, END, SIZE, tiny, tokens_of
 from transduct.decoding.sampling import Sampling
-from transduct.decoding.search import Beam, FixedLength, Forbid, length_penalty, search, top
+from transduct.decoding.search import Beam, FixedLength, Forbid, Prefix, length_penalty, search, top
 from transduct.functional.segments import Segments
 
 SOURCES = [5, 2, 7, 3]
@@ -197,34 +197,44 @@ def test_forbidden_tokens_never_come_and_the_score_is_still_the_models(model, be
             assert h.score == pytest.approx(forced_score(model, part, h.tokens), abs=1e-4)
 
 
-class Prefix:
-    """Each source's outputs begin with its own tokens; it knows which source each row belongs to."""
-
-    def __init__(self, prefixes, beam):
-        self.prefixes = [prefix for prefix in prefixes for _ in range(beam)]
-        self.length = 0
-
-    def __call__(self, logits, history):
-        assert len(logits) == len(self.prefixes)
-        for row, prefix in zip(logits, self.prefixes):
-            if self.length < len(prefix):
-                kept = row[prefix[self.length]].clone()
-                row.fill_(float("-inf"))[prefix[self.length]] = kept
-        self.length += 1
-        return logits
+class Forgetful(Prefix):
+    """A control: does not follow the rows."""
 
     def select(self, rows):
-        self.prefixes = [self.prefixes[row] for row in rows.tolist()]
+        self.tokens = self.tokens[: len(rows)]
+
+
+def begun(model, beam, temperature, kind=Prefix):
+    """Outputs, of limits that end some sources before others, and what each was to begin with."""
+    memory, segments = encode(model)
+    prefixes, limits = [[3], [4, 5, 6, 7], [], [8, 8]], [2, 9, 9, 9]
+    strategy = Beam(beam, limits, BEGIN, END, 0.0, "cpu")
+    if temperature:
+        strategy = Sampling(beam, limits, BEGIN, END, [[i] for i in range(4)])
+    kept = kind([prefix for prefix in prefixes for _ in range(beam)])
+    return memory, prefixes, search(model, memory, segments, strategy, [kept])
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_what_a_filter_knows_follows_the_rows(model, beam):
-    memory, segments = encode(model)
-    prefixes = [[3], [4, 5, 6, 7], [], [8, 8]]
-    found = find(model, memory, segments, beam, [2, 9, 9, 9], filters=[Prefix(prefixes, beam)])
-    for prefix, hypotheses in zip(prefixes, found):
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_outputs_begin_with_their_prefix_and_its_score_is_the_models(model, beam, temperature):
+    memory, prefixes, found = begun(model, beam, temperature)
+    for part, prefix, hypotheses in zip(memory.split(SOURCES), prefixes, found, strict=True):
         assert hypotheses
-        assert all(h.tokens[: len(prefix)] == prefix for h in hypotheses)
+        for h in hypotheses:
+            assert h.tokens[: len(prefix)] == prefix
+            assert h.score == pytest.approx(forced_score(model, part, h.tokens), abs=1e-4)
+
+
+def test_what_a_filter_knows_follows_the_rows(model):
+    _, prefixes, found = begun(model, 1, 0.0, Forgetful)
+    assert any(h.tokens[: len(p)] != p for p, hypotheses in zip(prefixes, found, strict=True) for h in hypotheses)
+
+
+def test_no_prefix_changes_nothing(model):
+    memory, segments = encode(model)
+    free = find(model, memory, segments, 3, [9] * 4)
+    assert find(model, memory, segments, 3, [9] * 4, filters=[Prefix([[]] * 12)]) == free
 
 
 @pytest.mark.parametrize("beam", [1, 3])

@@ -136,10 +136,11 @@ def users(section: str) -> dict[type, list[str]]:
 
 
 def records_of(task: str) -> dict[str, type]:
-    """The record that a task makes of each section: its file says `record(RECORD, recipe.SECTION, ...)`."""
+    """The record that a task makes of each section: its file says `record(RECORD, recipe.SECTION, ...)`, of training
+    `training_section`."""
     module, found = base._task_module(task), {}
     for node in ast.walk(ast.parse(inspect.getsource(module))):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "record":
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("record", "training_section"):
             cls, given, *_ = map(ast.unparse, node.args)
             if given.startswith("recipe."):
                 found[given.removeprefix("recipe.")] = getattr(module, cls)

@@ -48,6 +48,7 @@ def folder(run, monkeypatch):
     for name in ("input.de", "test.de"):
         (place / name).write_text("".join(f"{line}\n" for line in LINES))
     (place / "test.en").write_text("".join(f"{line[::-1]}\n" for line in LINES))
+    (place / "begun.en").write_text("c\n\ng f\n\n")
     monkeypatch.chdir(place)
     return place
 
@@ -84,6 +85,8 @@ def test_the_commands_run_and_print_what_the_page_says(folder, monkeypatch, capf
         elif command.startswith("transduct translate"):
             assert len(lines) == len(LINES)
             assert lines[1] == ""
+            if "--prefixes" in command:
+                assert (lines[0][:1], lines[2][:3]) == ("c", "g f")
         elif command.startswith("transduct score"):
             assert [float(line) < 0 for line in lines] == [True] * len(LINES)
     assert any("p = " in line for lines in printed.values() for line in lines)
@@ -103,9 +106,10 @@ def test_the_program_runs(folder, capsys):
 
 
 def test_every_option_named_is_one_of_its_command():
-    verbs = typer.main.get_command(cli.app).commands
+    program = typer.main.get_command(cli.app)
+    verbs, of_all = program.commands, {option for each in program.params for option in each.opts}
     known = {verb: {option for each in found.params for option in each.opts} for verb, found in verbs.items()}
-    everything = set().union(*known.values()) | {"--no-python", "--nproc-per-node", "--logdir"}
+    everything = set().union(of_all, *known.values()) | {"--no-python", "--nproc-per-node", "--logdir"}
     checked = 0
     for span in [*SPANS, *COMMANDS]:
         verb = next((word for word in span.split() if word in known), None)

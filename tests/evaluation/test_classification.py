@@ -20,6 +20,13 @@ def test_accuracy_confusion_and_what_was_right():
     assert found.details["accuracy"]["interval"] == wilson_interval(4, 6)
 
 
+def test_labels_come_in_order_however_many_there_are():
+    found = label_scores([str(i % 7) for i in range(500)], [str(i % 11) for i in range(500)]).details["confusion"]
+    assert [*found] == sorted(map(str, range(11)))
+    assert all([*row] == sorted(row) for row in found.values())
+    assert sum(sum(row.values()) for row in found.values()) == 500
+
+
 def test_macro_f1_is_the_mean_of_each_label_s_own():
     # precision and recall by hand: a 2/2, 2/3; b 1/2, 1/2; c 1/2, 1/1
     each = [2 * p * r / (p + r) for p, r in ((1, 2 / 3), (1 / 2, 1 / 2), (1 / 2, 1))]

@@ -51,3 +51,8 @@ def test_boxes_that_do_not_meet_are_drawn_together():
     box = torch.tensor([0.0, 0.0, 1.0, 1.0], requires_grad=True)
     generalised_iou(box, torch.tensor([3.0, 0.0, 4.0, 1.0])).backward()
     assert box.grad[2] > 0.0
+
+
+def test_boxes_without_any_area_have_nothing_in_common():
+    nothing = torch.full((1, 4), 0.5)
+    assert iou(nothing, nothing).tolist() == generalised_iou(nothing, nothing).tolist() == [0.0]

@@ -19,6 +19,10 @@ def test_the_rate_and_the_scale_are_as_asked(rate):
     assert abs(float(dropped.mean()) - 1) < 4 * deviation / (1 - rate)
 
 
+def test_a_rate_next_to_one_leaves_something_to_scale():
+    assert dropout(torch.ones(9), 0.999999).isfinite().all()
+
+
 def test_neighbours_fall_independently_though_one_draw_decides_four():
     torch.manual_seed(1)
     gone = (dropout(torch.ones(100_000), 0.5) == 0).view(-1, 4).double()

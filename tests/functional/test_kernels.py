@@ -188,8 +188,7 @@ def test_continuations_are_those_of_the_formula(monkeypatch, beam, size):
     found = continuations(logits, normaliser, scores, end)
     monkeypatch.setattr(kernels, "library", lambda: None)
     expected = continuations(logits, normaliser, scores, end)
-    ended = ((expected.tokens == end) & expected.scores.isfinite()).sum()
-    assert found.ends == ended
+    assert found.ends == bool(((expected.tokens == end) & expected.scores.isfinite()).any())
     for ours, theirs, held in (
         ((found.scores, found.origin, found.tokens), (expected.scores, expected.origin, expected.tokens), beam),
         ((found.live, found.rows, found.newest), (expected.live, expected.rows, expected.newest), beam),
@@ -206,7 +205,7 @@ def test_continuations_are_those_of_the_formula(monkeypatch, beam, size):
 @compiled
 def test_equal_continuations_come_in_order():
     found = continuations(torch.zeros(2, 40), torch.zeros(2), torch.zeros(1, 2, dtype=torch.float64), 1)
-    assert (found.origin.tolist(), found.tokens.tolist(), found.ends) == ([[0, 0]], [[0, 1]], 1)
+    assert (found.origin.tolist(), found.tokens.tolist(), found.ends) == ([[0, 0]], [[0, 1]], True)
     assert (found.rows.tolist(), found.newest.tolist()) == ([0, 0], [0, 2])
 
 
@@ -214,7 +213,7 @@ def test_equal_continuations_come_in_order():
 def test_where_nothing_is_possible_nothing_goes_on():
     nothing = torch.full((1, 20), float("nan"))
     found = continuations(nothing, torch.zeros(1), torch.zeros(1, 1, dtype=torch.float64), 1)
-    assert found.ends == 0
+    assert not found.ends
     assert found.scores.tolist() == found.live.tolist() == [[float("-inf")]]
 
 
@@ -235,6 +234,9 @@ def test_a_normaliser_is_that_of_torch(size):
     logits[7, -1] = float("inf")
     logits[8, :-1] = float("-inf")
     torch.testing.assert_close(kernels.log_normaliser(logits), logits.logsumexp(-1), rtol=1e-6, atol=2e-6)
+    logits[0, size // 2] = float("nan")
+    assert kernels.log_normaliser(logits).isnan().tolist() == [True] + 8 * [False]
+    logits[0] = 1.0
     turned = logits.T.contiguous().T
     assert torch.equal(kernels.log_normaliser(turned), kernels.log_normaliser(logits))
 
@@ -297,6 +299,14 @@ def test_a_query_may_be_a_part_of_longer_rows():
     keys, values = torch.randn(2, 3, 6, 2, 8), torch.randn(2, 3, 6, 2, 5)
     expected = kernels.rows_attention(query.contiguous(), keys, values, 5)
     assert torch.equal(kernels.rows_attention(query, keys, values, 5), expected)
+
+
+@compiled
+def test_what_is_no_number_is_not_made_one():
+    query, keys = torch.ones(2, 1, 4), torch.zeros(2, 1, 3, 1, 4)
+    keys[0, 0, 1, 0, 2] = float("nan")
+    found = kernels.rows_attention(query, keys, torch.ones(2, 1, 3, 1, 4), 3)
+    assert found.isnan().flatten(1).all(1).tolist() == [True, False]
 
 
 @compiled

@@ -52,6 +52,17 @@ def test_what_needs_no_gradient_changes_no_number(example, frozen):
     assert torch.equal(loss, expected)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_no_gradient_is_made_where_none_is_wanted(example, monkeypatch, mode):
+    hidden, weight, targets = example
+    weight.requires_grad_()  # as a model's is, also where it is only measured
+    made, inner = [], losses._losses_of_rows
+    monkeypatch.setattr(losses, "_losses_of_rows", lambda *given: made.append(given[-1]) or inner(*given))
+    with mode():
+        losses.projected_cross_entropy(hidden, weight, targets)
+    assert set(made) == {mode is torch.enable_grad}
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunk", [1, losses.CHUNK])
 def test_filler_counts_nowhere(example, monkeypatch, chunk, smoothing):
@@ -269,6 +280,16 @@ def test_ctc_of_a_text_that_needs_more_frames_is_infinite_and_moves_nothing():
     assert loss.isinf().tolist() == [True, False]
     assert torch.autograd.grad(loss[1], logits, retain_graph=True)[0].isfinite().all()
     assert (torch.autograd.grad(loss.sum(), logits)[0][:2] == 0).all()
+
+
+def test_ctc_of_a_text_without_any_frame_is_infinite_and_of_nothing_is_zero():
+    logits = torch.randn(4, 3, requires_grad=True)
+    loss = losses.ctc_loss(
+        logits.log_softmax(-1), Segments.of([4, 0, 0]), torch.tensor([1, 1]), Segments.of([1, 1, 0]), 0
+    )
+    assert loss.isinf().tolist() == [False, True, False]
+    assert loss[2] == 0
+    assert torch.autograd.grad(loss[0] + loss[2], logits)[0].isfinite().all()
 
 
 def test_ctc_of_a_sequence_is_the_same_alone_and_beside_others():

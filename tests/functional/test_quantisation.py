@@ -37,6 +37,14 @@ def test_the_product_is_that_of_the_integers_exactly():
     torch.testing.assert_close(int8_linear(x, values, steps).double(), exact, rtol=1e-6, atol=1e-6)
 
 
+def test_rows_may_lie_in_any_shape():
+    torch.manual_seed(1)
+    x, weight = torch.randn(2, 3, 4, 33), quantise_rows(torch.randn(9, 33))
+    found = int8_linear(x, *weight)
+    assert torch.equal(found.flatten(0, 2), int8_linear(x.flatten(0, 2), *weight))
+    assert found.shape == (2, 3, 4, 9)
+
+
 def test_no_row_depends_on_its_neighbours():
     torch.manual_seed(1)
     x, held = torch.randn(6, 64), quantise_rows(torch.randn(20, 64))

@@ -97,6 +97,7 @@ def test_a_shape_has_room_for_what_fills_up():
     for lengths in ([], [1] * 5, [20] * 5, [40, 40, 20]):
         assert len(Segments.filled(lengths, shape)) == shape.sequences
     assert Shape.around(10, 1, 200) == Shape(256, 9, 200)
+    assert Shape.around(0, 0, 0) == Shape(0, 0, 0)
 
 
 def test_what_is_remembered_is_computed_once():

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import pytest
+
+from transduct.errors import TransductError
 from transduct.interfaces import lines
 
 
@@ -20,15 +23,40 @@ def test_lines_come_in_numbered_chunks(trained_run, tmp_path, monkeypatch, capsy
     monkeypatch.setattr(lines, "LINES_AT_ONCE", 2)
     (tmp_path / "text").write_bytes(b"a\nb\n\xff\nc\n\xfe")
     found = list(lines.chunks(str(trained_run), tmp_path / "text"))
-    assert found == [(0, ["a", "b"]), (2, ["\ufffd", "c"]), (4, ["\ufffd"])]
+    assert found == [(0, ["a", "b"], None), (2, ["\ufffd", "c"], None), (4, ["\ufffd"], None)]
     said = f"transduct: {tmp_path / 'text'}:3: not UTF-8 and 1 more; such bytes were read as U+FFFD\n"
     assert capsys.readouterr() == ("", said)
 
 
 def test_whole_text_is_not_remarked_upon(trained_run, tmp_path, capsys):
     (tmp_path / "text").write_text("a\n")
-    assert list(lines.chunks(str(trained_run), tmp_path / "text")) == [(0, ["a"])]
+    assert list(lines.chunks(str(trained_run), tmp_path / "text")) == [(0, ["a"], None)]
     assert capsys.readouterr() == ("", "")
+
+
+def test_what_translations_begin_with_comes_along(trained_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "LINES_AT_ONCE", 2)
+    (tmp_path / "text").write_text("a\nb\nc\n")
+    (tmp_path / "begun").write_text("x\n\nz\n")
+    found = list(lines.chunks(str(trained_run), tmp_path / "text", tmp_path / "begun"))
+    assert found == [(0, ["a", "b"], ["x", ""]), (2, ["c"], ["z"])]
+
+
+@pytest.mark.parametrize(
+    "begun, message",
+    [
+        ("x\n" * 4, "found 4 lines, the text has 3"),
+        ("x\n" * 2, "found 2 lines, the text has more"),
+        ("", "found 0 lines"),
+    ],
+)
+def test_each_line_has_its_own_beginning(trained_run, tmp_path, begun, message):
+    (tmp_path / "text").write_text("a\nb\nc\n")
+    (tmp_path / "begun").write_text(begun)
+    with pytest.raises(
+        TransductError, match=f"begun: {message}.*; give a line for each, empty where anything may come"
+    ):
+        list(lines.chunks(str(trained_run), tmp_path / "text", tmp_path / "begun"))
 
 
 def test_at_a_terminal_a_line_answers_a_line(monkeypatch, capsys):

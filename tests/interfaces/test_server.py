@@ -116,6 +116,13 @@ def test_translations_are_those_of_python(client, model):
     assert client.post("/translate", {"texts": []}) == {"translations": []}
 
 
+def test_translations_begin_as_they_are_told(client, model):
+    prefixes = ["d c", "x", "", "a b", "", "", ""]
+    found = client.post("/translate", {"texts": TEXTS, "prefixes": prefixes, "beam": 3})["translations"]
+    assert [a["text"] for a in found] == [t.text for t in model.translate(TEXTS, prefixes=prefixes, beam=3)]
+    assert found[0]["text"].startswith("d c")
+
+
 def test_scores_are_those_of_python(client, model):
     sources, targets = ["a b c", "d e"], ["c b a", "x"]
     found = client.post("/score", {"sources": sources, "targets": targets})["scores"]
@@ -196,6 +203,8 @@ def test_it_is_warming_before_it_is_ready():
 
 def test_metrics_count_answers_and_inputs(trained_run):
     with serving(Service(transduct.load(trained_run), "reverse", 50)) as client:
+        while client("GET", "/health")[0] != 200:  # what warms it counts too
+            time.sleep(0.01)
         client.post("/translate", {"texts": ["a", "b"]})
         client.refused("/translate", {"texts": "a"}, 400)
         said = client("GET", "/metrics")[2].decode()
@@ -213,6 +222,9 @@ def test_metrics_count_answers_and_inputs(trained_run):
     [
         ("/translate", {}, "the request: 'texts' must be a list of texts"),
         ("/translate", {"texts": ["a", 1]}, "the request: 'texts' must be a list of texts"),
+        ("/translate", {"texts": ["a"], "prefixes": "a"}, "the request: 'prefixes' must be a list of texts"),
+        ("/translate", {"texts": ["a"], "prefixes": []}, "found 1 texts and 0 prefixes; give one for each"),
+        ("/translate", {"texts": ["a"], "prefixes": ["☃"]}, "prefix 1: holds what no translation does"),
         ("/translate", {"texts": ["a"], "beem": 2}, "translate: unknown key 'decoding.beem'; did you mean 'beam'?"),
         ("/translate", {"texts": ["a"], "beam": 2, "n_best": 3}, "n_best is 3, the beam only 2"),
         ("/translate", {"texts": ["a"], "beam": 17}, "beam is 17, must be from 1 to 16"),

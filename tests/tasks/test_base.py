@@ -17,6 +17,7 @@ from tests.recipes import tiny_recipe
 from transduct.config import dump, load_recipe
 from transduct.data.samples import generate
 from transduct.errors import TransductError
+from transduct.interop import int8
 from transduct.tasks import base
 from transduct.tasks.translator import Translator
 
@@ -140,6 +141,23 @@ def test_files_are_changed_as_the_recipe_changes_its_own(tmp_path):
     assert base.score(alone, files) == model.score([source for source, _ in pairs], joined)
 
 
+def test_a_recipe_that_lies_beside_a_model_is_not_its_own(trained_run, tmp_path, monkeypatch):
+    """Only a run's folder `model` has one, also where that is where one stands."""
+    alone = shutil.copytree(trained_run / "model", tmp_path / "mt")
+    recipe = load_recipe(trained_run / "recipe.yaml")
+    changes = [{"side": "target", "pattern": "a", "by": "zzz"}]
+    (tmp_path / "recipe.yaml").write_text(dump(asdict(replace(recipe, data={**recipe.data, "replace": changes}))))
+    files = {}
+    for name, text in (("source", "a b\n"), ("reference", "b a\n")):
+        (tmp_path / name).write_text(text)
+        files[name] = str(tmp_path / name)
+    assert base.evaluate(alone, files).scores == base.evaluate(trained_run, files).scores
+    with pytest.raises(TransductError, match="the model's recipe names no test set; give --source and --reference"):
+        base.evaluate(alone)
+    monkeypatch.chdir(trained_run / "model")
+    assert base.evaluate(".").scores == base.evaluate(trained_run).scores
+
+
 # the package itself
 
 
@@ -234,7 +252,7 @@ def test_a_mistake_in_the_last_stage_is_found_before_the_first_is_trained(tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("split", ["train", "valid"])
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
 def test_a_file_that_the_last_stage_lacks_is_missed_before_the_first_is_trained(tmp_path, split):
     gone = {"source": "text", "target": "gone"}
     recipe = staged(tmp_path, data={split: [gone] if split == "train" else gone})
@@ -266,6 +284,13 @@ def test_an_ensemble_is_nothing_to_start_from(tmp_path):
     recipe = staged(tmp_path)
     recipe = replace(recipe, stages=[], model={**recipe.model, "start_from": str(tmp_path / "both" / "model")})
     with pytest.raises(TransductError, match=r"model is an ensemble; name one of its members, such as .*model/1"):
+        base.train(recipe, tmp_path / "run", notify=str)
+
+
+def test_a_quantised_model_is_nothing_to_start_from(trained_run, tmp_path):
+    int8.convert(trained_run / "model", tmp_path / "int8")
+    recipe = tiny_recipe(model={"start_from": str(tmp_path / "int8")})
+    with pytest.raises(TransductError, match="int8 is quantised; name the model that it was made of"):
         base.train(recipe, tmp_path / "run", notify=str)
 
 

@@ -115,6 +115,14 @@ def test_a_run_goes_on_with_its_own_model_and_data(unfinished, changes, message)
     assert everything_in(unfinished) == before
 
 
+def test_a_refused_resume_leaves_the_recipe_as_it_was(unfinished):
+    held = (unfinished / "recipe.yaml").read_bytes()
+    recipe = load_recipe(unfinished / "recipe.yaml")
+    with pytest.raises(TransductError, match=r"training\.steps is 1, step \d+ is trained already; give no fewer"):
+        base.train(replace(recipe, training={**recipe.training, "steps": 1}), unfinished, resume=True, notify=str)
+    assert (unfinished / "recipe.yaml").read_bytes() == held
+
+
 def test_training_and_decoding_may_change_and_are_told(unfinished):
     held = load_recipe(unfinished / "recipe.yaml")
     longer = replace(

@@ -216,7 +216,10 @@ def test_what_is_cut_is_counted_and_said(made, caplog):
     assert made["sequence"].evaluate((texts, ["x", "x"])).details["cut"] == 1
     with caplog.at_level(logging.WARNING, "transduct"):
         made["sequence"].predict(texts)
-    assert caplog.messages == ["1 of 2 texts are longer than 24 tokens: cut, or tagged in pieces"]
+        made["sequence"].predict(["a", " ", ""])
+    said = ["1 of 2 texts are longer than 24 tokens: cut, or tagged in pieces"]
+    assert caplog.messages == [*said, "2 of 3 texts are empty: what is said of them is a guess"]
+    assert made["sequence"].evaluate((["a", " "], ["x", "x"])).details["empty"] == 1
 
 
 def test_what_cannot_be_answered_is_said(made):

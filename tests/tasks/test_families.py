@@ -1,13 +1,18 @@
 """What holds for every task: a run that was broken off ends with the same bytes, and an input's answer is its own."""
 
 import json
+import shutil
+from importlib import import_module
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 import transduct
 from tests.families import RECIPES, in_folder
 from tests.pictures import BARS, bar
 from tests.tones import string
+from transduct.errors import NotFinite
 from transduct.tasks import base
 
 INPUTS = {
@@ -84,6 +89,36 @@ def test_an_answer_is_the_same_alone_and_in_any_batch(finished):
     assert len(together) == len(inputs)
     assert [model.predict([text])[0] for text in inputs] == together
     assert model.predict(inputs[::-1])[::-1] == together
+
+
+def test_a_model_that_answers_with_nan_says_so(finished, tmp_path):
+    recipe, run = finished
+    broken = shutil.copytree(run / "model", tmp_path / "broken")
+    held = load_file(broken / "model.safetensors")
+    save_file({name: torch.full_like(x, float("nan")) for name, x in held.items()}, broken / "model.safetensors")
+    model = transduct.load(broken)
+    with pytest.raises(NotFinite, match="the model's numbers are not finite"):
+        model.predict(inputs_of(recipe))
+
+
+def test_each_score_of_its_validations_may_choose_and_no_other(finished, tmp_path):
+    recipe, run = finished
+    events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    module = import_module(f"transduct.tasks.{recipe.task}")
+    for name in {name for event in events for name in event.get("scores", {})}:
+        module.create(base.replace(recipe, training={**recipe.training, "best": name}), tmp_path, str)
+    with pytest.raises(base.TransductError, match=r"training\.best is 'beauty', expected a score of validations: "):
+        module.create(base.replace(recipe, training={**recipe.training, "best": "beauty"}), tmp_path, str)
+
+
+def test_steps_are_of_one_shape_where_batches_can_be(finished, tmp_path):
+    recipe, _ = finished
+    given = base.replace(recipe, training={**recipe.training, "capture": True})
+    if recipe.task == "translation" and recipe.model.get("family") != "rnn":
+        import_module(f"transduct.tasks.{recipe.task}").create(given, tmp_path, str)
+        return
+    with pytest.raises(base.TransductError, match=r"training\.compile and training\.capture are for "):
+        import_module(f"transduct.tasks.{recipe.task}").create(given, tmp_path, str)
 
 
 def test_it_is_measured_on_its_test_set(finished):

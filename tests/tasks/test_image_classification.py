@@ -345,7 +345,7 @@ def test_data_that_cannot_be_is_refused(changes, message):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"tokenizer": {"size": 100}}, "unknown key 'tokenizer.size'; pictures have no tokens: remove it"),
+        ({"tokenizer": {"size": 100}}, "unknown key 'tokenizer.size'; there are none"),
         ({"model": {"patch_size": 5}}, "image_size is 12, must be a multiple of patch_size"),
         ({"model": {"labels": 4}}, "model.labels cannot be set; set data.train"),
         ({"model": {"image_size": 4}}, "model.image_size cannot be set; set data.size"),

@@ -1,5 +1,6 @@
 """The language modelling task: every token is predicted once, nats are exact, and prompts are gone on from."""
 
+import logging
 import math
 import shutil
 from collections import Counter
@@ -314,6 +315,14 @@ def test_of_several_samples_the_likeliest_is_kept(saved):
         assert nats(model.model, runs[1]) < nats(model.model, runs[0])
 
 
+def test_prompts_that_do_not_fit_are_counted(saved, caplog):
+    model = base.load(saved)
+    with caplog.at_level(logging.WARNING, "transduct"):
+        model.predict(["to", "to be or not " * CONTEXT], length=3)
+    said = f"1 of 2 prompts do not fit into {CONTEXT} tokens: gone on from their last {CONTEXT // 2}"
+    assert caplog.messages == [said]
+
+
 def test_what_is_written_continues_the_last_line_of_its_prompt(texts, tmp_path):
     task, model = make_task(texts, tmp_path, tokenizer={"kind": "bpe", "size": 80})
     words = LanguageModel(model, task.tokenizer, task.decoding)
@@ -423,7 +432,12 @@ def test_a_recipe_is_resolved_with_every_default(texts, tmp_path):
         ({"data": {"context": 1}}, "context is 1, must be at least 2"),
         ({"data": {"workers": -1}}, "workers is -1, must be at least 0"),
         ({"decoding": {"length": 0}}, "recipe: decoding: length is 0, must be at least 1"),
-        ({"decoding": {"temperature": 0.0, "captured": True}}, "recipe: decoding: captured search takes models that"),
+        (
+            {"decoding": {"temperature": 0.0, "captured": True}},
+            "recipe: decoding: captured is for models that decode",
+        ),
+        ({"decoding": {"constraint": "tree"}}, "recipe: decoding: constraint is for models that decode over a memory"),
+        ({"decoding": {"shortlist": True}}, "recipe: decoding: shortlist is for models that decode over a memory"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )

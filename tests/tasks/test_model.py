@@ -14,8 +14,10 @@ from transduct.blocks.quantised import QuantisedLinear, quantise
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional import kernels
+from transduct.functional.segments import Shape
 from transduct.models import bert, rnn, transformer, vit
 from transduct.tasks import model as shared
+from transduct.tasks.text import make_batch
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
 
@@ -23,6 +25,21 @@ from transduct.training.config import TrainingConfig
 def written(directory, model):
     files.write_directory(directory, {files.WEIGHTS: files.pack(files.weights_of(model))})
     return directory
+
+
+def test_a_batch_is_moved_whole_once():
+    batch = make_batch([[5, 6]], [[7]], Shape(128, 9, 16))
+    moved, meta = shared.on(batch, torch.device("meta")), torch.device("meta")
+    segments = moved.source_segments, moved.target_segments
+    tensors = (moved.source, moved.inputs, moved.outputs, moved.counted, *(each.lengths for each in segments))
+    assert {each.device for each in tensors} == {meta}
+    assert (moved.filler, moved.counts) == (batch.filler, batch.counts)
+    assert shared.on(moved, meta) is moved
+
+
+@pytest.mark.parametrize(("count", "numbers"), [(0, []), (1, [0]), (2, [0, 1]), (3, [0, 1, 2]), (10, [0, 3, 6])])
+def test_three_examples_are_shown_if_there_are_as_many(count, numbers):
+    assert list(shared.three_of(count)) == numbers
 
 
 def test_weights_are_taken_wherever_names_agree(tmp_path):
@@ -102,6 +119,18 @@ def test_rows_of_new_labels_stay_and_are_said(tmp_path):
     assert said[0].endswith("rows taken by label, 0 of 2; new: leaf, stone")
 
 
+def test_of_two_heads_one_may_answer_otherwise(tmp_path):
+    """Rows are taken of the one that has them, whichever comes first."""
+    for first, second in (((9, 4), (2, 4)), ((2, 4), (9, 4))):
+        model = torch.nn.ModuleDict({"a": torch.nn.Linear(4, 2), "b": torch.nn.Linear(4, 2)})
+        held = {"a.weight": torch.ones(first), "b.weight": torch.ones(second)}
+        (tmp_path / files.CONFIG).write_text(json.dumps({"format": 1, "labels": ["sea", "apple"]}))
+        said = []
+        shared.LabelRows(["apple", "sea"], ("labels",), ("*.weight",)).order(model, tmp_path, said.append, held)
+        assert [float(held[name].min()) == 1.0 for name in held] == [first == (2, 4), second == (2, 4)]
+        assert said == [f"{tmp_path}: rows taken by label, 2 of 2"]
+
+
 def test_rows_that_are_no_labels_are_not_taken(tmp_path):
     rows, before, said = started(tmp_path / "held", ["leaf", "sea"], ["sea", "leaf"], pictures={"kind": "span"})
     assert torch.equal(rows, before)
@@ -121,6 +150,13 @@ SIZES = {"source_size": 9, "target_size": 9}
 
 def section(**values):
     return shared.ModelSection(values, FAMILIES, {"source_size": "tokenizer.size", "target_size": "tokenizer.size"})
+
+
+def test_sizes_that_no_machine_holds_are_refused():
+    with pytest.raises(TransductError, match=r"recipe: model: its weights would take [\d,]+ GB; make it smaller"):
+        section(size="tiny", d_model=10**8, num_heads=1).config(**SIZES)
+    with pytest.raises(TransductError, match="encoder_layers is 100000000, must be at most 1000"):
+        section(size="tiny", encoder_layers=10**8).config(**SIZES)
 
 
 def test_a_section_is_a_size_and_what_differs_from_it():
@@ -179,6 +215,9 @@ def test_a_model_directory_comes_back(tmp_path):
     assert Tokenizer.load(tmp_path / "model" / "tokenizer.json").digest == tokenizer.digest
     assert "on 3 texts,\n7 steps of at most 4,096 tokens, 2 s" in about
     assert "| loss | 1.5 |" in about
+    unmeasured = shared.card("A model", "3 texts", TrainingConfig(), {}, {"step": 7, "seconds": 2.0})
+    assert "It was not measured: its recipe has no validation set." in unmeasured
+    assert "score" not in unmeasured
 
 
 # models in use

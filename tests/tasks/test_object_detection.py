@@ -220,7 +220,7 @@ def test_broken_lines_stop_training_or_are_counted(tmp_path):
     said = []
     task = make_task(tmp_path, said.append, data={**data, "broken": "skip"})
     task.prepare()
-    assert said[0].startswith("left out: own.jsonl:2: b.png")
+    assert said[0].startswith("1 left out: own.jsonl:2: b.png")
     assert said[1] == "corpus prepared: 2 pictures from own.tar, own.jsonl (left out: 1 broken)"
 
 
@@ -231,7 +231,7 @@ def test_a_label_that_training_does_not_have_is_named(tmp_path):
         make_task(tmp_path, data={"valid": own}).prepare()
     said = []
     make_task(tmp_path, said.append, data={"valid": own, "broken": "skip"}).prepare()
-    assert said[-1].startswith("validation, left out: own.jsonl:1: a.png: unknown label 'pink'")
+    assert said[-1].startswith("validation: 1 left out: own.jsonl:1: a.png: unknown label 'pink'")
 
 
 def test_a_validation_set_without_any_object_is_found_before_training(tmp_path):
@@ -263,7 +263,7 @@ def test_pictures_without_any_object_are_nothing_to_train_on(tmp_path):
         ({"model": {"side": 32}}, "model.side cannot be set; set data.side"),
         ({"decoding": {"threshold": 1.5}}, r"threshold is 1.5, must be in \[0, 1\]"),
         ({"decoding": {"batch_tokens": 0}}, "batch_tokens is 0, must be at least 1"),
-        ({"tokenizer": {"size": 10}}, "a detector reads no text; leave the section tokenizer out"),
+        ({"tokenizer": {"size": 10}}, "unknown key 'tokenizer.size'; there are none"),
     ],
 )
 def test_impossible_recipes_are_refused(tmp_path, sections, message):

@@ -1,5 +1,7 @@
 """Pictures by a model in use: drawn from texts, chosen among samples, looked into, shown on a page."""
 
+import logging
+
 import numpy as np
 import pytest
 import torch
@@ -70,6 +72,16 @@ def test_pictures_are_alike_alone_and_in_any_batch(made):
     assert made.predict(TEXTS, seed=2) != made.predict(TEXTS)
     assert made.predict([]) == []
     assert made.picture("red", together[0]) is together[0].pixels
+
+
+def test_captions_that_are_cut_or_empty_are_counted(made, caplog):
+    longest = made.model.config.max_length
+    with caplog.at_level(logging.WARNING, "transduct"):
+        made.predict(["red", "red " * (longest + 1), "", "blue"])
+    assert caplog.messages == [
+        f"1 of 4 captions are longer than {longest} tokens: their ends are left out",
+        "1 of 4 captions are empty: anything may be drawn",
+    ]
 
 
 def test_one_caption_is_no_list_of_captions(made):
@@ -170,7 +182,10 @@ def test_without_pillow_the_remedy_is_named(monkeypatch):
         ({"samples": 0}, "samples is 0, must be at least 1"),
         ({"guidance": -1.0}, "guidance is -1.0, must not be negative"),
         ({"beam": 2}, "beam is 2, must be 1: set samples"),
-        ({"temperature": 0.0, "captured": True}, "captured search takes models that decode over a memory"),
+        (
+            {"temperature": 0.0, "captured": True},
+            "captured is for models that decode over a memory; leave",
+        ),
         ({"colour": "red"}, "unknown key 'decoding.colour'"),
     ],
 )

@@ -169,7 +169,7 @@ def test_broken_pictures_are_counted_or_stop_it(corpus, tmp_path, caplog):
     (tmp_path / "pictures" / "down" / "0001.png").write_bytes(b"")
     with caplog.at_level(logging.WARNING, "transduct"):
         report = make().evaluate(corpus)
-    assert "left out: pictures: down/0001.png: not a whole picture" in caplog.text
+    assert "1 left out: pictures: down/0001.png: not a whole picture" in caplog.text
     assert report.details["left_out"] == {"broken": 1}
     assert report.details["examples"] == 11
     with pytest.raises(TransductError, match=r"pictures: down/0001.png: not a whole picture .* or PPM$"):

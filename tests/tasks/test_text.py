@@ -116,29 +116,29 @@ def test_filler_changes_neither_loss_nor_gradient(positions):
 
 
 def test_what_is_no_text_is_named():
-    text.refuse_text([])
-    text.refuse_text(["a", "\ufffd ế 😀\0"])
+    text.check_inputs([])
+    text.check_inputs(["a", "\ufffd ế 😀\0"])
     with pytest.raises(TransductError, match="found a generator, expected a list of texts"):
-        text.refuse_text(each for each in ["a"])
+        text.check_inputs(each for each in ["a"])
     for wrong, name in ((None, "NoneType"), (b"a", "bytes"), (["a"], "list")):
         with pytest.raises(TransductError, match=f"input 2: found {name}, expected a text"):
-            text.refuse_text(["a", wrong])
+            text.check_inputs(["a", wrong])
     with pytest.raises(
         TransductError, match="input 1: holds half of a surrogate pair, which no text does; take it out"
     ):
-        text.refuse_text(["a \ud800"])
+        text.check_inputs(["a \ud800"])
 
 
 def test_one_text_is_no_list_of_texts():
-    text.refuse_text(["a b"])
+    text.check_inputs(["a b"])
     with pytest.raises(TransductError, match=r"found one text, expected a list of texts: write \['a b'\]"):
-        text.refuse_text("a b")
+        text.check_inputs("a b")
     with pytest.raises(
         TransductError, match=r"found one picture, expected a list of pictures: write \[b'1234567890'\]"
     ):
-        text.refuse_text(b"1234567890", "picture")
+        text.check_inputs(b"1234567890", "picture")
     for one in (Path("/a.png"), None):
         with pytest.raises(
             TransductError, match=r"found one picture, expected a list of pictures: write \[(Posix|None)"
         ):
-            text.refuse_text(one, "picture")
+            text.check_inputs(one, "picture")

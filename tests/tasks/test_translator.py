@@ -182,6 +182,7 @@ def test_targets_may_be_texts_and_ids_side_by_side(translator):
         (["a"], [[-1]], r"pair 1: found \[-1\], expected a text, or ids"),
         (["a"], [[1.5]], r"pair 1: found \[1.5\], expected a text, or ids"),
         (["a"], [None], "pair 1: found None, expected a text, or ids"),
+        (["a"], [5], r"pair 1: found 5, expected a text, or ids from 0 to \d+ in a list"),
     ],
 )
 def test_pairs_that_cannot_be_scored_are_refused(translator, texts, targets, message):
@@ -282,6 +283,63 @@ def test_a_shortlist_and_a_constraint_do_not_go_together(tmp_path):
         make().translate(["a"], shortlist=True)
 
 
+# translations that begin as they are told
+
+
+@pytest.mark.parametrize("options", [{}, {"beam": 1}, {"n_best": 3}, {"temperature": 1.0, "beam": 2}])
+def test_translations_begin_with_their_prefixes(translator, options):
+    texts, prefixes = ["a b c", "d e", "f", "g h a", ""], ["c b", "", [20, 21, 22], "h", "a"]
+    found = translator.translate(texts, prefixes=prefixes, **options)
+    for translation, prefix in zip(found[:4], prefixes, strict=False):
+        start = translator.target_tokenizer.encode([prefix])[0] if isinstance(prefix, str) else prefix
+        assert all(other.tokens[: len(start)] == start for other in translation.alternatives)
+    alone = (
+        translator.translate(texts[:1], prefixes=prefixes[:1], **options),
+        translator.translate(texts[1:2], **options),
+    )
+    assert tokens(found[:2]) == tokens([each[0] for each in alone]), "alone, and free, as in company"
+    assert found[4].text == "", "an empty text gives an empty translation"
+    assert [t.score for t in found] == pytest.approx([*translator.score(texts, tokens(found))[:4], 0.0])
+
+
+def test_an_output_may_be_as_long_after_its_prefix_as_without_one():
+    translator = make(max_length=64)
+    [found] = translator.translate(["a"], prefixes=["h " * 30], beam=1)  # where 24 tokens are the most of "a" alone
+    assert found.tokens[:30] == translator.target_tokenizer.encode(["h " * 30])[0]
+
+
+def test_the_prefix_of_a_long_text_is_that_of_its_first_piece(translator):
+    words = list("abcdefgh" * 4)
+    [whole] = translator.translate([" ".join(words)], prefixes=["h g"])
+    parts = translator.translate([" ".join(words[:23]), " ".join(words[23:])], prefixes=["h g", ""])
+    assert whole.tokens == [token for part in parts for token in part.tokens]
+
+
+@pytest.mark.parametrize(
+    "prefixes, message",
+    [
+        (["a"], "found 2 texts and 1 prefixes; give a list with one for each"),
+        ("ab", "found one text, expected a list of texts: write ['ab']"),
+        (["a", "\ud800"], "holds half of a surrogate pair"),
+        (["a", 5], "prefix 2: found 5, expected a text, or ids from 0 to"),
+        (["a", "a " * 24], "prefix 2: 24 tokens, the model takes 23; shorten it"),
+        (["a", "☃"], "prefix 2: holds what no translation does, a character that the vocabulary lacks"),
+        (["a", [Tokenizer.END]], "prefix 2: holds what no translation does"),
+    ],
+)
+def test_prefixes_that_cannot_be_are_refused(translator, prefixes, message):
+    with pytest.raises(TransductError) as caught:
+        translator.translate(["a", "b"], prefixes=prefixes)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("options, what", [({"captured": True}, "captured"), ({"constraint": "tree"}, "a constraint")])
+def test_prefixes_do_not_go_with_what_chooses_all(translator, options, what):
+    with pytest.raises(TransductError, match=f"prefixes do not go with {what}; leave one of them out"):
+        translator.translate(["a"], prefixes=["b"], **options)
+    assert translator.translate(["a"], prefixes=[""], captured=True)
+
+
 # texts longer than the model
 
 
@@ -342,6 +400,14 @@ def test_attention_has_every_layer_every_head_and_rows_that_sum_to_one(translato
         assert found[name] is weights
     for i in range(2):
         assert not found[f"decoder.{i}.self"].triu(1).any(), "the future is seen"
+
+
+def test_attention_is_named_weights(translator):
+    found = translator.attention("a b c", "d e")
+    assert [*found] == [*found.keys()] == [*found.weights] == list(translator.model.attention_names)
+    assert len(found) == len(found.weights)
+    assert "decoder.0.cross" in found
+    assert all(found[name] is weights for name, weights in found.items())
 
 
 def test_attention_is_what_the_model_uses(translator):

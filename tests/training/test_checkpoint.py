@@ -17,6 +17,7 @@ from transduct.training import checkpoint
 from transduct.training.checkpoint import (
     Checkpoints,
     average,
+    files_in,
     fill,
     load_optimiser,
     load_weights,
@@ -58,6 +59,13 @@ def held(tmp_path):
 
 
 # writing
+
+
+def test_the_files_of_a_folder_are_those_that_were_written_and_of_no_folder_in_it_that_is_not_named(tmp_path):
+    content = {"a.json": b"1", "one/b": b"2", "two/b": b"3"}
+    write_directory(tmp_path / "model", content)
+    assert files_in(tmp_path / "model") == {"a.json": b"1"}
+    assert files_in(tmp_path / "model", ["one", "two"]) == content
 
 
 def disk(number):
@@ -399,9 +407,20 @@ def test_an_average_is_the_mean(tmp_path):
     for path, value in zip(paths, values):
         path.write_bytes(pack({"a": value, "b": value.bfloat16()}))
     found = average(paths)
-    torch.testing.assert_close(found["a"], torch.stack(values).double().mean(0).float(), rtol=0, atol=0)
-    assert found["b"].dtype == torch.bfloat16
-    assert torch.equal(average(iter(paths[:1]))["a"], values[0])
+    for name, given in (("a", values), ("b", [value.bfloat16() for value in values])):
+        torch.testing.assert_close(found[name], torch.stack(given).double().mean(0))
+    assert torch.equal(average(paths[:1])["a"], values[0].double())
+
+
+def test_what_is_named_otherwise_is_no_checkpoint_and_stays(held):
+    for name in ("step_3_before_tuning", "step_old", "step_"):
+        (held.directory / name).mkdir()
+        (held.directory / name / "state.json").write_text("{}")
+    assert held.steps() == [3, 12]
+    held.forget_after(3)
+    assert sorted(path.name for path in held.directory.iterdir()) == [
+        "step_", "step_3", "step_3_before_tuning", "step_old",
+    ]  # fmt: skip
 
 
 def test_steps_are_in_the_order_of_numbers(held):

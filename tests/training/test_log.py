@@ -10,7 +10,7 @@ import pytest
 from tests.training.toy import train
 from transduct.errors import TrainingFailed
 from transduct.training import log as module
-from transduct.training.log import Clock, RunLog, ignore, memory_used
+from transduct.training.log import Meter, RunLog, ignore, memory_used
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_without_tensorboard_there_is_only_the_log(tmp_path, without_tensorboard
     assert (tmp_path / "log.jsonl").read_text(encoding="utf-8") == '{"step": 1, "text": "한국어"}\n'
 
 
-@pytest.mark.parametrize("rest", [b"", b'{"step": 2', b'{"step": 2}', b"\0\0\n"])
+@pytest.mark.parametrize("rest", [b"", b'{"step": 2', b'{"step": 2}', b"\0\0\n", b"5\nnull\n{}\n"])
 def test_records_of_steps_to_be_taken_again_are_forgotten(tmp_path, without_tensorboard, rest):
     log = RunLog(tmp_path, ignore)
     log.forget_after(0)
@@ -114,19 +114,21 @@ def test_records_of_steps_to_be_taken_again_are_forgotten(tmp_path, without_tens
     assert [record["step"] for record in records(tmp_path)] == [1, 2, 2]
 
 
-def test_a_clock_counts_from_one_record_to_the_next(monkeypatch):
+def test_a_meter_counts_from_one_record_to_the_next(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
-    clock = Clock(seconds=50.0)
+    meter = Meter(seconds=50.0)
     now[0] += 2.0
-    clock.waited = 0.5
+    meter.waited = 0.5
     for loss in (1.0, 3.0):
-        clock.count(loss, 20)
-    first = clock.record(7, 1, 0.1)
+        meter.count(loss, 20)
+    first = meter.record(7, 1, 0.1)
     assert (first["seconds"], first["loss"], first["tokens_per_second"], first["waiting"]) == (52.0, 2.0, 20.0, 0.25)
+    meter.count(9.0, 99)
+    meter.forget()
     now[0] += 1.0
-    clock.count(5.0, 0)
-    second = clock.record(8, 1, 0.1)
+    meter.count(5.0, 0)
+    second = meter.record(8, 1, 0.1)
     assert (second["seconds"], second["loss"], second["tokens_per_second"], second["waiting"]) == (53.0, 5.0, 0.0, 0.0)
 
 
@@ -135,10 +137,10 @@ def test_memory_is_in_bytes_on_every_system(monkeypatch, platform, unit):
     class Usage:
         ru_maxrss = 3000
 
-    monkeypatch.setattr(module.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(module.torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setattr(module.resource, "getrusage", lambda who: Usage)
     monkeypatch.setattr(module.sys, "platform", platform)
     assert memory_used() == 3000 * unit
-    monkeypatch.setattr(module.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(module.torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(module.torch.cuda, "max_memory_allocated", lambda: 77)
     assert memory_used() == 77

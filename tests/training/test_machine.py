@@ -60,6 +60,8 @@ def test_a_device_is_picked(monkeypatch, name, cuda, rank, expected):
     "name, count, said",
     [
         ("gpu", 1, "unknown device 'gpu'; known are: auto, cpu, cuda, cuda:N"),
+        ("meta", 1, "unknown device 'meta'; known are: auto, cpu, cuda, cuda:N"),
+        ("cpu:3", 1, "unknown device 'cpu:3'; known are: auto, cpu, cuda, cuda:N"),
         ("cuda", 0, "no device 'cuda': found 0 CUDA devices; choose another, or auto"),
         ("cuda:2", 2, "no device 'cuda:2': found 2 CUDA devices; choose another, or auto"),
     ],

@@ -324,10 +324,35 @@ def test_the_checkpoint_of_the_best_score_is_chosen(tmp_path):
     assert_same(weights_of(model), saved(tmp_path, 8), **EXACTLY)
 
 
-@pytest.mark.parametrize("name, best", [("loss", 4), ("perplexity", 4), ("ter", 4), ("bleu", 8), ("exact_match", 8)])
+@pytest.mark.parametrize(
+    "name, best",
+    [
+        ("loss", 4),
+        ("perplexity", 4),
+        ("ter", 4),
+        ("word_error_rate_unseen", 4),
+        ("bleu", 8),
+        ("exact_match", 8),
+        ("exact_match_unseen", 8),
+    ],
+)
 def test_of_some_scores_the_lower_is_better(tmp_path, name, best):
     _, state = train(tmp_path, validate=scores_from([1.0, 3.0, 2.0], name), best=name)
     assert state.best_step == best
+
+
+def test_what_is_no_number_is_never_the_best(tmp_path):
+    _, state = train(tmp_path, validate=scores_from([math.nan, 3.0, 2.0]), best="loss")
+    assert (state.best_step, state.best_score) == (12, 2.0)
+
+
+def test_losses_of_steps_that_are_taken_back_count_in_no_record(tmp_path):
+    given = {"validate": None, "checkpoint_every": 4}
+    train(tmp_path / "plain", **given)
+    each = {record["step"]: record["loss"] for record in records(tmp_path / "plain")}
+    train(tmp_path / "back", loss=poison({8}), log_every=5, **given)  # from step 8 to step 4
+    found = [(record["step"], record["loss"]) for record in records(tmp_path / "back") if record["step"] == 5]
+    assert found == [(5, pytest.approx(sum(each[step] for step in range(1, 6)) / 5)), (5, pytest.approx(each[5]))]
 
 
 def test_the_best_checkpoint_is_averaged_with_those_before_it(tmp_path):

@@ -15,6 +15,7 @@ from transduct.functional import kernels
 from transduct.functional import positions as schemes
 from transduct.functional.attention import (
     Bias,
+    hiding,
     padded_attention,
     padding_bias,
     segment_attention,
@@ -74,7 +75,7 @@ class AttentionPositions(nn.Module):
         return None
 
 
-def rows_attention(
+def attention_over_past(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
@@ -242,7 +243,7 @@ class MultiHeadAttention(nn.Module):
         if term is not None and cache.beam > 1:  # alike for all rows of a source
             own = term[..., before:].repeat_interleave(cache.beam, -1)
             term = torch.cat((term[..., :before], own), -1)  # (R, H, 1, S + t * beam)
-        heads = rows_attention(query, *cache.held(), prompt, term, lineage.seen)
+        heads = attention_over_past(query, *cache.held(), prompt, term, lineage.seen)
         return self.output(heads.flatten(1))  # (R, D)
 
     def remember_prompt(self, x: Tensor, segments: Segments) -> Memory:
@@ -252,10 +253,7 @@ class MultiHeadAttention(nn.Module):
         """
         _, key, value = self._project(x, segments.positions, None)
         keys, values = (_pad_before(part, segments).transpose(1, 2).contiguous() for part in (key, value))
-        bias: Tensor | None = None
-        if not segments.equal:
-            empty = ~segments.mask.flip(1)  # (B, S)
-            bias = torch.zeros(empty.shape, device=x.device).masked_fill(empty, float("-inf"))[:, None, None]
+        bias = None if segments.equal else hiding(~segments.mask.flip(1))[:, None, None]  # (B, 1, 1, S)
         return Memory(keys, values, bias)
 
     def remember(self, memory: Tensor, segments: Segments) -> Memory:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from transduct.functional.attention import hiding
+
 
 @dataclass(frozen=True)
 class Clock:
-    """How many tokens each row holds where the device alone knows it: rooms are fixed, as a captured graph wants them.
+    """A token counter that lives on the device: caches then have a fixed size, as a captured graph needs.
 
     Attributes:
         now: (1,) tokens of each row, which is the place of the next one too.
@@ -138,9 +140,7 @@ class Lineage:
         """(R, 1, 1, t * beam), zero for a token that a row sees and minus infinity for one that it does not."""
         if self._seen is None and self.slots is not None:
             others = self.slots[:, :, None] != torch.arange(self.beam, device=self.slots.device)  # (R, t, beam)
-            hidden = torch.zeros(others.shape, dtype=self.dtype, device=others.device)
-            hidden = hidden.masked_fill_(others, float("-inf"))
-            self._seen = hidden.view(len(others), 1, 1, -1)
+            self._seen = hiding(others, self.dtype).view(len(others), 1, 1, -1)
         return self._seen
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-GROUP = 16  # channels that are normalised together
+from transduct.blocks.sizes import GROUP
 
 
 class ResidualBlock(nn.Module):
@@ -33,10 +33,10 @@ class ResidualBlock(nn.Module):
 class Backbone(nn.Module):
     """A picture's features at a coarse grid: a first layer, then one block of stride 2 for each of the `channels`."""
 
-    def __init__(self, channels: Sequence[int], channels_in: int = 3) -> None:
+    def __init__(self, channels: Sequence[int]) -> None:
         super().__init__()
         self.stride, self.width = 2 ** len(channels), channels[-1]
-        self.first = convolution(channels_in, channels[0], 3)
+        self.first = convolution(3, channels[0], 3)
         widths = [channels[0], *channels]
         self.blocks = nn.Sequential(*(ResidualBlock(a, b, 2) for a, b in zip(widths, channels)))
         self.norm = group_norm(channels[-1])

@@ -32,7 +32,8 @@ class PositionVectors(nn.Module):
         if self.width is None:
             raise ValueError(f"positions '{scheme}' have no width of their own; give one")
         if own is not None and self.width < own:
-            raise ValueError(f"positions '{scheme}' up to {max_length} need a width of {own}, found {self.width}")
+            found = f"positions '{scheme}' up to {max_length} need a width of {own}, found {self.width}"
+            raise ValueError(f"{found}; shorten what they count, or take position_mode 'concatenate' or learned ones")
         self.own = own or self.width
         self.table = nn.Parameter(torch.empty(max_length, self.width)) if scheme == "learned" else None
         if self.table is not None:

@@ -1,5 +1,5 @@
-"""Layers in use that are gone through in a single call, for the step of one sentence, or of a small model, is otherwise
-nothing but calls.
+"""Encoder and decoder layers run in one call of the C kernels; for one sentence or a small model Python's calls would
+take most of the time.
 
 Let N be tokens, R the rows of a running search, D the model width, V the vocabulary.
 """
@@ -28,12 +28,10 @@ class FusedEncoder(Encoder):
         super().__init__(layers)
         self.packed = packed
 
-    def forward(
-        self, x: Tensor, segments: Segments, causal: bool = False, weights: list[Tensor] | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
         """(N, D) -> (N, D)."""
-        if causal or weights is not None or segments.longest > min(LONGEST, self.packed.longest):
-            return super().forward(x, segments, causal, weights)
+        if weights is not None or segments.longest > min(LONGEST, self.packed.longest):
+            return super().forward(x, segments, weights)
         return self.packed.encode(x, segments.offsets, segments.longest)
 
 

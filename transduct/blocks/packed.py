@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from transduct.blocks.embeddings import Embedding, Rows
-from transduct.blocks.transformer import DecoderLayer, EncoderLayer
+from transduct.blocks.transformer import join_attention, remember_positions
 from transduct.functional.products import packed_linear
 
 
@@ -65,9 +65,7 @@ def exchange(
     and the bias of the output becomes its table's.
     """
     tables: dict[int, Rows] = {}
-    for module in list(model.modules()):
-        if isinstance(module, EncoderLayer | DecoderLayer) and isinstance(module.self_attention.query, nn.Linear):
-            module.self_attention.join()
+    join_attention(model)
     for module in list(model.modules()):
         for name, part in list(module.named_children()):
             if isinstance(part, nn.Linear):
@@ -88,6 +86,4 @@ def pack_layers(model: nn.Module) -> None:
     """Lay out a model for the processor, and look up what need not be computed again: the vectors of its positions."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     exchange(model, PackedLinear, PackedTable)
-    for module in model.modules():
-        if isinstance(module, Embedding) and module.positions is not None:
-            module.positions.remember(dtype)
+    remember_positions(model, dtype)

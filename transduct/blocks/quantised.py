@@ -37,7 +37,7 @@ class QuantisedLinear(nn.Module):
 
 
 class QuantisedTable(QuantisedLinear):
-    """A table of embeddings with a step for each row; of the output's table too, for which it is multiplied."""
+    """An embedding table with a step for each row; as the output table it is also multiplied with."""
 
     @property
     def shape(self) -> torch.Size:

@@ -2,13 +2,19 @@
 
 from typing import Any
 
+GROUP = 16  # channels that are normalised together, about
+DEEPEST = 1000  # layers; each is made before it is known what all of them take
+
 
 def require_at_least(least: int, config: Any, *names: str) -> None:
-    """Raises ValueError for the first of these fields that is smaller; one that is not set is passed over."""
+    """Raises ValueError for the first of these fields that is smaller, or counts too many layers; one that is not set
+    is passed over."""
     for name in names:
         value = getattr(config, name)
         if value is not None and value < least:
             raise ValueError(f"{name} is {value}, must be at least {least}")
+        if value is not None and name.endswith("layers") and value > DEEPEST:
+            raise ValueError(f"{name} is {value}, must be at most {DEEPEST}")
 
 
 def require_rate(config: Any, *names: str) -> None:
@@ -22,3 +28,21 @@ def require_heads(config: Any) -> None:
     """Raises ValueError if the heads do not share the width of the model evenly."""
     if config.d_model % config.num_heads:
         raise ValueError(f"d_model is {config.d_model}, must be a multiple of num_heads ({config.num_heads})")
+
+
+def require_shared(config: Any) -> None:
+    """Raises ValueError if one table is to serve two vocabularies."""
+    if config.tie == "all" and config.source_size != config.target_size:
+        raise ValueError(
+            f"tie 'all' needs one shared vocabulary, found {config.source_size} and {config.target_size} entries; "
+            "set tokenizer.shared=true or model.tie=decoder"
+        )
+
+
+def require_channels(config: Any, name: str) -> None:
+    """Raises ValueError unless this field is a list of channels, each of which falls into groups of equal size."""
+    channels = getattr(config, name)
+    if not channels or any(count < 1 or count % max(1, count // GROUP) for count in channels):
+        raise ValueError(
+            f"{name} is {channels}, must name numbers such as 8, 16, 40 or 64, which groups of {GROUP} share"
+        )

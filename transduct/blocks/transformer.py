@@ -73,9 +73,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """(N, D) -> (N, D)."""
-        if self.pre:
-            return x + dropout(sublayer(self.read(x)), self.rate, self.training)
-        return self.norm(x + dropout(sublayer(x), self.rate, self.training))
+        x = x + dropout(sublayer(self.read(x)), self.rate, self.training)
+        return x if self.pre else self.norm(x)
 
 
 class EncoderLayer(nn.Module):
@@ -107,12 +106,10 @@ class EncoderLayer(nn.Module):
 class Encoder(nn.ModuleList):
     """Layers of an encoder, one after the other."""
 
-    def forward(
-        self, x: Tensor, segments: Segments, causal: bool = False, weights: list[Tensor] | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
         """(N, D) -> (N, D)."""
         for layer in self:
-            x = layer(x, segments, causal, weights)
+            x = layer(x, segments, weights=weights)
         return x
 
 
@@ -158,11 +155,22 @@ def make_norm(shape: LayerShape) -> nn.Module:
 def settle(model: nn.Module) -> None:
     """Make one product of three in every self-attention of a model in use, and look up the vectors of its positions,
     before it leaves the CPU; on which `packed.pack_layers` does so, and more. Its numbers are as they were."""
+    join_attention(model)
+    remember_positions(model, torch.float32)
+
+
+def join_attention(model: nn.Module) -> None:
+    """Make one layer of the three that read queries, keys and values, in each self-attention that still has three."""
     for module in model.modules():
-        if isinstance(module, EncoderLayer | DecoderLayer) and type(module.self_attention.query) is Linear:
+        if isinstance(module, EncoderLayer | DecoderLayer) and isinstance(module.self_attention.query, nn.Linear):
             module.self_attention.join()
+
+
+def remember_positions(model: nn.Module, dtype: torch.dtype) -> None:
+    """Look up the vectors of all positions, which need not be computed again."""
+    for module in model.modules():
         if isinstance(module, Embedding) and module.positions is not None:
-            module.positions.remember(torch.float32)
+            module.positions.remember(dtype)
 
 
 def initialise(module: nn.Module) -> None:

@@ -302,7 +302,7 @@ def mel_filters(features: Features, warp: float = 1.0) -> NDArray[np.float64]:
     Whisper's are triangles over Hertz on Slaney's scale, of equal area; Kaldi's are triangles over mel.
     """
     highest = features.rate / 2.0
-    lines = warped(np.linspace(0.0, highest, features.fft // 2 + 1), warp, highest)
+    lines = warped(np.arange(features.fft // 2 + 1, dtype=np.float64) * (features.rate / features.fft), warp, highest)
     if features.kind == "kaldi":
         edges = np.linspace(_kaldi(LOWEST), _kaldi(highest), features.bands + 2)
         return _triangles(_kaldi(lines), edges)

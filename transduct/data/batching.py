@@ -7,7 +7,7 @@ from multiprocessing import get_start_method
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from transduct.errors import TransductError
@@ -20,7 +20,7 @@ WINDOW = 2**20  # examples planned at a time, so that a plan's working memory do
 
 
 def plan(
-    lengths: NDArray[Any],
+    lengths: ArrayLike,
     seed: int,
     epoch: int,
     budget: int,
@@ -33,7 +33,7 @@ def plan(
     Examples are shuffled, sorted by length within windows, cut where the budget is reached, and the batches shuffled.
 
     Args:
-        lengths: (n, sides) tokens of each example on each side.
+        lengths: (n, sides) tokens of each example on each side, or (n,) of one.
         budget: the most tokens a batch may hold on its fuller side; a longer example is a batch of its own.
         weights: (start, stop, copies), in order, for runs of examples that are not to come exactly once: the whole part
             of `copies` comes always, the rest with that probability, drawn anew each epoch.
@@ -45,6 +45,7 @@ def plan(
     """
     if budget < 1:
         raise ValueError(f"the token budget of a batch is {budget}, must be at least 1")
+    lengths = np.asarray(lengths)
     random = np.random.Generator(philox(seed, epoch))
     order = _copies(len(lengths), weights, random)
     random.shuffle(order)

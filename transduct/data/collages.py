@@ -121,7 +121,7 @@ def read_examples(
                 continue
             number, boxes, labels = line
             place = f"{source.boxes}:{number}: {name}"
-            picture, boxes = _square(read_picture(content(), where), boxes, side, place)
+            picture, boxes = _square(read_picture(content(), where), boxes, side, place, refused)
             # last, for in training what is asked for becomes a label, which a refused line must not
             yield Example(picture, boxes, np.array([_known(each, label, place) for each in labels], np.int64))
     for name, line in lines.items():
@@ -152,8 +152,9 @@ def _photograph(source: SceneSource, name: str, data: bytes, label: Callable[[st
     return Example(picture, np.empty((0, 4), np.float32), np.array([_known(folder, label, where)], np.int64))
 
 
-def _square(picture: Picture, boxes: np.ndarray, side: int, place: str) -> tuple[Picture, np.ndarray]:
-    """A picture made square, and its boxes with it; what of a box lies outside the picture is cut off."""
+def _square(picture: Picture, boxes: np.ndarray, side: int, place: str, refused: Refused) -> tuple[Picture, np.ndarray]:
+    """A picture made square, and its boxes with it; what of a box lies outside the picture is cut off, and said where
+    it is more than the pixel that is a matter of rounding."""
     height, width = picture.shape[:2]
     size = np.array([width, height, width, height], np.float64)
     kept = boxes.clip(0, size)
@@ -162,6 +163,8 @@ def _square(picture: Picture, boxes: np.ndarray, side: int, place: str) -> tuple
             raise TransductError(f"{place}: box {box} has no area, expected [x0, y0, x1, y1] with x0 < x1 and y0 < y1")
         if inside[0] >= inside[2] or inside[1] >= inside[3]:
             raise TransductError(f"{place}: box {box} lies outside the picture, which is {width} x {height}")
+        if np.abs(inside - box).max() > 1.0:
+            refused.mended.append(f"{place}: box {box}, of a picture of {width} x {height}")
     return resized(picture, side, side), (kept * (side / size)).astype(np.float32)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from transduct.data.files import files_below
+from transduct.data.files import files_below, names_of
 from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig, TextSource, changed
 from transduct.data.text import read_pairs
@@ -168,11 +168,11 @@ def _reason_to_rebuild(directory: Path, inputs: dict[str, Any]) -> str | None:
     try:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
         before, files = dict(manifest["inputs"]), dict(manifest["files"])
-        changed = [
+        differing = [
             key for key in sorted((before.keys() | inputs.keys()) - RETIRED) if before.get(key) != inputs.get(key)
         ]
-        if changed:
-            return f"{', '.join(changed)} changed"
+        if differing:
+            return f"{', '.join(differing)} changed"
         damaged = [name for name, digest in files.items() if _digest(directory / name) != digest]
         Corpus(directory)
     except (OSError, ValueError, KeyError, TypeError, TransductError) as error:
@@ -264,7 +264,7 @@ def inputs_of(data: Any, tokenizers: Mapping[str, Tokenizer], apart: Sequence[st
     nothing = {"valid", "test", "root", "workers", *apart}
     inputs = {name: value for name, value in asdict(data).items() if name not in nothing}
     inputs |= {name: tokenizer.digest for name, tokenizer in tokenizers.items()}
-    for name in chain.from_iterable(source.files() for source in data.train):
+    for name in names_of(data.train):
         path = Path(data.root) / name
         try:
             inputs[f"file {name}"] = _digest(path)

@@ -7,7 +7,7 @@ import os
 import stat
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,22 +20,28 @@ from transduct.errors import TransductError
 
 Policy = Literal["stop", "skip"]
 Content = Callable[[], bytes]
-NAMED = 3  # refused files that are named; the rest is counted
+NAMED = 10  # refused files that are named; the rest is counted
 BLOCK = 1 << 20
 NO_FILE = "no such file; a relative path in a recipe starts at data.root"
 LARGEST = 1 << 30  # bytes of a file; what is larger is no picture and no sound, and is refused before it is read
 
 
-def require_files(data: Any) -> None:
-    """Whether the files that a recipe's `data` section trains and validates on are there.
+def require_files(data: Any, tested: bool = False) -> None:
+    """Refuse a recipe's `data` section whose files to train and to validate on, and with `tested` to test on, are not
+    there.
 
     Raises:
         TransductError: one is not.
     """
-    for source in (*data.train, *([data.valid] if data.valid else [])):
+    for source in filter(None, (*data.train, data.valid, data.test if tested else None)):
         for path in (Path(data.root) / name for name in source.files()):
             if not path.exists():
                 raise TransductError(f"{path}: {NO_FILE}")
+
+
+def names_of(sources: Iterable[Any]) -> list[str]:
+    """The files of all sources, as the recipe names them."""
+    return [name for source in sources for name in source.files()]
 
 
 def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Content]]:
@@ -214,6 +220,7 @@ class Refused:
     def __init__(self, policy: Policy, advise: bool = True) -> None:
         self.policy, self.advise = policy, advise
         self.errors: list[str] = []
+        self.mended: list[str] = []  # what is kept all the same, in part
 
     @contextmanager
     def each(self) -> Iterator[None]:
@@ -232,10 +239,21 @@ class Refused:
         """For a manifest: how many were left out."""
         return {"broken": len(self.errors)}
 
+    def report(self, notify: Callable[[str], None], about: str = "") -> None:
+        """Say what was left out and what was kept in part, if there is any."""
+        for what, found in (("left out", self.errors), ("kept in part", self.mended)):
+            if found:
+                notify(f"{about}{len(found):,} {what}: {_first(found)}")
+
     def said(self) -> str:
-        """The first errors, and how many more there are; empty if there are none."""
-        rest = len(self.errors) - NAMED
-        return "; ".join(self.errors[:NAMED]) + (f"; and {rest:,} more" if rest > 0 else "")
+        """What was left out."""
+        return _first(self.errors)
+
+
+def _first(found: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    rest = len(found) - NAMED
+    return "; ".join(found[:NAMED]) + (f"; and {rest:,} more" if rest > 0 else "")
 
 
 def pack(data: bytes | np.ndarray) -> np.ndarray:

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from transduct.data.files import Refused, read_members
-from transduct.data.sources import TextSource
-from transduct.data.text import read_rows
+from transduct.data.text import tsv_rows
 from transduct.errors import TransductError, missing_extra
 
 Picture = np.ndarray  # (height, width, 3), uint8
@@ -243,7 +242,7 @@ def read_labelled(source: ImageSource, root: Path, refused: Refused) -> Iterator
 def read_captions(file: str, root: Path) -> dict[str, str]:
     """The caption of each picture, by its name."""
     captions: dict[str, str] = {}
-    for number, (name, text) in enumerate(read_rows(TextSource(pairs=file), root), 1):
+    for number, (name, text) in enumerate(tsv_rows(root / file, [0, 1]), 1):
         if name in captions:
             raise TransductError(f"{file}:{number}: '{name}' has a caption already; keep one of them")
         captions[name] = text

@@ -57,10 +57,6 @@ class PlainTextConfig:
         """What an example is."""
         return "pairs" if self.next_sentence else "lines"
 
-    def files(self) -> list[str]:
-        """The files of the training text, as the recipe names them."""
-        return [name for source in self.train for name in source.files()]
-
     def lines(self, source: TextSource) -> Iterator[str]:
         """The lines of a text, blank ones too."""
         return (row[0] for row in read_rows(source, Path(self.root)))

@@ -141,7 +141,7 @@ def read_examples(
     refused = Refused(data.broken, advise)
     found = list(source.read(Path(data.root), data.size, refused, captioned))
     name = source.images or f"the {source.part} part of {source.generate}"
-    _say(refused, name, notify)
+    refused.report(notify, f"{name}: ")
     if not found:
         remedy = "check the files and data.broken" if advise else "give one that holds some"
         raise TransductError(f"{name}: found no picture in it; {remedy}")
@@ -186,7 +186,7 @@ def prepare(
         weights: list[tuple[int, int, float]] = []
         chunks = _chunks(data, captioned, columns, refused, weights)
         manifest = write_rows(folder, len(columns([], np.empty((0, data.size, data.size, 3), np.uint8))), chunks)
-        _say(refused, "training pictures", notify)
+        refused.report(notify, "training pictures: ")
         if not manifest["rows"]:
             raise TransductError("no picture is left to train on; check the files and data.broken")
         notify(f"corpus prepared: {manifest['rows']:,} pictures")
@@ -211,8 +211,3 @@ def _chunks(
             yield columns(captions, np.stack(pictures))
             rows += len(chunk)
         weights.append((start, rows, source.weight))
-
-
-def _say(refused: Refused, what: str, notify: Notify) -> None:
-    if refused.errors:
-        notify(f"{what}: {len(refused.errors):,} left out: {refused.said()}")

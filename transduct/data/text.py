@@ -142,7 +142,7 @@ def _rows_of_each(source: TextSource, root: Path) -> Iterator[Row]:
     for name in listed(source.pairs):
         match ending(name):
             case ".tsv", _:
-                yield from _tsv_rows(root / name, source.columns or [0, 1], source.alternatives)
+                yield from tsv_rows(root / name, source.columns or [0, 1], source.alternatives)
             case ".jsonl", _:
                 yield from _jsonl_rows(root / name, keys)
             case _, compression:
@@ -156,7 +156,13 @@ def _aligned_rows(source: Path, target: Path) -> Iterator[Row]:
         yield row
 
 
-def _tsv_rows(path: Path, columns: list[str] | list[int], alternatives: bool) -> Iterator[Row]:
+def tsv_rows(path: Path, columns: list[str] | list[int], alternatives: bool = False) -> Iterator[Row]:
+    """The columns asked for, by name or number, of each line of a file with tabs; with `alternatives` further columns
+    that hold something.
+
+    Raises:
+        TransductError: a column is missing; it names the line.
+    """
     lines = enumerate(read_lines(path), 1)
     places = [column for column in columns if isinstance(column, int)]
     if not places:

@@ -158,7 +158,8 @@ def read_trees(lines: Iterable[str], views: Sequence[str], name: str) -> Iterato
         try:
             tree = cleaned(Tree.parse(line))
             row = ["" if tree is None else VIEWS[view](tree) for view in views]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
+            found = "brackets too deep" if isinstance(error, RecursionError) else error
             example = "expected one tree a line, such as (S (NP (PRP It)) (VP (VBZ works))); mend or remove the line"
-            raise TransductError(f"{name}:{number}: {error}, {example}") from error
+            raise TransductError(f"{name}:{number}: {found}, {example}") from error
         yield row

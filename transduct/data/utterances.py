@@ -7,7 +7,7 @@ how it is changed depends on (seed, epoch, example) alone.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -185,7 +185,7 @@ def usable(samples: Sound, rate: int, features: Features, max_seconds: float, na
     if not features.window <= seconds <= max_seconds:
         wrong = "short" if seconds < features.window else "long"
         raise TransductError(
-            f"{name}: too {wrong}, {seconds:.3f} s, expected from {features.window} s to {max_seconds:g} s; cut it anew"
+            f"{name}: too {wrong}, {seconds:.4g} s, expected from {features.window} s to {max_seconds:g} s; cut it anew"
         )
     return resampled(samples, rate, features.rate)
 
@@ -367,8 +367,3 @@ def fixed_utterances(recordings: Sequence[Recording], source: SoundSource, rate:
         samples = spoken([part.samples for part in parts], pauses, UNCHANGED, rate, random)
         text, name = (" ".join(getattr(part, each) for part in parts) for each in ("text", "name"))
         yield Recording(name, samples, text, parts[0].speaker)
-
-
-def names_of(sources: Sequence[SoundSource]) -> list[str]:
-    """The files of all sources."""
-    return list(chain.from_iterable(source.files() for source in sources))

@@ -203,7 +203,7 @@ class Rooms:
 
 
 class Reader:
-    """A model as the graphs see it, which keep it no longer than others do."""
+    """A model as the captured graphs see it; held weakly, so that they do not keep it alive."""
 
     def __init__(self, model: Any) -> None:
         self.model = weakref.ref(model)

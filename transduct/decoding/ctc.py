@@ -29,14 +29,14 @@ class CTCPrefix:
     Args:
         log_probabilities: (N, V) of each frame.
         segments: the sources, one frame at least each.
-        weight: w, in [0, 1).
+        weight: w, between 0 and 1: at 0 there is nothing to add, at 1 nothing but CTC.
     """
 
     def __init__(
         self, log_probabilities: Tensor, segments: Segments, beam: int, blank: int, end: int, weight: float
     ) -> None:
-        if not 0.0 <= weight < 1.0:
-            raise ValueError(f"the weight of CTC is {weight}, must be in [0, 1)")
+        if not 0.0 < weight < 1.0:
+            raise ValueError(f"the weight of CTC is {weight}, must be between 0 and 1")
         self.blank, self.end, self.weight = blank, end, weight
         frames = pad(log_probabilities.float(), segments)  # (B, T, V)
         if not segments.equal:  # blanks for sure, and nothing else, change no output

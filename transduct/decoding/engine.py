@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import inf
+from math import inf, isnan
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -15,12 +15,14 @@ from transduct.decoding.device import Rules
 from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import Beam, Filter, FixedLength, Forbid, Hypothesis, finite, search
 from transduct.decoding.shortlist import Narrowed
+from transduct.errors import NotFinite
 from transduct.functional.segments import Segments
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 ON_CPU, ON_GPU, CAPTURED = 1024, 4096, 16384  # source tokens decoded together; the last on a GPU too
 COLDEST, STEEPEST = 1e-3, 20.0  # temperature that is not greedy yet, and length penalty that is a number still
+WIDEST = 1000  # beam: each hypothesis holds a cache
 FEW = 8  # sources that are not worth another worker
 
 
@@ -62,6 +64,8 @@ class DecodingConfig:
         for name, least in (("beam", 1), ("batch_tokens", 0), ("workers", 0), ("validation_beam", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
+        if self.beam > WIDEST:
+            raise ValueError(f"beam is {self.beam}, must be at most {WIDEST}")
         if not (self.temperature == 0.0 or COLDEST <= self.temperature < inf):
             raise ValueError(f"temperature is {self.temperature}, must be 0 or at least {COLDEST}")
         if self.top_k < 0 or not 0.0 < self.top_p <= 1.0:
@@ -71,6 +75,16 @@ class DecodingConfig:
         given = {"temperature": self.temperature > 0.0, "shortlist": self.shortlist, "constraint": self.constraint}
         if self.captured and (other := [name for name, value in given.items() if value not in (False, "none")]):
             raise ValueError(f"captured search takes no {other[0]}; leave one of them out")
+
+    def without_memory(self) -> None:
+        """Refuse what only search over a memory does, for models that have none.
+
+        Raises:
+            ValueError: it is asked for.
+        """
+        for name in ("captured", "shortlist", "constraint"):
+            if getattr(self, name) not in (False, "none"):
+                raise ValueError(f"{name} is for models that decode over a memory; leave {name} out")
 
     def budget(self, device: torch.device) -> int:
         """Source tokens decoded together: a GPU wants many, what a CPU decodes should stay in its cache."""
@@ -189,8 +203,8 @@ def _captured(
 
 
 class Cores:
-    """Gives PyTorch its threads back when the workers of all calls, which may overlap, have had one core each: threads
-    that begin later take over what was set last, by whomever."""
+    """Gives PyTorch its threads back after calls that ran workers of one core each. Calls may overlap, and a new thread
+    takes over the count that was set last."""
 
     def __init__(self) -> None:
         self.lock, self.calls, self.threads = threading.Lock(), 0, 0
@@ -234,7 +248,11 @@ def score(
     end: int,
     budget: int,
 ) -> list[float]:
-    """Forced decoding: the sum of the log-probabilities of each target's tokens, its end included."""
+    """Forced decoding: the sum of the log-probabilities of each target's tokens, its end included.
+
+    Raises:
+        NotFinite: the model answers with NaN.
+    """
     results = [0.0] * len(sources)
     device = next(model.parameters()).device
     lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
@@ -249,6 +267,8 @@ def score(
             sums.index_add_(0, target_segments.sequence, log_probabilities)
         for number, value in zip(batch, sums.tolist(), strict=True):
             results[number] = value
+    if any(map(isnan, results)):
+        raise NotFinite
     return results
 
 

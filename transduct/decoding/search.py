@@ -136,6 +136,31 @@ class Forbid:
         """Nothing is known of a row."""
 
 
+class Prefix:
+    """Outputs begin with given tokens and go on as they like; the score of those tokens is the model's too.
+
+    Args:
+        tokens: of each row, what its output begins with.
+    """
+
+    def __init__(self, tokens: Sequence[Sequence[int]], device: Any = None) -> None:
+        longest = max(map(len, tokens), default=0)
+        free = [[*row, *[-1] * (longest - len(row))] for row in tokens]  # -1 where anything may come
+        self.tokens = torch.tensor(free, dtype=torch.int64, device=device).view(len(tokens), longest)  # (R, L)
+
+    def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
+        place = history.shape[1] - 1
+        if place >= self.tokens.shape[1]:
+            return logits
+        wanted = self.tokens[:, place, None]  # (R, 1)
+        others = torch.arange(logits.shape[1], device=logits.device) != wanted  # (R, V)
+        return logits.masked_fill(others & (wanted >= 0), float("-inf"))
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows' tokens, in this order."""
+        self.tokens = self.tokens.index_select(0, rows)
+
+
 class FixedLength:
     """Outputs as long as their limits allow: `end` stands for no token; it comes free at the limit and never before.
 
@@ -267,7 +292,7 @@ class Continuations:
         scores, origin, tokens: (B, beam) of the likeliest of all what each is worth, its row of the source, and itself.
         live: (B, beam) what the likeliest are worth that do not end the sentence.
         rows, newest: (R,) the row that each of those goes on from, and its token.
-        ends: how many of the likeliest of all may end the sentence.
+        ends: whether any of the likeliest may end the sentence.
     """
 
     scores: Tensor
@@ -276,7 +301,7 @@ class Continuations:
     live: Tensor
     rows: Tensor
     newest: Tensor
-    ends: int
+    ends: bool
 
 
 def continuations(logits: Tensor, normaliser: Tensor, scores: Tensor, end: int) -> Continuations:
@@ -299,7 +324,7 @@ def continuations(logits: Tensor, normaliser: Tensor, scores: Tensor, end: int) 
     first_rows = torch.arange(0, sources * beam, beam, device=ends.device)[:, None]  # (B, 1)
     rows, newest = (origin.gather(1, order) + first_rows).flatten(), chosen.gather(1, order).flatten()
     best, origin, chosen = (x[:, :beam] for x in (found, origin, chosen))
-    return Continuations(best, origin, chosen, live, rows, newest, int(ends.any()))
+    return Continuations(best, origin, chosen, live, rows, newest, bool(ends.any()))
 
 
 def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -92,8 +92,10 @@ def _check(predictions: Sequence[Any], answers: Sequence[Any]) -> None:
 
 def _confusion(predictions: Sequence[str], answers: Sequence[str]) -> dict[str, dict[str, int]]:
     """How often each right label (outer) was predicted as each label (inner), those that occur."""
-    counts = Counter(zip(answers, predictions))
-    return {answer: {p: counts[a, p] for a, p in sorted(counts) if a == answer} for answer in sorted(set(answers))}
+    confusion: dict[str, dict[str, int]] = {}
+    for (answer, predicted), count in sorted(Counter(zip(answers, predictions)).items()):
+        confusion.setdefault(answer, {})[predicted] = count
+    return confusion
 
 
 def _plain_words(text: str) -> list[str]:

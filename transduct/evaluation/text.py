@@ -20,6 +20,7 @@ from transduct.errors import TransductError
 from transduct.evaluation.trees import labelled_f1
 
 RESAMPLES = 1000
+PAIRED_METRICS = ("bleu", "chrf", "ter")  # whose differences are tested
 
 # What sacrebleu needs for a tokenizer it does not bring along.
 TOKENIZER_REMEDIES = {
@@ -72,7 +73,6 @@ def paired_test(
     hypotheses: Sequence[str],
     other: Sequence[str],
     references: Sequence[Sequence[str]],
-    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
     tokenize: str = "13a",
 ) -> dict[str, float]:
     """How likely each metric's difference is chance: p-values by paired bootstrap (`sacrebleu --paired-bs`).
@@ -84,7 +84,7 @@ def paired_test(
     _check(hypotheses, references)
     _check(other, references)
     systems = [("other", other), ("hypotheses", hypotheses)]
-    instances = {name: _sacrebleu_metric(name, tokenize) for name in metrics}
+    instances = {name: _sacrebleu_metric(name, tokenize) for name in PAIRED_METRICS}
     from sacrebleu.significance import PairedTest
 
     _, columns = PairedTest(systems, instances, _streams(references), test_type="bs", n_samples=RESAMPLES)()

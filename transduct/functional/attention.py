@@ -92,11 +92,15 @@ def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
     return (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh() @ vector  # (..., T, S)
 
 
+def hiding(hidden: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """What is added to scores: minus infinity where a key is hidden, zero elsewhere."""
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, float("-inf"))
+
+
 def causal_bias(queries: int, keys: int, device: torch.device | None = None) -> Tensor:
     """(T, S): minus infinity above the diagonal. The last query stands at the last key, as when a cache holds
     the keys before it."""
-    hidden = torch.ones(queries, keys, dtype=torch.bool, device=device).triu(keys - queries + 1)
-    return torch.zeros(queries, keys, device=device).masked_fill(hidden, float("-inf"))
+    return hiding(torch.ones(queries, keys, dtype=torch.bool, device=device).triu(keys - queries + 1))
 
 
 def padding_bias(segments: Segments) -> Tensor | None:
@@ -108,7 +112,7 @@ def padding_bias(segments: Segments) -> Tensor | None:
         return None
     held = segments.mask.clone()
     held[:, 0] = True
-    return torch.zeros(held.shape, device=held.device).masked_fill(~held, float("-inf"))[:, None, None]
+    return hiding(~held)[:, None, None]
 
 
 def segment_attention(

@@ -7,6 +7,8 @@ Let A be boxes and Q others.
 import torch
 from torch import Tensor
 
+SMALLEST = 1e-20  # area that is divided by: two boxes without any have nothing in common
+
 
 def to_corners(boxes: Tensor) -> Tensor:
     """Centre, width and height to corners: (..., 4) -> (..., 4)."""
@@ -28,7 +30,7 @@ def area(boxes: Tensor) -> Tensor:
 def iou(boxes: Tensor, others: Tensor) -> Tensor:
     """Intersection over union of corner boxes, of each with its counterpart: (..., 4), (..., 4) -> (...)."""
     intersection, union = _overlap(boxes, others)
-    return intersection / union
+    return intersection / union.clamp(min=SMALLEST)
 
 
 def generalised_iou(boxes: Tensor, others: Tensor) -> Tensor:
@@ -40,7 +42,7 @@ def generalised_iou(boxes: Tensor, others: Tensor) -> Tensor:
     first = torch.minimum(boxes[..., :2], others[..., :2])
     last = torch.maximum(boxes[..., 2:], others[..., 2:])
     around = (last - first).prod(-1)
-    return intersection / union - (around - union) / around
+    return intersection / union.clamp(min=SMALLEST) - (around - union) / around.clamp(min=SMALLEST)
 
 
 def pairwise(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:

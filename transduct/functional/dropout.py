@@ -15,7 +15,7 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
-    threshold = round(rate * 65536) - 32768
+    threshold = min(round(rate * 65536), 65535) - 32768
     draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     kept = draws.view(torch.int16)[: x.numel()].view(x.shape) >= threshold
     return x * kept.to(x.dtype).mul_(65536 / (32768 - threshold))

@@ -30,9 +30,10 @@ enum { LANES = 16 };
 /* The first of so many lanes. */
 INLINE __mmask16 lanes(int64_t count) { return count >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << count) - 1); }
 
-/* exp(x), to two units in the last place: 2^n times a polynomial; that of -87 for what is less. */
+/* exp(x), to two units in the last place: 2^n times a polynomial; that of -87 for what is less. (Of two numbers one of
+ * which is NaN, the second is the larger: x comes second, so that NaN stays.) */
 INLINE __m512 exponential(__m512 x) {
-    x = _mm512_max_ps(x, _mm512_set1_ps(-87.0f));
+    x = _mm512_max_ps(_mm512_set1_ps(-87.0f), x);
     __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
     __m512 rest = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
     rest = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), rest);

@@ -257,7 +257,7 @@ def log_normaliser(logits: Tensor) -> Tensor:
 
 def choose(
     logits: Tensor, normaliser: Tensor, scores: Tensor, end: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool]:
     """`decoding.search.continuations` for at most `MOST` rows a source; of equal ones the first row's and the first
     token's come first."""
     (sources, beam), logits = scores.shape, logits.contiguous()
@@ -267,7 +267,7 @@ def choose(
     arguments = normaliser.data_ptr(), scores.contiguous().data_ptr(), end
     pointers = [x.data_ptr() for x in (best, live, origin, tokens, rows, newest)]
     ends: int = library().choose(logits.data_ptr(), *logits.shape, beam, *arguments, *pointers)
-    return best, origin, tokens, live, rows.view(-1), newest.view(-1), ends
+    return best, origin, tokens, live, rows.view(-1), newest.view(-1), ends > 0
 
 
 def rows_attention(

@@ -41,10 +41,10 @@ INLINE void attend(const float *q, const float *keys, const float *values, int64
  * keys and values serves H / G of them. Time t of source s and group g stands at ((s * G + g) * room + t) * width + slot,
  * counted in vectors of K or V numbers: `slots` (R, times) says which of `width` slots. `times` are seen, or as many as
  * `lengths` says of each source. */
-static FAST void attend_rows(const float *query, int64_t query_stride, const float *keys, const float *values, int64_t r,
-                             int64_t beam, int64_t heads, int64_t groups, int64_t dk, int64_t dv, int64_t room,
-                             int64_t width, int64_t times, const int64_t *lengths, const int32_t *slots,
-                             float *weights, float *out) {
+EXPORT FAST void rows_attention(const float *query, int64_t query_stride, const float *keys, const float *values,
+                                int64_t r, int64_t beam, int64_t heads, int64_t groups, int64_t dk, int64_t dv,
+                                int64_t room, int64_t width, int64_t times, const int64_t *lengths,
+                                const int32_t *slots, float *weights, float *out) {
     for (int64_t row = 0; row < r; row++) {
         int64_t source = row / beam, seen = lengths ? lengths[source] : times;
         const int32_t *slot = slots ? slots + row * times : NULL;
@@ -54,14 +54,6 @@ static FAST void attend_rows(const float *query, int64_t query_stride, const flo
                    slot, seen, dk, dv, weights, out + (row * heads + head) * dv);
         }
     }
-}
-
-EXPORT FAST void rows_attention(const float *query, int64_t query_stride, const float *keys, const float *values,
-                                int64_t r, int64_t beam, int64_t heads, int64_t groups, int64_t dk, int64_t dv,
-                                int64_t room, int64_t width, int64_t times, const int64_t *lengths,
-                                const int32_t *slots, float *weights, float *out) {
-    attend_rows(query, query_stride, keys, values, r, beam, heads, groups, dk, dv, room, width, times, lengths, slots,
-                weights, out);
 }
 
 /* Layer normalisation, or that by the root mean square where there is no shift. */
@@ -177,7 +169,7 @@ INLINE __m512 gelu(__m512 x) {
 INLINE __m512 activated(int64_t activation, __m512 x) {
     if (activation == GELU) return gelu(x);
     if (activation == SILU) return gated(x, x);
-    if (activation == RELU) return _mm512_max_ps(x, _mm512_setzero_ps());
+    if (activation == RELU) return _mm512_max_ps(_mm512_setzero_ps(), x);
     __m512 cubic = _mm512_mul_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(0.044715f)); /* of Hendrycks and Gimpel 2016 */
     return gated(x, _mm512_mul_ps(_mm512_fmadd_ps(cubic, x, x), _mm512_set1_ps(1.5957691216f)));
 }
@@ -248,7 +240,7 @@ typedef struct {
     const float *memory_keys, *memory_values;
 } Past;
 
-/* Where all layers of a decoder stand; as for `attend_rows`. */
+/* Where all layers of a decoder stand; as for `rows_attention`. */
 typedef struct {
     int64_t room, beam, length, longest;
     const int32_t *slots;
@@ -271,14 +263,14 @@ static FAST void decoder_layer(const Layer *layer, const Past *past, const Place
             memcpy(past->values + cell * dv, key + groups * dk + g * dv, (size_t)dv * sizeof(float));
         }
     }
-    attend_rows(room->wide, stride, past->keys, past->values, r, beam, heads, groups, dk, dv, place->room, beam,
-                place->length + 1, NULL, place->slots, room->weights, room->seen);
+    rows_attention(room->wide, stride, past->keys, past->values, r, beam, heads, groups, dk, dv, place->room, beam,
+                   place->length + 1, NULL, place->slots, room->weights, room->seen);
     linear(&layer->output, room->seen, r, room->wide, room->bytes, room->threads);
     around(layer, 0, x, room->wide, r);
 
     linear(&layer->query, given(layer, 1, x, r, room->normed), r, room->wide, room->bytes, room->threads);
-    attend_rows(room->wide, layer->query.f, past->memory_keys, past->memory_values, r, beam, heads, groups, dk, dv,
-                place->longest, 1, place->longest, place->lengths, NULL, room->weights, room->seen);
+    rows_attention(room->wide, layer->query.f, past->memory_keys, past->memory_values, r, beam, heads, groups, dk, dv,
+                   place->longest, 1, place->longest, place->lengths, NULL, room->weights, room->seen);
     linear(&layer->recall, room->seen, r, room->wide, room->bytes, room->threads);
     around(layer, 1, x, room->wide, r);
 

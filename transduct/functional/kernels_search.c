@@ -14,6 +14,7 @@ EXPORT FAST void log_normaliser(const float *logits, int64_t r, int64_t v, float
         largest = _mm512_mask_max_ps(largest, rest, largest, _mm512_maskz_loadu_ps(rest, logits + k));
         float most = _mm512_reduce_max_ps(largest);
         if (isinf(most)) {
+            for (k = 0; k < v; k++) most = isnan(logits[k]) ? NAN : most;
             out[row] = most;
             continue;
         }

@@ -94,8 +94,10 @@ def projected_cross_entropy(
         number to report: it carries no gradient).
     """
     dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else None
+    # A parameter wants its gradient even where none is made, and in there it is never made.
+    wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (hidden, weight, bias))
     loss, nll = _ProjectedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, targets, smoothing, counted, agreement, bias, dtype or hidden.dtype
+        hidden, weight, targets, smoothing, counted, agreement, bias, dtype or hidden.dtype, wanted
     )
     return (loss / 2, nll / 2) if agreement else (loss, nll)
 
@@ -114,14 +116,14 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         agreement: float,
         bias: Tensor | None,
         dtype: torch.dtype,
+        wanted: bool,
     ) -> tuple[Tensor, Tensor]:
         cast = weight.to(dtype)  # (V, D)
-        wanted = any(ctx.needs_input_grad)
         loss = hidden.new_zeros((), dtype=torch.float32)
         nll = hidden.new_zeros((), dtype=torch.float32)
         hidden_grad = torch.empty_like(hidden) if wanted else hidden.new_empty(0)
         weight_grad = torch.zeros_like(weight) if wanted else hidden.new_empty(0)
-        bias_grad = None if bias is None else torch.zeros_like(bias)
+        bias_grad = torch.zeros_like(bias) if wanted and bias is not None else None
         readings, size = (2 if agreement else 1, -1), hidden.shape[1]
         step = max(FEWEST, (CHUNK if hidden.device.type == "cpu" else GPU_CHUNK) // weight.shape[0]) // readings[0]
         with torch.autocast(hidden.device.type, enabled=False):
@@ -151,7 +153,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_grad, weight_grad, bias_grad = ctx.saved_tensors
         of_bias = None if bias_grad is None else bias_grad * grads[0]
-        return hidden_grad * grads[0], weight_grad * grads[0], None, None, None, None, of_bias, None
+        return hidden_grad * grads[0], weight_grad * grads[0], None, None, None, None, of_bias, None, None
 
 
 def _agreement_of_rows(logits: Tensor, weight: float, counted: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -326,7 +328,7 @@ class _CTC(torch.autograd.Function):
         last = (times - 1).clamp(min=0)[:, None, None].expand(-1, 1, states)
         final = alpha.gather(1, last).squeeze(1)  # (B, S)
         final = final.masked_fill((state < ends[:, None] - 2) | (state >= ends[:, None]), float("-inf"))
-        total = final.logsumexp(1)  # (B,)
+        total = final.logsumexp(1).masked_fill((times == 0) & (lengths > 0), float("-inf"))  # (B,)
         if ctx.needs_input_grad[0]:  # what is expected of each state at each time, put together by token
             expected = (alpha + beta - emitted - total[:, None, None]).exp()
             expected = expected.masked_fill(~held | total.isinf()[:, None, None], 0.0)

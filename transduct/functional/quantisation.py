@@ -19,7 +19,7 @@ def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def int8_linear(x: Tensor, weight: Tensor, steps: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b with integers on both sides, and the sums in 32 bits: (N, D) -> (N, F).
+    """x W^T + b with integers on both sides, and the sums in 32 bits: (..., D) -> (..., F).
 
     On a GPU the weights are made numbers again first: there integers have no kernel for every shape.
 
@@ -28,6 +28,6 @@ def int8_linear(x: Tensor, weight: Tensor, steps: Tensor, bias: Tensor | None = 
     """
     if not x.is_cpu:
         return F.linear(x, (weight * steps[:, None]).to(x.dtype), bias)
-    rows, of_rows = quantise_rows(x)
+    rows, of_rows = quantise_rows(x.flatten(0, -2))
     product = torch._int_mm(rows, weight.T).float().mul_(steps).mul_(of_rows[:, None])  # (N, F)
-    return product.to(x.dtype) if bias is None else (product + bias).to(x.dtype)
+    return (product if bias is None else product + bias).to(x.dtype).view(*x.shape[:-1], len(weight))

@@ -14,9 +14,9 @@ FILLER = 32  # tokens of a sequence that fills up: about as many as a sentence h
 
 
 class remembered:
-    """A property computed once; `functools.cached_property` holds a lock, into which no compiler can look.
+    """A property computed once. `cached_property` takes a lock that the compiler cannot trace.
 
-    A compiler computes it wherever it is read, and finds by itself that once is enough.
+    While compiling nothing is stored; the compiler removes the repetition itself.
     """
 
     def __init__(self, function: Callable[[Any], Tensor]) -> None:
@@ -32,7 +32,7 @@ class remembered:
 
 @dataclass(frozen=True)
 class Shape:
-    """What is the same of every batch where a compiler or a captured graph wants it so.
+    """The fixed shape to which every batch is filled up, where a compiler or a captured graph needs one.
 
     Attributes:
         tokens: N.
@@ -48,7 +48,7 @@ class Shape:
     def around(cls, tokens: int, sequences: int, longest: int) -> "Shape":
         """Room for so many sequences of so many tokens in all, for what fills up, and to the next multiple of 128."""
         tokens = -(-max(tokens, longest) // 128) * 128
-        return cls(tokens, sequences + -(-tokens // min(FILLER, longest)), longest)
+        return cls(tokens, sequences + -(-tokens // max(1, min(FILLER, longest))), longest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,13 +98,8 @@ class Segments:
 
     def to(self, device: torch.device) -> "Segments":
         """The same on another device."""
-        return Segments(
-            self.lengths.to(device, non_blocking=True),
-            self.offsets.to(device, non_blocking=True),
-            self.longest,
-            self.total,
-            self.equal,
-        )
+        lengths, offsets = (x.to(device, non_blocking=True) for x in (self.lengths, self.offsets))
+        return replace(self, lengths=lengths, offsets=offsets)
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -1,4 +1,4 @@
-"""Which kernels written in Triton are used here: those that a trial on this device found right.
+"""Which Triton kernels are used: those whose trial on this device gave the right numbers.
 
 Triton compiles on the user's machine, where a C compiler, its headers or the card may not be what it wants.
 """

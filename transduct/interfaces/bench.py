@@ -161,7 +161,8 @@ def _peak_memory() -> float:
     try:
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS
+        return peak / (2**20 if sys.platform == "darwin" else 1024)
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 

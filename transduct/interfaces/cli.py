@@ -27,7 +27,7 @@ class _Program(TyperGroup):
 
 app = typer.Typer(
     cls=_Program,
-    help="Train, run and explain models that turn one sequence into another.",
+    help="Train, run and explain models that turn one sequence into another.\n\nExample: transduct demo",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -39,11 +39,22 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, which typer brings along
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        from transduct import __version__
+
+        print(f"transduct {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def options(debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False) -> None:
-    """Options that stand before every command."""
-    if debug:
-        _Debug.on = True
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of every command."""
 
 
 class _Debug:
@@ -61,28 +72,27 @@ def _say(line: object, stream: TextIO | None = None) -> None:
 def main() -> None:
     """Run the program; an error a user can mend is one line and exit status 2."""
     from transduct import share_cores
-    from transduct.errors import TrainingFailed, TransductError
+    from transduct.interfaces.ending import ended, repeated
 
-    if len(sys.argv) == 1:
-        sys.argv.append("--help")
+    words = sys.argv[1:]
+    if "--debug" in (words[: words.index("--")] if "--" in words else words):  # wherever it stands
+        words.remove("--debug")
+        _Debug.on = True
+    if next((word for word in words if not word.startswith("-")), None) == "train":
+        words = repeated(words)
     share_cores()
     try:
-        raise SystemExit(app(standalone_mode=False))
+        raise SystemExit(app(words or ["--help"], standalone_mode=False))
     except typer.Abort:
         print("transduct: interrupted", file=sys.stderr)
         raise SystemExit(1) from None
     except UsageError as error:
         print(f"transduct: {error.format_message()} (see: transduct --help)", file=sys.stderr)
         raise SystemExit(2) from None
-    except Exception as error:
-        if _Debug.on:
-            raise
-        if isinstance(error, TransductError | TrainingFailed):
-            _say(f"transduct: {error}")
-        else:  # a mistake of ours, in one line too
-            line = " ".join(f"{type(error).__name__}: {error}".splitlines())
-            print(f"transduct: {line} (see it all with: transduct --debug ...)", file=sys.stderr)
-        raise SystemExit(2 if isinstance(error, TransductError) else 1) from None
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is said in one line)
+        line, status = ended(error, _Debug.on)
+        _say(f"transduct: {line}")
+        raise SystemExit(status) from None
 
 
 @app.command()
@@ -104,7 +114,7 @@ def train(
     out: Annotated[Path | None, typer.Option(help="The run directory; runs/RECIPE if not given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     profile: Annotated[str | None, typer.Option(help="A profile of the recipe, such as quick or cpu.")] = None,
-    source: Annotated[list[str] | None, typer.Option(help="Training text, instead of a recipe.")] = None,
+    source: Annotated[list[str] | None, typer.Option(help="Training text, a file or more, no recipe.")] = None,
     target: Annotated[list[str] | None, typer.Option(help="Its translation, line by line.")] = None,
     valid_source: Annotated[
         str | None, typer.Option(help="Text to validate on; if not given, a tenth is held out, at most 1,000 pairs.")
@@ -118,36 +128,29 @@ def train(
     transduct train recipes/multi30k_en_de.yaml data.root=DATA --profile cpu --out runs/en-de
     transduct train --source train.de --target train.en --out runs/de-en
     """
+    from transduct.interfaces.ending import naming
     from transduct.interfaces.progress import Watcher
     from transduct.tasks.base import train as train_recipe
 
     paths = [word for word in recipe or [] if "=" not in word]
     overrides = [word for word in recipe or [] if "=" in word]
     directory = out or Path("runs") / (Path(paths[0]).stem if paths else "translation")
-    chosen = _chosen_recipe(paths, overrides, profile, directory, resume, source, target, valid_source, valid_target)
-    with Watcher() as watcher:
+    files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
+    chosen = _chosen_recipe(paths, overrides, profile, directory, resume, files)
+    with Watcher() as watcher, naming(paths[0] if paths else None):
         model = train_recipe(chosen, directory, resume, watcher.notify, watcher)
     _say(model, sys.stdout)
 
 
 def _chosen_recipe(
-    paths: list[str],
-    overrides: list[str],
-    profile: str | None,
-    directory: Path,
-    resume: bool,
-    source: list[str] | None,
-    target: list[str] | None,
-    valid_source: str | None,
-    valid_target: str | None,
+    paths: list[str], overrides: list[str], profile: str | None, directory: Path, resume: bool, files: dict[str, Any]
 ) -> "Recipe":
     """The recipe that was named, the one of the run to resume, or one made for two files."""
     from transduct.config import load_recipe
     from transduct.errors import TransductError
     from transduct.tasks.base import file_recipe, run_of_files
-    from transduct.tasks.claim import RECIPE
+    from transduct.tasks.claim import RECIPE, require_room
 
-    files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
     if profile and not paths:
         raise TransductError(f"--profile {profile} belongs to a recipe; give one, or leave it out")
     if any(files.values()):
@@ -155,6 +158,7 @@ def _chosen_recipe(
             raise TransductError(f"found a recipe ({paths[0]}) and text files; give one of them")
         if resume and (directory / RECIPE).exists():
             return run_of_files(directory, files, overrides)
+        require_room(directory, resume)  # before all the text is counted
         return file_recipe("translation", files, overrides, _say)
     if len(paths) > 1:
         raise TransductError(f"found {len(paths)} recipes ({', '.join(paths)}); give one")
@@ -181,6 +185,7 @@ def translate(
     top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest tokens of mass p.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the samples.")] = None,
+    prefixes: Annotated[Path | None, typer.Option(help="Text: what each line's translation begins with.")] = None,
     attention: Annotated[Path | None, typer.Option(help="Picture of the first line's attention: .svg or .png.")] = None,
     device: Device = "auto",
     precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
@@ -202,34 +207,24 @@ def translate(
     if file is not None and (file.is_dir() or not file.exists()):
         raise TransductError(f"{file}: no such file; give a text file, or none to read from stdin")
     translator = load(model, device, precision, "translate")
-    if file is None and sys.stdin.isatty():
+    if file is None and prefixes is None and sys.stdin.isatty():
         return interactive(translator, options)
-    output = sys.stdout.buffer
-    for first, lines in chunks(model, file):
+    output, first = sys.stdout.buffer, -1
+    for first, lines, begun in chunks(model, file, prefixes):
         if attention is not None and first == 0:
-            _draw(translator, lines[0], attention, options)
-        for number, found in enumerate(translator.translate(lines, n_best=n_best, **options), first + 1):
+            from transduct.interfaces.pictures import draw_attention
+
+            draw_attention(translator, lines[0], attention, options | ({"prefixes": begun[:1]} if begun else {}))
+        for number, found in enumerate(translator.translate(lines, n_best, begun, **options), first + 1):
             if n_best > 1:
                 rows = [f"{number}\t{t.score:.6f}\t{t.text}" for t in found.alternatives]
             else:
                 rows = [f"{found.score:.6f}\t{found.text}" if scores else found.text]
             output.writelines(f"{row}\n".encode() for row in rows)
         output.flush()
+    if attention is not None and first < 0:
+        raise TransductError("found no line to draw the attention of; give one at least")
     return None
-
-
-def _draw(model: Any, given: str, path: Path, options: dict[str, Any]) -> None:
-    """Where a model looks while it answers with these options, as a picture: over a photograph, or every head of every
-    layer for a sentence."""
-    from transduct.interfaces.pictures import grid, overlays, save
-
-    found = model.attention(given, **options)
-    panels = found.panels()
-    matrices = [(p.title, p.weights, p.rows, p.columns) for p in panels if p.picture is None]
-    photographs = [(p.title, p.weights, p.picture) for p in panels if p.picture is not None]
-    heads = len(next(iter(found.weights.values()))) if len(matrices) > 1 else 1
-    title = given if isinstance(given, str) else ""  # what came through a pipe has none
-    save(overlays(photographs, title=title) if photographs else grid(matrices, per_row=heads, title=title), path)
 
 
 @app.command()
@@ -259,7 +254,7 @@ def predict(
     """
     from transduct.config import parse_override
     from transduct.errors import TransductError
-    from transduct.interfaces.pictures import check_ending
+    from transduct.interfaces.pictures import check_ending, draw_attention
     from transduct.interfaces.start import load
     from transduct.tasks.model import check_drawable, draw, read_once
 
@@ -274,7 +269,7 @@ def predict(
     check_ending(attention)
     inputs = [read_once(loaded, given) for given in inputs]
     if attention is not None:
-        _draw(loaded, inputs[0], attention, chosen)
+        draw_attention(loaded, inputs[0], attention, chosen)
     for number, (given, output) in enumerate(zip(inputs, loaded.predict(inputs, **chosen), strict=True), 1):
         print(output)
         if out is not None:
@@ -295,6 +290,7 @@ def evaluate(
 
     Example: transduct evaluate runs/de-en --source test.de --reference test.en
     """
+    from transduct.interfaces.lines import table
     from transduct.tasks.base import evaluate as evaluate_model
 
     files = {name: value for name, value in (("source", source), ("reference", reference)) if value is not None}
@@ -303,15 +299,7 @@ def evaluate(
     if as_json:
         print(report.as_json())
         return
-    for name, value in report.scores.items():
-        about = report.details.get(name, {})
-        interval = "  [{:.2f}, {:.2f}]".format(*about["interval"]) if "interval" in about else ""
-        other = report.details.get("against", {}).get(name)
-        rest = "" if other is None else f"  against {other:.2f}"
-        p_value = report.details.get("p_values", {}).get(name)
-        rest += "" if p_value is None else f"  p = {p_value:.4f}"
-        number = f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
-        print(f"{name:18} {number:>7}{interval}{rest}  {about.get('signature', '')}".rstrip())
+    print(*table(report), sep="\n")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Text line by line: from a file or stdin in chunks, or from whoever sits at a terminal."""
+"""Text line by line: from a file or stdin in chunks, or from whoever sits at a terminal; scores as a table."""
 
 import sys
 from collections.abc import Iterator
@@ -6,25 +6,57 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from transduct.tasks.base import readable_lines
+from transduct.errors import TransductError
+from transduct.tasks.base import Report, readable_lines
 
 LINES_AT_ONCE = 4096
 
 
-def chunks(model: str, file: Path | None) -> Iterator[tuple[int, list[str]]]:
-    """(number of the first line, some lines) of a file or of stdin; says on stderr how many lines were not UTF-8."""
+def chunks(
+    model: str, file: Path | None, prefixes: Path | None = None
+) -> Iterator[tuple[int, list[str], list[str] | None]]:
+    """(number of the first line, some lines, as many of `prefixes`) of a file or of stdin; says on stderr how many
+    were not UTF-8.
+
+    Raises:
+        TransductError: a file cannot be read, or `prefixes` has more lines or fewer.
+    """
     broken: list[int] = []
     lines = readable_lines(model, file or sys.stdin.buffer, broken)
+    begun = None if prefixes is None else list(readable_lines(model, prefixes, []))
     number = 0
     while chunk := list(islice(lines, LINES_AT_ONCE)):
-        yield number, chunk
+        starts = None if begun is None else begun[number : number + len(chunk)]
         number += len(chunk)
+        if begun is not None and number > len(begun):
+            raise TransductError(f"{prefixes}: {_one_each(len(begun), 'more')}")
+        yield number - len(chunk), chunk, starts
+    if begun is not None and number < len(begun):
+        raise TransductError(f"{prefixes}: {_one_each(len(begun), str(number))}")
     if broken:
         rest = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
         print(
             f"transduct: {file or 'stdin'}:{broken[0]}: not UTF-8{rest}; such bytes were read as U+FFFD",
             file=sys.stderr,
         )
+
+
+def _one_each(found: int, expected: str) -> str:
+    return f"found {found} lines, the text has {expected}; give a line for each, empty where anything may come"
+
+
+def table(report: Report) -> Iterator[str]:
+    """A line for each score, with its interval, the other model's and the chance that they differ by chance."""
+    p_values, others = report.details.get("p_values", {}), report.details.get("against", {})
+    for name, value in report.scores.items():
+        about = report.details.get(name, {})
+        interval = "  [{:.2f}, {:.2f}]".format(*about["interval"]) if "interval" in about else ""
+        rest = f"  against {others[name]:.2f}" if name in others else ""
+        rest += f"  p = {p_values[name]:.4f}" if name in p_values else ""
+        number = f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
+        yield f"{name:18} {number:>7}{interval}{rest}  {about.get('signature', '')}".rstrip()
+    for name in p_values.keys() - report.scores.keys():  # of what is no score, such as utterances without a mistake
+        yield f"{name:18} p = {p_values[name]:.4f}"
 
 
 def interactive(translator: Any, options: dict[str, Any]) -> None:

@@ -136,6 +136,18 @@ def overlays(panels: Sequence[tuple[str, Matrix, np.ndarray]], per_row: int | No
     return _page(parts, per_row, title, None)
 
 
+def draw_attention(model: Any, given: Any, path: Path, options: Mapping[str, Any]) -> None:
+    """Where a model looks while it answers with these options, as a picture: over a photograph, or every head of every
+    layer for a sentence."""
+    found = model.attention(given, **options)
+    panels = found.panels()
+    matrices = [(p.title, p.weights, p.rows, p.columns) for p in panels if p.picture is None]
+    photographs = [(p.title, p.weights, p.picture) for p in panels if p.picture is not None]
+    heads = len(next(iter(found.weights.values()))) if len(matrices) > 1 else 1
+    title = given if isinstance(given, str) else ""  # what came through a pipe has none
+    save(overlays(photographs, title=title) if photographs else grid(matrices, per_row=heads, title=title), path)
+
+
 def _page(parts: Sequence[Picture], per_row: int, title: str, limits: Limits | None) -> Picture:
     """The parts in rows on one page, beside them the colours from limit to limit."""
     widths = [max(part.width for part in parts[place::per_row]) for place in range(per_row)]

@@ -1,6 +1,6 @@
 """`transduct serve`: one model over HTTP, to programs as JSON and to people as a page.
 
-    POST /translate   {"texts": [..], "beam": 5, "n_best": 3, ..}       {"translations": [{"text", "score", ..}, ..]}
+    POST /translate   {"texts": [..], "prefixes": [..], "beam": 5, ..}  {"translations": [{"text", "score", ..}, ..]}
     POST /score       {"sources": [..], "targets": [..]}                {"scores": [..]}
     POST /attention   {"text": .., "target": .., "name": ..}            where the model looked
     POST /predict     {"inputs": [..], "options": {..}}                  {"outputs": [..]}, or a PNG
@@ -148,6 +148,9 @@ class Service:
         if verb == "score":
             found: list[Any] = self.model.score(*map(list, zip(*inputs)))
             return found
+        if verb == "translate":
+            texts, prefixes = map(list, zip(*inputs))
+            return list(self.model.translate(texts, prefixes=prefixes, **options))
         if verb == "attention":
             return [self.model.attention(*each) for each in inputs]
         return list(getattr(self.model, verb)(inputs, **options))
@@ -193,8 +196,11 @@ class Service:
 
     async def _translate(self, request: Request) -> Response:
         body = await self._json(request)
-        texts, options = texts_of(body.pop("texts", None), "texts"), options_of(body)
-        found = await self._ask(request, "translate", texts, options)
+        texts = texts_of(body.pop("texts", None), "texts")
+        prefixes = texts_of(body.pop("prefixes", [""] * len(texts)), "prefixes")
+        if len(texts) != len(prefixes):
+            raise TransductError(f"found {len(texts)} texts and {len(prefixes)} prefixes; give one for each")
+        found = await self._ask(request, "translate", list(zip(texts, prefixes)), options_of(body))
         return JSONResponse({"translations": [_translation(each) for each in found]})
 
     async def _score(self, request: Request) -> Response:

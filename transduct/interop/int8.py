@@ -28,5 +28,4 @@ def convert(directory: Path, out: Path, more: Mapping[str, bytes] | None = None)
         files.CONFIG: json.dumps({**settings, "quantised": "int8"}, indent=1, ensure_ascii=False).encode(),
         files.WEIGHTS: files.pack(files.weights_of(model)),
     }
-    held = {each.name: each.read_bytes() for each in directory.iterdir() if each.is_file()}
-    files.write_directory(out, {**held, **changed, **(more or {})})
+    files.write_directory(out, {**files.files_in(directory), **changed, **(more or {})})

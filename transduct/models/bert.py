@@ -119,7 +119,7 @@ class Bert(nn.Module):
         x = self.embedding(tokens, segments.positions, segments.lengths[segments.sequence])
         x = self.embedding_norm(x + self.types.index_select(0, types))  # (N, D)
         x = dropout(x, self.config.dropout, self.training)
-        return self.encoder_norm(self.encoder(x, segments, False, weights))
+        return self.encoder_norm(self.encoder(x, segments, weights))
 
     def masked_logits(self, x: Tensor) -> Tensor:
         """The token at each masked place, by the table of the embeddings: (K, D) -> (K, V + 1)."""

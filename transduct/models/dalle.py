@@ -17,7 +17,7 @@ from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.convolution import Backbone, ResidualBlock, convolution, group_norm
 from transduct.blocks.decoders import PromptState, layer_inputs
 from transduct.blocks.embeddings import embedding_table
-from transduct.blocks.sizes import require_at_least, require_heads, require_rate
+from transduct.blocks.sizes import require_at_least, require_channels, require_heads, require_rate
 from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, initialise, make_norm
 from transduct.functional.dropout import dropout
 from transduct.functional.losses import divergence_from_uniform, gumbel_softmax, vector_quantise
@@ -57,8 +57,7 @@ class CodesConfig:
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "picture_size", "codes", "d_code")
-        if not self.channels or min(self.channels) < 1 or any(count > 16 and count % 16 for count in self.channels):
-            raise ValueError(f"channels is {self.channels}, must name multiples of 16 or numbers below, a level each")
+        require_channels(self, "channels")
         if self.picture_size % 2 ** len(self.channels):
             divisor = f"{2 ** len(self.channels)} for {len(self.channels)} levels"
             raise ValueError(f"picture_size is {self.picture_size}, must be a multiple of {divisor}")

@@ -20,7 +20,7 @@ from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.convolution import Backbone
 from transduct.blocks.embeddings import embedding_table
 from transduct.blocks.linear import Linear
-from transduct.blocks.sizes import require_at_least, require_rate
+from transduct.blocks.sizes import require_at_least, require_channels, require_rate
 from transduct.blocks.transformer import DecoderLayer, Encoder, EncoderLayer, LayerShape, initialise
 from transduct.functional.positions import sinusoidal_2d
 from transduct.functional.segments import Segments
@@ -62,8 +62,7 @@ class Config:
     def __post_init__(self) -> None:
         require_at_least(1, self, "classes", "d_model", "num_heads", "d_ff", "decoder_layers", "queries")
         require_at_least(0, self, "encoder_layers")
-        if not self.channels or min(self.channels) < 1:
-            raise ValueError(f"channels is {self.channels}, must be numbers of at least 1")
+        require_channels(self, "channels")
         if self.side < 1 or self.side % self.stride:
             raise ValueError(f"side is {self.side}, must be a multiple of {self.stride}, 2 for each of the channels")
         if isqrt(self.queries) ** 2 != self.queries:
@@ -170,7 +169,7 @@ class Detr(nn.Module):
         x = self.projection(features.flatten(2).transpose(1, 2)) + places.to(scaled.dtype)  # (B, P, D)
         segments = Segments.of([rows * rows] * len(pictures), pictures.device)
         x = x.flatten(0, 1)  # (B * P, D)
-        return self.encoder_norm(self.encoder(x, segments, False, weights)), segments
+        return self.encoder_norm(self.encoder(x, segments, weights)), segments
 
     def decode(self, memory: Tensor, grid: Segments, weights: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """The memory (B * P, D) to what each layer finds: logits (layers, B, Q, C + 1) and boxes (layers, B, Q, 4).

@@ -16,7 +16,7 @@ from transduct.blocks.caches import Memory
 from transduct.blocks.embeddings import embedding_table, project
 from transduct.blocks.linear import Linear
 from transduct.blocks.recurrent import CELLS, CellKind, Recurrent, RecurrentAttention, Schedule, ScoreKind
-from transduct.blocks.sizes import require_at_least, require_rate
+from transduct.blocks.sizes import require_at_least, require_rate, require_shared
 from transduct.blocks.transformer import initialise
 from transduct.functional.dropout import dropout
 from transduct.functional.segments import Segments, flatten, pad
@@ -67,11 +67,7 @@ class Config:
         require_rate(self, "dropout")
         if not 0.0 <= self.scheduled_sampling <= 1.0:
             raise ValueError(f"scheduled_sampling is {self.scheduled_sampling}, must be in [0, 1]")
-        if self.tie == "all" and self.source_size != self.target_size:
-            raise ValueError(
-                f"tie 'all' needs one shared vocabulary, found {self.source_size} and {self.target_size} entries; "
-                "set tokenizer.shared=true or model.tie=decoder"
-            )
+        require_shared(self)
 
     @property
     def width(self) -> int:

@@ -125,7 +125,7 @@ class Speech(nn.Module):
         """Filterbanks (N, M), a multiple of four frames each -> memory (N / 4, D), and where each lies in it."""
         x, segments = self.stem(features, segments)
         x = dropout(x, self.config.dropout, self.training)
-        return self.encoder_norm(self.encoder(x, segments, False, weights)), segments
+        return self.encoder_norm(self.encoder(x, segments, weights)), segments
 
     def ctc(self, memory: Tensor) -> Tensor:
         """Memory (N, D) -> log-probabilities (N, V) of what each of it stands for; the begin token is the blank."""

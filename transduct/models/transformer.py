@@ -17,7 +17,7 @@ from transduct.blocks.attention import (
 )
 from transduct.blocks.decoders import Decoder, MemoryState
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
-from transduct.blocks.sizes import require_at_least, require_rate
+from transduct.blocks.sizes import require_at_least, require_rate, require_shared
 from transduct.blocks.transformer import (
     Activation,
     DecoderLayer,
@@ -91,11 +91,7 @@ class Config:
             raise ValueError(f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}; set d_k")
         if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
             raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
-        if self.tie == "all" and self.source_size != self.target_size:
-            raise ValueError(
-                f"tie 'all' needs one shared vocabulary, found {self.source_size} and {self.target_size} entries; "
-                "set tokenizer.shared=true or model.tie=decoder"
-            )
+        require_shared(self)
 
     @property
     def vector_scheme(self) -> VectorScheme | None:
@@ -141,7 +137,7 @@ class Transformer(nn.Module):
         """Source tokens (N,) -> memory (N, D)."""
         lengths = segments.lengths[segments.sequence]
         x = self.source_embedding(tokens, segments.positions, lengths)
-        return self.encoder_norm(self.encoder(x, segments, False, weights))
+        return self.encoder_norm(self.encoder(x, segments, weights))
 
     def decode(
         self,

@@ -14,7 +14,7 @@ from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.convolution import Backbone
 from transduct.blocks.embeddings import PatchEmbedding
 from transduct.blocks.linear import Linear
-from transduct.blocks.sizes import require_at_least, require_heads, require_rate
+from transduct.blocks.sizes import require_at_least, require_channels, require_heads, require_rate
 from transduct.blocks.transformer import Activation, Encoder, EncoderLayer, LayerShape, NormKind, initialise, make_norm
 from transduct.functional.dropout import dropout
 from transduct.functional.positions import sinusoidal_2d
@@ -64,6 +64,8 @@ class Config:
         require_heads(self)
         if self.image_size % self.patch_size:
             raise ValueError(f"image_size is {self.image_size}, must be a multiple of patch_size ({self.patch_size})")
+        if self.backbone:
+            require_channels(self, "backbone")
         if self.backbone and 2 ** len(self.backbone) != self.patch_size:
             halvings = f"backbone has {len(self.backbone)} blocks of stride 2"
             raise ValueError(f"patch_size is {self.patch_size}, must be {2 ** len(self.backbone)}, as {halvings}")
@@ -111,7 +113,7 @@ class ViT(nn.Module):
         x = x + self._positions(x)
         segments = Segments.of([x.shape[1]] * len(x), x.device)
         x = dropout(x.flatten(0, 1), self.config.dropout, self.training)  # (N, D)
-        return self.encoder_norm(self.encoder(x, segments, False, weights)), segments
+        return self.encoder_norm(self.encoder(x, segments, weights)), segments
 
     def classify(self, x: Tensor, segments: Segments) -> Tensor:
         """The label of each picture: (N, D) -> (B, labels)."""

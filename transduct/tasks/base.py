@@ -19,10 +19,10 @@ from torch import nn
 
 import transduct.tasks
 from transduct.config import Recipe, load_recipe, merge, parse_override, record
-from transduct.data.files import require_files
-from transduct.errors import TransductError
+from transduct.data.files import names_of, require_files
+from transduct.errors import NoText, TransductError
 from transduct.tasks.claim import RECIPE, claimed
-from transduct.training.checkpoint import CONFIG, read_json, write_directory, write_file
+from transduct.training.checkpoint import CONFIG, files_in, read_json, write_directory, write_file
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.log import Event, ignore
@@ -121,9 +121,9 @@ def train(
         TransductError: the recipe or its data are wrong, or the directory holds another run.
         TrainingFailed: training diverged or was stopped by a signal.
     """
-    return (_train_stages if recipe.stages or recipe.ensemble else _train_one)(
-        recipe, directory, resume, notify, report
-    )
+    if recipe.stages or recipe.ensemble:
+        return _train_stages(recipe, directory, resume, notify, report)
+    return _train_one(recipe, directory, resume, notify, report)
 
 
 def stages_of(recipe: Recipe) -> list[Recipe]:
@@ -157,8 +157,8 @@ def _train_stages(
             return model
         for number, stage in enumerate(stages):
             if not (_stage(directory, number) / "model" / CONFIG).exists():
-                require_files(_task_module(stage.task).create(stage, directory, ignore).data)
-                if directory not in Path(stage.model.get("start_from") or directory / "model").parents:
+                require_files(_task_module(stage.task).create(stage, directory, ignore).data, tested=True)
+                if directory not in Path(stage.model.get("start_from") or "").parents:  # which this run will make
                     _check_start(stage)
         for number, stage in enumerate(stages):
             notify(f"stage {number + 1} of {len(stages)}: {stage.task}")
@@ -173,13 +173,13 @@ def _train_stages(
             if recipe.ensemble:
                 _task_module(stages[0].task).combine(made, model)
             else:
-                write_directory(model, _files_in(made[-1]))
+                write_directory(model, files_in(made[-1]))
         ranks.wait()
     return model
 
 
 def _check_alike(stages: Sequence[Recipe]) -> None:
-    """Whether the stages of an ensemble will read alike."""
+    """Refuse stages of an ensemble that would read text differently."""
     first = stages[0]
     for number, stage in enumerate(stages):
         started = first.model.get("start_from") or stage.model.get("start_from")  # and has the tokenizers of that
@@ -191,14 +191,17 @@ def _check_alike(stages: Sequence[Recipe]) -> None:
 
 
 def _check_start(recipe: Recipe) -> None:
-    """Whether the model to start from is there, before a corpus is prepared for it."""
+    """Refuse a model to start from that is not there or none to start from, before a corpus is prepared for it."""
     start = recipe.model.get("start_from")
     if start is None:
         return
     if not (Path(start) / CONFIG).exists():
         raise TransductError(f"model.start_from: {start} holds no {CONFIG}; name a model directory, RUN/model")
-    if "members" in _configuration(Path(start)):
+    held = _configuration(Path(start))
+    if "members" in held:
         raise TransductError(f"model.start_from: {start} is an ensemble; name one of its members, such as {start}/1")
+    if "quantised" in held:
+        raise TransductError(f"model.start_from: {start} is quantised; name the model that it was made of")
 
 
 def _with_absolute_roots(recipe: Recipe) -> Recipe:
@@ -250,7 +253,7 @@ def _train_one(
             return made
         if ranks.rank == 0:
             _check_start(recipe)
-            task.prepare()
+            _prepare(task)
             if beside is not None:
                 _task_module(recipe.task).check_vocabularies([beside, directory])
         ranks.wait()
@@ -263,6 +266,14 @@ def _train_one(
         if ranks.rank == 0:
             task.save(model, made, asdict(state))
     return made
+
+
+def _prepare(task: Task) -> None:
+    """Make what training reads; where nothing in the files is text, they are named."""
+    try:
+        task.prepare()
+    except NoText as error:
+        raise NoText(f"{', '.join(names_of(task.data.train)) or 'data.train'}: ") from error
 
 
 def load(path: str | Path, device: str = "auto", precision: str = "float32", verb: str = "predict") -> Any:
@@ -319,10 +330,11 @@ def score(path: str | Path, files: Mapping[str, str], device: str = "auto") -> l
 
 def _test_set(path: str | Path, files: Mapping[str, str]) -> Any:
     """What the files hold, or the test set of the run, as the model's task reads it."""
-    recipe = _recipe_of(path)
-    if files and recipe is None:  # a model directory alone knows as much of the data as its files need
+    if files:  # of the data the model directory knows as much as these need
         config = _configuration(model_directory(path))
-        recipe = Recipe(config["task"], data={"replace": config.get("replace", [])})
+        recipe: Recipe | None = Recipe(config["task"], data={"replace": config.get("replace", [])})
+    else:
+        recipe = _recipe_of(path)
     return _module_of(path).test_set({name: _from_home(given) for name, given in files.items()}, recipe)
 
 
@@ -395,7 +407,8 @@ def model_directory(path: str | Path) -> Path:
     if (directory / "model" / CONFIG).exists():
         return directory / "model"
     if (directory / RECIPE).exists():
-        raise TransductError(f"{directory}: this run has no model yet; finish it with: transduct train --resume")
+        finish = f"transduct train --out {directory} --resume"
+        raise TransductError(f"{directory}: this run has no model yet; finish it with: {finish}")
     if not (directory / CONFIG).exists():
         raise TransductError(f"{directory}: no {CONFIG} here; give a run or a model directory")
     return directory
@@ -409,19 +422,12 @@ def copy_model(directory: Path, out: Path, more: Mapping[str, bytes] | None = No
     """
     if out.exists():
         raise TransductError(f"{out}: exists already; choose another name")
-    write_directory(out, {**_files_in(directory), **(more or {})})
-
-
-def _files_in(directory: Path) -> dict[str, bytes]:
-    """What each file of a model directory holds, those of an ensemble's members too, and of no other folder in it."""
-    folders = [directory, *(directory / name for name in _configuration(directory).get("members", []))]
-    paths = [path for folder in folders for path in folder.iterdir() if path.is_file()]
-    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+    members = _configuration(directory).get("members", [])  # of an ensemble
+    write_directory(out, {**files_in(directory, members), **(more or {})})
 
 
 def _recipe_of(model: str | Path) -> Recipe | None:
     """The recipe of the run that a run or model directory belongs to, if it is still there."""
-    for directory in (Path(model), Path(model).parent):
-        if (directory / RECIPE).exists():
-            return stages_of(load_recipe(directory / RECIPE))[-1]
-    return None
+    directory = model_directory(model).absolute()
+    recipe = directory.parent / RECIPE
+    return stages_of(load_recipe(recipe))[-1] if directory.name == "model" and recipe.exists() else None

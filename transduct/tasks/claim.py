@@ -38,15 +38,10 @@ def claimed(
         TransductError: it is another run's, another process trains in it, or it cannot be written.
     """
     held, finished = directory / RECIPE, (directory / "model" / CONFIG).exists()
-    if directory.exists() and not directory.is_dir():
-        raise TransductError(f"{directory}: this is a file; --out names a folder")
+    require_room(directory, resume)
     if held.exists():
-        if not resume:
-            raise TransductError(f"{directory}: holds another run; continue it with --resume or choose another --out")
         _check_same(directory, recipe, parts, filled_in, ignore if finished else notify)
-    elif directory.exists() and any(p.name != ".lock" and not _is_left(p) for p in directory.iterdir()):
-        raise TransductError(f"{directory}: holds files that are no run; choose an empty or a new folder for --out")
-    fresh, made = not held.exists(), not directory.exists()
+    before, made = held.read_bytes() if held.exists() else None, not directory.exists()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR)
@@ -64,14 +59,31 @@ def claimed(
         except TrainingFailed:
             raise  # it had begun: what it says is to be read, or it goes on
         except Exception as error:
-            if fresh and not any(directory.glob("**/checkpoints/step_*")):
+            if before is None and not any(directory.glob("**/checkpoints/step_*")):
                 _remove(directory, made)  # so that the corrected call may start afresh
+            elif before is not None and isinstance(error, TransductError):
+                write_file(held, before)  # what was refused is not what the run goes on with
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
                 raise disk_error(Path(error.filename or directory), error) from error
             raise
     finally:
         HELD.discard(lock)
         os.close(lock)
+
+
+def require_room(directory: Path, resume: bool) -> None:
+    """Refuse a place for a run that is a file, or holds another run or anything else.
+
+    Raises:
+        TransductError: it does.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise TransductError(f"{directory}: this is a file; --out names a folder")
+    if (directory / RECIPE).exists():
+        if not resume:
+            raise TransductError(f"{directory}: holds another run; continue it with --resume or choose another --out")
+    elif directory.exists() and any(p.name != ".lock" and not _is_left(p) for p in directory.iterdir()):
+        raise TransductError(f"{directory}: holds files that are no run; choose an empty or a new folder for --out")
 
 
 def _check_same(

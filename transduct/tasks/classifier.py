@@ -22,9 +22,8 @@ from transduct.evaluation.classification import Scores, label_scores, mcnemar, s
 from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks.base import Report
-from transduct.tasks.model import blank, read_weights
-from transduct.tasks.text import TOKENIZER, check_sizes, encoder_input, refuse_text
-from transduct.tasks.translator import Attention
+from transduct.tasks.model import blank, on, read_weights, require_finite
+from transduct.tasks.text import TOKENIZER, Attention, check_inputs, check_sizes, encoder_input
 from transduct.training import checkpoint as files
 
 Kind = Literal["sequence", "pair", "tokens", "span"]
@@ -101,12 +100,7 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on a device."""
-        if device == self.ids.device:
-            return self
-        ids, types, places, labels = (
-            x.to(device, non_blocking=True) for x in (self.ids, self.types, self.places, self.labels)
-        )
-        return Batch(ids, types, self.segments.to(device), places, labels)
+        return on(self, device)
 
 
 class Classifier:
@@ -139,6 +133,7 @@ class Classifier:
 
         Raises:
             TransductError: a second text is missing, or an option unknown.
+            NotFinite: the model answers with NaN.
         """
         texts = self._texts(inputs)
         outputs, cut = self._outputs(texts, options)
@@ -146,6 +141,8 @@ class Classifier:
             log.warning(
                 "%d of %d texts are longer than %d tokens: cut, or tagged in pieces", cut, len(texts), self.longest
             )
+        if empty := _empty(texts):
+            log.warning("%d of %d texts are empty: what is said of them is a guess", empty, len(texts))
         return [self._answer(*pair) for pair in zip(texts, outputs, strict=True)]
 
     def probabilities(self, inputs: Sequence[str], **options: Any) -> list[dict[str, float]]:
@@ -174,7 +171,7 @@ class Classifier:
         outputs, cut = self._outputs(texts, options)
         found = [self._answer(*pair) for pair in zip(texts, outputs, strict=True)]
         ours = self._scores(found, data[1])
-        details: dict[str, Any] = {"examples": len(found), "cut": cut, **ours.details}
+        details: dict[str, Any] = {"examples": len(found), "cut": cut, "empty": _empty(texts), **ours.details}
         if against is not None:
             if (against.answers.kind, {*against.answers.labels}) != (self.answers.kind, {*self.answers.labels}):
                 raise TransductError("the other model has other labels or another kind of answer; compare equals")
@@ -203,7 +200,7 @@ class Classifier:
         return longest
 
     def _texts(self, inputs: Sequence[str]) -> list[list[str]]:
-        refuse_text(inputs)
+        check_inputs(inputs)
         if TEXTS[self.answers.kind] == 1:
             return [[text] for text in inputs]
         pairs = [text.split("\t", 1) for text in inputs]
@@ -225,6 +222,7 @@ class Classifier:
             some = [pieces[i] for i in numbers]
             batch = make_batch([(piece.first, piece.second, piece.starts, []) for piece in some]).to(device)
             scores = scores_of(self.model, batch).float().cpu()
+            require_finite(scores)
             match self.model.config.head:
                 case "sequence":
                     parts = list(torch.split(scores, 1))
@@ -252,6 +250,11 @@ class Classifier:
         if self.answers.kind == "tokens":
             found, answers = ([tag for tags in each for tag in tags.split()] for each in (found, answers))
         return label_scores(found, answers)
+
+
+def _empty(texts: Sequence[Sequence[str]]) -> int:
+    """How many examples lack a text."""
+    return sum(not all(map(str.strip, each)) for each in texts)
 
 
 def make_batch(rows: Sequence[tuple[Any, Any, Any, Any]]) -> Batch:

@@ -18,14 +18,14 @@ from transduct.data.collages import Example, SceneSource, read_scenes
 from transduct.data.files import Policy, Refused
 from transduct.data.images import Given, Picture, as_picture, resized
 from transduct.decoding.engine import in_batches
-from transduct.errors import NotFinite, TransductError, missing_extra
+from transduct.errors import TransductError, missing_extra
 from transduct.evaluation.detection import MOST, Found, detection_scores
 from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
 from transduct.models.detr import Config, Detr
 from transduct.tasks.base import Report
-from transduct.tasks.model import Panel, blank, read_weights
-from transduct.tasks.text import refuse_text
+from transduct.tasks.model import Panel, blank, on, read_weights, require_finite
+from transduct.tasks.text import check_inputs
 from transduct.training import checkpoint as files
 
 log = logging.getLogger("transduct")
@@ -128,12 +128,7 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on a device."""
-        if device == self.pictures.device:
-            return self
-        pictures, labels, boxes, places = (
-            x.to(device, non_blocking=True) for x in (self.pictures, self.labels, self.boxes, self.places)
-        )
-        return Batch(pictures, labels, boxes, self.sizes, places, self.config)
+        return on(self, device)
 
 
 def make_batch(examples: Sequence[Example], config: Config) -> Batch:
@@ -219,7 +214,7 @@ class Detector:
             TransductError: an input is no picture, or an option unknown.
             NotFinite: the model answers with NaN.
         """
-        refuse_text(inputs, "picture")
+        check_inputs(inputs, "picture")
         decoding = self._decoding(options)
         squares, shapes = [], []  # of a photograph no more is kept
         for number, each in enumerate(inputs, 1):
@@ -241,14 +236,10 @@ class Detector:
         Raises:
             TransductError: the data cannot be read or hold no object, or an option is unknown.
         """
-        decoding, refused = self._decoding(options), Refused("skip")
-        if isinstance(data, SceneSet):
-            refused = Refused(data.broken, advise=False)
-            scenes: Sequence[Example] = data.read(self.labels, self.side, refused)
-        else:
-            scenes = data
-        if refused.errors:
-            log.warning("left out: %s", refused.said())
+        decoding = self._decoding(options)
+        refused = Refused(data.broken if isinstance(data, SceneSet) else "stop", advise=False)
+        scenes = data.read(self.labels, self.side, refused) if isinstance(data, SceneSet) else data
+        refused.report(log.warning)
         found = self._found([scene.picture for scene in scenes], decoding)
         whole = [Found(each.boxes * self.side, each.labels, each.scores) for each in found]
         there = [Found(each.boxes, each.labels, np.ones(len(each.labels))) for each in scenes]
@@ -316,8 +307,7 @@ class Detector:
         memory, grid = self.model.encode(torch.from_numpy(np.stack(pictures)).to(device), weights)
         logits, boxes = self.model.decode(memory, grid, weights)
         answer = logits[-1].cpu(), boxes[-1].cpu()
-        if not all(each.isfinite().all() for each in answer):
-            raise NotFinite
+        require_finite(*answer)
         return answer
 
     def _detections(self, found: Found, shape: Sequence[int], decoding: PredictConfig) -> Detections:

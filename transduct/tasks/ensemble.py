@@ -46,7 +46,7 @@ def combine(directories: Sequence[Path], out: Path) -> None:
         "card.md": f"# {len(directories)} translation models that decide together\n\nEach has its own card.\n".encode(),
     }
     for name, directory in zip(config[MEMBERS], directories, strict=True):
-        content |= {f"{name}/{path.name}": path.read_bytes() for path in directory.iterdir() if path.is_file()}
+        content |= {f"{name}/{file}": held for file, held in files.files_in(directory).items()}
     files.write_directory(out, content)
 
 

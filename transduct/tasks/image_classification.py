@@ -4,13 +4,14 @@ Let B be pictures, P the patches of each.
 """
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -21,14 +22,26 @@ from transduct.data.augmentation import Augmentation, augmented, mixed
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import Policy, Refused, pack
+from transduct.data.files import Policy, Refused, names_of, pack
 from transduct.data.images import ImageSource, fitted, read_labelled
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.models.vit import SIZES, Config, ViT
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.classifier import PredictConfig
-from transduct.tasks.model import Family, LabelRows, ModelSection, card, files_said, write_model
+from transduct.tasks.model import (
+    Family,
+    LabelRows,
+    ModelSection,
+    NoOptions,
+    card,
+    files_said,
+    filled,
+    on,
+    only_train,
+    training_section,
+    write_model,
+)
 from transduct.tasks.picture_classifier import About, HeldOut, Labelled, PictureClassifier, rows_of
 from transduct.training.config import TrainingConfig
 from transduct.training.trainer import Terms
@@ -104,12 +117,7 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on a device."""
-        if device == self.pictures.device:
-            return self
-        pictures, labels, others, shares = (
-            x.to(device, non_blocking=True) for x in (self.pictures, self.labels, self.others, self.shares)
-        )
-        return Batch(pictures, labels, others, shares, self.patches)
+        return on(self, device)
 
 
 @dataclass(frozen=True)
@@ -147,14 +155,15 @@ class Rows:
     """The pictures of training as rows of packed pixels and label, read as a stream, and after them what is held out.
 
     `weights` says how often an epoch shows the rows from start to stop: what is held out never. `labels` are in the
-    order of their first picture.
+    order of their first picture. What is held out waits in `file`.
     """
 
-    def __init__(self, data: DataConfig) -> None:
+    def __init__(self, data: DataConfig, file: BinaryIO) -> None:
         self.data, self.refused = data, Refused(data.broken)
         self.weights: list[tuple[int, int, float]] = []
         self.labels: dict[str, int] = {}
-        self._held: list[tuple[str, np.ndarray, str]] = []
+        self._held: list[tuple[str, str]] = []  # name and label; the pictures lie in the file, in this order
+        self._file = file
         self._sums, self._pixels = np.zeros((2, 3)), 0  # of the colours and of their squares
 
     def chunks(self) -> Iterator[list[Ragged]]:
@@ -166,10 +175,10 @@ class Rows:
                 stop += len(chunk[0][1])
                 yield chunk
             self.weights.append((start, stop, source.weight))
-        for name, _, label in self._held:
+        for name, label in self._held:
             if label not in self.labels:
                 raise TransductError(f"{name}: held out, but no other picture has its label '{label}'; lower hold_out")
-        yield from _chunks((words, self.labels[label]) for _, words, label in self._held)
+        yield from _chunks(self._held_out())
         self.weights.append((stop, stop + len(self._held), 0.0))
 
     def about(self) -> About:
@@ -178,11 +187,18 @@ class Rows:
         deviation = (square - mean**2).clip(1e-6) ** 0.5  # of one colour all over there would be none
         return About(list(self.labels), mean.round(4).tolist(), deviation.round(4).tolist())
 
+    def _held_out(self) -> Iterator[tuple[np.ndarray, int]]:
+        size = self._file.tell() // max(1, len(self._held))  # of each, for all have one size
+        self._file.seek(0)
+        for _, label in self._held:
+            yield np.frombuffer(self._file.read(size), np.int32), self.labels[label]
+
     def _trained(self, source: ImageSource) -> Iterator[tuple[np.ndarray, int]]:
         for name, picture, label in read_labelled(source, Path(self.data.root), self.refused):
             square = fitted(picture, self.data.size)
             if share(name) < self.data.hold_out:
-                self._held.append((f"{source.images}: {name}", pack(square), label))
+                self._held.append((f"{source.images}: {name}", label))
+                self._file.write(pack(square).tobytes())
                 continue
             colours = square.reshape(-1, 3).T.astype(np.float64)  # (3, pixels)
             self._sums += colours.sum(1), np.einsum("cp,cp->c", colours, colours)
@@ -208,9 +224,10 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
     """
 
     def fill(folder: Path) -> dict[str, Any]:
-        rows = Rows(data)
-        manifest = write_rows(folder, 2, rows.chunks())
-        said = files_said([name for source in data.train for name in source.files()], rows.refused.dropped)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            rows = Rows(data, file)
+            manifest = write_rows(folder, 2, rows.chunks())
+        said = files_said(names_of(data.train), rows.refused.dropped)
         if not rows.labels:
             raise TransductError(f"no picture is left to train on {said}; check data.train and data.hold_out")
         if len(rows.labels) == 1:
@@ -219,8 +236,7 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
         (folder / ABOUT).write_text(json.dumps(asdict(rows.about()), ensure_ascii=False), encoding="utf-8")
         trained = rows.weights[-1][0]
         notify(f"corpus prepared: {trained:,} pictures of {len(rows.labels)} labels {said}")
-        if rows.refused.errors:
-            notify(f"left out: {rows.refused.said()}")
+        rows.refused.report(notify)
         if trained < manifest["rows"]:
             notify(f"held out: {manifest['rows'] - trained:,} pictures")
         return manifest | {"weights": rows.weights, "dropped": rows.refused.dropped}
@@ -234,20 +250,14 @@ class ImageClassificationTask:
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(DataConfig, recipe.data, "data")
-        self.training = record(TrainingConfig, recipe.training, "training")
+        self.training = training_section(TrainingConfig, recipe.training, ("accuracy", "f1"))
         self.decoding = record(PredictConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        for name in recipe.tokenizer:
-            raise TransductError(f"recipe: unknown key 'tokenizer.{name}'; pictures have no tokens: remove it")
+        record(NoOptions, recipe.tokenizer, "tokenizer")  # pictures have no tokens
         config = self._config(2)  # what is impossible fails here, before anything is written
         self.patches: int = config.grid**2
-        self.recipe = replace(
-            recipe,
-            data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
-            model=self.model.resolved(config),
-            training=asdict(self.training),
-            decoding=asdict(self.decoding),
-        )
+        model = self.model.resolved(config)
+        self.recipe = filled(recipe, self.data, model, training=self.training, decoding=self.decoding)
         self.corpus: Corpus
         self.about: About
 
@@ -264,8 +274,7 @@ class ImageClassificationTask:
             refused = Refused(self.data.broken)
             for _ in self._labelled(source).read(self.about.labels, refused):
                 pass
-            if refused.errors:
-                self.notify(f"left out: {refused.said()}")
+            refused.report(self.notify)
 
     def _labelled(self, source: ImageSource) -> Labelled:
         return Labelled(source, self.data.root, self.data.broken, said=True)  # by `prepare`
@@ -286,8 +295,7 @@ class ImageClassificationTask:
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
         """This rank's batches of an epoch of the training corpus, from number `start` on."""
-        if split != "train":
-            raise TransductError(f"unknown split '{split}'; image classification has batches of 'train'")
+        only_train(split, "image classification has")
         data, config = self.data, self.training
         lengths = np.broadcast_to(self.patches, (len(self.corpus), 1))
         order = plan(lengths, config.seed, epoch, config.batch_tokens, self.corpus.weights)
@@ -324,21 +332,13 @@ class ImageClassificationTask:
 
     def save(self, model: ViT, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with the scores of the final weights on its card."""
-        names = [name for source in self.data.train for name in source.files()]
-        made_of = f"{self._trained:,} pictures {files_said(names, self.corpus.dropped)}"
+        made_of = f"{self._trained:,} pictures {files_said(names_of(self.data.train), self.corpus.dropped)}"
         about = card("Picture classifier", made_of, self.training, self.evaluate(model).scores, log)
         settings = {"pictures": asdict(self.about), "decoding": asdict(self.decoding)}
         write_model(directory, "image_classification", model, settings, [], about)
 
 
-def create(recipe: Recipe, directory: Path, notify: Notify) -> ImageClassificationTask:
-    """The task of a recipe."""
-    return ImageClassificationTask(recipe, directory, notify)
-
-
-def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> PictureClassifier:
-    """The classifier in a model directory."""
-    return PictureClassifier.load(directory, config, device, precision)
+create, load = ImageClassificationTask, PictureClassifier.load  # which `tasks/base.py` calls by name
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Labelled:

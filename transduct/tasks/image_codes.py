@@ -4,7 +4,7 @@ Let B be pictures, P the places of a picture's grid of codes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,29 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
-from transduct.data.files import pack, unpack
+from transduct.data.files import names_of, pack, unpack
 from transduct.data.images import Given, Picture, as_picture, fitted
 from transduct.data.pictures import Examples, PicturesConfig, Unread, examples_given, prepare, read_examples
 from transduct.data.scenes import COLOURS
-from transduct.errors import TransductError
 from transduct.evaluation.scenes import attribute_scores
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import Family, ModelSection, blank, card, files_said, read_weights, write_model
+from transduct.tasks.model import (
+    Family,
+    ModelSection,
+    NoOptions,
+    blank,
+    card,
+    files_said,
+    filled,
+    on,
+    only_train,
+    read_weights,
+    training_section,
+    write_model,
+)
 from transduct.tasks.painter import (
+    CODE_SCORES,
     SHOWN,
     Drawn,
     as_tensor,
@@ -36,7 +49,7 @@ from transduct.tasks.painter import (
     save_sheet,
     sheet,
 )
-from transduct.tasks.text import refuse_text
+from transduct.tasks.text import check_inputs
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
 from transduct.training.trainer import Terms
@@ -44,11 +57,6 @@ from transduct.training.trainer import Terms
 FAMILIES = {"discrete_vae": Family(CodesConfig, CODES_SIZES, DiscreteVAE)}
 DERIVED = {"picture_size": "data.size"}  # of the model, and what says it
 TEMPERATURES = 1.0, 1 / 16  # of the Gumbel-softmax in the first epoch and in the last (Ramesh et al. 2021)
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """The `decoding` section, and the options of `predict`: there are none."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,7 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on a device."""
-        return replace(self, pictures=self.pictures.to(device, non_blocking=True))
+        return on(self, device)
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,7 @@ class ImageCodes:
         Raises:
             TransductError: an input is no picture, or there is an option.
         """
-        refuse_text(inputs, "picture")
+        check_inputs(inputs, "picture")
         record(NoOptions, options, "decoding", "predict")
         # one by one, so that a picture's answer is the same alone and in any batch
         pictures = (self._read(given, f"input {number}") for number, given in enumerate(inputs, 1))
@@ -153,17 +161,12 @@ class ImageCodesTask:
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(PicturesConfig, recipe.data, "data")
-        self.training = record(TrainingConfig, recipe.training, "training")
+        self.training = training_section(TrainingConfig, recipe.training, CODE_SCORES)
         record(NoOptions, recipe.tokenizer, "tokenizer")  # codes are made without a text
         record(NoOptions, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         self.config: CodesConfig = self.model.config(picture_size=self.data.size)
-        self.recipe = replace(
-            recipe,
-            data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
-            model=self.model.resolved(self.config),
-            training=asdict(self.training),
-        )
+        self.recipe = filled(recipe, self.data, self.model.resolved(self.config), training=self.training)
         self.corpus: Corpus
         self._validation: Examples | None = None
 
@@ -186,8 +189,7 @@ class ImageCodesTask:
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
         """This rank's batches of an epoch, from number `start` on."""
-        if split != "train":
-            raise TransductError(f"unknown split '{split}'; image codes have batches of 'train'")
+        only_train(split, "image codes have")
         config, data, places = self.training, self.data, self.config.places
         order = plan(
             np.full((len(self.corpus), 1), places), config.seed, epoch, config.batch_tokens, self.corpus.weights
@@ -219,8 +221,7 @@ class ImageCodesTask:
 
     def save(self, model: DiscreteVAE, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with the scores of the final weights on its card and a sheet of pictures."""
-        names = [name for source in self.data.train for name in source.files()]
-        made_of = f"{len(self.corpus):,} pictures {files_said(names, self.corpus.dropped)}"
+        made_of = f"{len(self.corpus):,} pictures {files_said(names_of(self.data.train), self.corpus.dropped)}"
         about = card("Image codes", made_of, self.training, self.evaluate(model).scores, log)
         beside: list[Path] = []
         if self._validation is not None:
@@ -232,9 +233,7 @@ def _packed(captions: Sequence[str], pictures: np.ndarray) -> list[Ragged]:  # n
     return [ragged([pack(picture) for picture in pictures])]
 
 
-def create(recipe: Recipe, directory: Path, notify: Notify) -> ImageCodesTask:
-    """The task of a recipe."""
-    return ImageCodesTask(recipe, directory, notify)
+create = ImageCodesTask  # which `tasks/base.py` calls by name
 
 
 def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> ImageCodes:
@@ -246,5 +245,5 @@ def load(directory: Path, config: dict[str, Any], device: torch.device, precisio
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples | Unread:
     """The pictures in the folder or archive given as `source`, or the test set of the recipe."""
-    data = None if recipe is None else record(PicturesConfig, recipe.data, "data")
+    data = None if recipe is None or files_given else record(PicturesConfig, recipe.data, "data")
     return examples_given(files_given, data, captioned=False)

@@ -4,9 +4,10 @@ A text is its lines, each ended by the end token, which stands for the line feed
 if a line had just been finished, and at most `context` tokens of it are seen at once. Let N be the tokens of a batch.
 """
 
+import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -21,6 +22,7 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
+from transduct.data.files import names_of
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
 from transduct.data.tokenizer import Side, Tokenizer, sample
@@ -32,8 +34,21 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.gpt import GPT, SIZES, Config
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import Family, ModelSection, asked_for, blank, card, files_said, read_weights, write_model
-from transduct.tasks.text import TOKENIZER, check_sizes, refuse_text, run_tokenizer
+from transduct.tasks.model import (
+    Family,
+    ModelSection,
+    asked_for,
+    blank,
+    card,
+    files_said,
+    filled,
+    on,
+    only_train,
+    read_weights,
+    training_section,
+    write_model,
+)
+from transduct.tasks.text import TOKENIZER, check_inputs, check_sizes, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
 from transduct.training.trainer import Terms
@@ -42,6 +57,7 @@ END = Tokenizer.END
 FAMILIES = {"gpt": Family(Config, SIZES, GPT)}
 DERIVED = {"vocabulary_size": "tokenizer.size", "max_length": "data.context"}  # of the model, and what says it
 SAMPLED_LINES = 1_000_000  # that the vocabulary is learnt from
+log = logging.getLogger("transduct")
 SHOWN = 100  # tokens written to show how the model is doing
 
 
@@ -91,8 +107,7 @@ class WritingConfig(DecodingConfig):
         super().__post_init__()
         if self.length < 1:
             raise ValueError(f"length is {self.length}, must be at least 1")
-        if self.captured:
-            raise ValueError("captured search takes models that decode over a memory; leave captured out")
+        self.without_memory()
 
 
 @dataclass(frozen=True)
@@ -115,10 +130,7 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on a device."""
-        if device == self.inputs.device:
-            return self
-        inputs, outputs = (x.to(device, non_blocking=True) for x in (self.inputs, self.outputs))
-        return Batch(inputs, outputs, self.segments.to(device))
+        return on(self, device)
 
 
 @dataclass(frozen=True)
@@ -190,9 +202,12 @@ class LanguageModel:
         Raises:
             TransductError: an option is unknown or has a wrong value.
         """
-        refuse_text(inputs)
+        check_inputs(inputs)
         decoding = asked_for(self.decoding, options, "predict")
         prompts = [with_ends(self.tokenizer, text.split("\n")) for text in inputs]
+        if long := sum(len(prompt) >= self.context for prompt in prompts):
+            said = "%d of %d prompts do not fit into %d tokens: gone on from their last %d"
+            log.warning(said, long, len(prompts), self.context, self.context // 2)
         written = self._write(prompts, decoding)
         return [self._text(prompt, ids) for prompt, ids in zip(prompts, written, strict=True)]
 
@@ -274,17 +289,14 @@ class LanguageModelingTask:
         self.directory, self.notify = directory, notify
         self.data = record(TextConfig, recipe.data, "data")
         self.tokenizer_config = record(Side, recipe.tokenizer, "tokenizer")
-        self.training = record(TrainingConfig, recipe.training, "training")
+        self.training = training_section(
+            TrainingConfig, recipe.training, ("nats_per_token", "nats_per_character", "perplexity")
+        )
         self.decoding = record(WritingConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        config = self._config(1000)  # what is impossible fails here, before anything is written
-        self.recipe = replace(
-            recipe,
-            data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
-            tokenizer=asdict(self.tokenizer_config),
-            model=self.model.resolved(config),
-            training=asdict(self.training),
-            decoding=asdict(self.decoding),
+        model = self.model.resolved(self._config(1000))  # what is impossible fails here, before anything is written
+        self.recipe = filled(
+            recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training, decoding=self.decoding
         )
         self.tokenizer: Tokenizer
         self.corpus: Corpus
@@ -309,7 +321,7 @@ class LanguageModelingTask:
         self.corpus = build(self.directory / "corpus", inputs, fill, self.notify)
         if self.total <= data.context:
             raise TransductError(
-                f"{', '.join(self._files())}: {self.total - 1} tokens of text, expected at least a window of "
+                f"{', '.join(names_of(data.train))}: {self.total - 1} tokens of text, expected at least a window of "
                 f"{data.context}; give more text, or set data.context lower"
             )
 
@@ -331,9 +343,6 @@ class LanguageModelingTask:
     def _lines(self) -> Iterator[str]:
         return chain.from_iterable(self.data.lines(source) for source in self.data.train)
 
-    def _files(self) -> list[str]:
-        return [name for source in self.data.train for name in source.files()]
-
     def build_model(self) -> GPT:
         """The model of the recipe for the tokenizer's vocabulary, begun from another's weights if it says so."""
         model: GPT = self.model.build(self._config(self.tokenizer.size), self.notify)
@@ -344,8 +353,7 @@ class LanguageModelingTask:
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
         """This rank's batches of an epoch, from number `start` on. Where windows begin is drawn anew each epoch."""
-        if split != "train":
-            raise TransductError(f"unknown split '{split}'; language modelling has batches of 'train'")
+        only_train(split, "language modelling has")
         config, context = self.training, self.data.context
         cuts = windows(self.total, context, Random(f"{config.seed}/{epoch}").randint(1, context))
         order = plan(np.diff(cuts), config.seed, epoch, config.batch_tokens)
@@ -372,7 +380,7 @@ class LanguageModelingTask:
 
     def save(self, model: GPT, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with the scores of the final weights on its card."""
-        made_of = f"{self.total - 1:,} tokens {files_said(self._files(), {})}"
+        made_of = f"{self.total - 1:,} tokens {files_said(names_of(self.data.train), {})}"
         how = f", in consecutive windows of {self.data.context} tokens"
         about = card("Language model", made_of, self.training, self.evaluate(model).scores, log, how)
         settings = {"decoding": asdict(self.decoding)}
@@ -392,9 +400,7 @@ def in_rows(parts: Iterable[Indices], size: int) -> Iterator[list[Ragged]]:
         yield [(rest, np.array([len(rest)]))]
 
 
-def create(recipe: Recipe, directory: Path, notify: Notify) -> LanguageModelingTask:
-    """The task of a recipe."""
-    return LanguageModelingTask(recipe, directory, notify)
+create = LanguageModelingTask  # which `tasks/base.py` calls by name
 
 
 def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> LanguageModel:

@@ -6,7 +6,7 @@ Let N be the tokens of a batch, B its sequences, K its masked tokens, V the toke
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
 from pathlib import Path
@@ -23,6 +23,7 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus
 from transduct.data.dropout import growth
+from transduct.data.files import names_of
 from transduct.data.masking import (
     Masking,
     PlainTextConfig,
@@ -40,8 +41,23 @@ from transduct.evaluation.classification import mcnemar, wilson_interval
 from transduct.functional.segments import Segments
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import Family, ModelSection, blank, card, files_said, read_weights, write_model
-from transduct.tasks.text import TOKENIZER, check_sizes, encoder_input, refuse_text, run_tokenizer
+from transduct.tasks.model import (
+    Family,
+    ModelSection,
+    NoOptions,
+    blank,
+    card,
+    files_said,
+    filled,
+    on,
+    only_train,
+    read_weights,
+    require_finite,
+    three_of,
+    training_section,
+    write_model,
+)
+from transduct.tasks.text import TOKENIZER, check_inputs, check_sizes, encoder_input, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
 from transduct.training.trainer import Terms
@@ -91,13 +107,7 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on a device."""
-        if device == self.ids.device:
-            return self
-        ids, types, places, targets = (
-            x.to(device, non_blocking=True) for x in (self.ids, self.types, self.places, self.targets)
-        )
-        apart = None if self.apart is None else self.apart.to(device, non_blocking=True)
-        return Batch(ids, types, self.segments.to(device), places, targets, apart)
+        return on(self, device)
 
 
 @dataclass(frozen=True)
@@ -153,12 +163,6 @@ def answers(model: Bert, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
     return found
 
 
-def refuse(verb: str, options: Mapping[str, Any]) -> None:
-    """There are no options."""
-    if options:
-        raise TransductError(f"{verb}: unknown option '{next(iter(options))}'; leave it out")
-
-
 class MaskedLanguageModel:
     """Fills in masked tokens and measures texts, with one model and its tokenizer."""
 
@@ -191,9 +195,10 @@ class MaskedLanguageModel:
 
         Raises:
             TransductError: a text with a mask is longer than the model, or an option is given: there are none.
+            NotFinite: the model answers with NaN.
         """
-        refuse("predict", options)
-        refuse_text(inputs)
+        record(NoOptions, options, "decoding", "predict")
+        check_inputs(inputs)
         outputs, longest = list(inputs), self.max_length - 2
         asked = [number for number, text in enumerate(inputs) if MASK in text]
         rows = [self._masked(inputs[number]) for number in asked]
@@ -207,6 +212,7 @@ class MaskedLanguageModel:
             )
             x = self.model.encode(tokens.to(self.device), types.to(self.device), segments.to(self.device))
             logits = self.model.masked_logits(x.index_select(0, places.to(self.device)))
+            require_finite(logits)
             first = Tokenizer.END + 1
             tokens[places] = first + logits[:, first : self.tokenizer.size].argmax(-1).cpu()
             filled = [row[1:-1].tolist() for row in torch.split(tokens, segments.lengths.tolist())]
@@ -224,7 +230,7 @@ class MaskedLanguageModel:
         Raises:
             TransductError: the text is too short, an option is given, or the other model is asked for other tokens.
         """
-        refuse("evaluate", options)
+        record(NoOptions, options, "decoding", "evaluate")
         scores, right = self._measure(data)
         details: dict[str, Any] = {name: {"interval": wilson_interval(sum(r), len(r))} for name, r in right.items()}
         details |= {"masked": len(right["masked_accuracy"]), "samples": self._samples(data)}
@@ -269,7 +275,7 @@ class MaskedLanguageModel:
     def _samples(self, lines: Sequence[str]) -> list[tuple[str, str, str]]:
         """A few lines with a word hidden, filled in, and as they are."""
         short = [line for line in lines if len(line.split()) > 1 and len(line.encode()) < self.max_length - 2]
-        shown = short[:: max(1, len(short) // 3)][:3]
+        shown = [short[i] for i in three_of(len(short))]
         words = [line.split() for line in shown]
         hidden = [" ".join([*w[: len(w) // 2], MASK, *w[len(w) // 2 + 1 :]]) for w in words]
         return list(zip(hidden, self.predict(hidden), shown))
@@ -289,6 +295,7 @@ class MaskedLanguageModel:
             apart = shown[numbers] != numbers
             batch = make_batch(numbers, first, others if in_pairs else None, apart, masking, self.max_length)
             for term, (logits, expected) in answers(self.model, batch.to(self.device)).items():
+                require_finite(logits)
                 right.setdefault(SCORES[term], []).extend((logits.argmax(-1) == expected).tolist())
                 if term == "tokens":
                     nats += float(F.cross_entropy(logits, expected, reduction="sum"))
@@ -305,20 +312,11 @@ class MaskedLanguageModelingTask:
         self.tokenizer_config = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
         if not self.tokenizer_config.shared:
             raise TransductError("recipe: tokenizer.shared is false, but plain text has one side; set it to true")
-        self.training = record(TrainingConfig, recipe.training, "training")
-        for name in recipe.decoding:
-            raise TransductError(
-                f"recipe: unknown key 'decoding.{name}'; masked tokens are not searched for: remove it"
-            )
+        self.training = training_section(TrainingConfig, recipe.training, ("nats_per_token", *SCORES.values()))
+        record(NoOptions, recipe.decoding, "decoding")  # masked tokens are not searched for
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        config = self._config(1000)  # impossible sizes fail here, before anything is written
-        self.recipe = replace(
-            recipe,
-            data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
-            tokenizer=asdict(self.tokenizer_config),
-            model=self.model.resolved(config),
-            training=asdict(self.training),
-        )
+        model = self.model.resolved(self._config(1000))  # impossible sizes fail here, before anything is written
+        self.recipe = filled(recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training)
         self.tokenizer: Tokenizer
         self.corpus: Corpus
         self._validation: list[str] | None = None
@@ -351,8 +349,7 @@ class MaskedLanguageModelingTask:
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
         """This rank's batches of an epoch of the training text, from number `start` on."""
-        if split != "train":
-            raise TransductError(f"unknown split '{split}'; masked language modeling has batches of 'train'")
+        only_train(split, "masked language modeling has")
         config, data, lengths = self.training, self.data, self.corpus.lengths
         totals, shown = lengths[:, 0] + 2, None
         if data.next_sentence:
@@ -391,7 +388,7 @@ class MaskedLanguageModelingTask:
     def save(self, model: Bert, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with the scores of the final weights on its card."""
         scores = self.evaluate(model).scores
-        made_of = f"{len(self.corpus):,} {self.data.unit} {files_said(self.data.files(), self.corpus.dropped)}"
+        made_of = f"{len(self.corpus):,} {self.data.unit} {files_said(names_of(self.data.train), self.corpus.dropped)}"
         about = card("Masked language model", made_of, self.training, scores, log)
         tokenizers = [self.directory / TOKENIZER]
         write_model(directory, "masked_language_modeling", model, {"mask": self.data.mask}, tokenizers, about)
@@ -402,14 +399,7 @@ class MaskedLanguageModelingTask:
         return Tokenizer.train(sample(lines, config.sample), config.kind, config.size, config.dropout)
 
 
-def create(recipe: Recipe, directory: Path, notify: Notify) -> MaskedLanguageModelingTask:
-    """The task of a recipe."""
-    return MaskedLanguageModelingTask(recipe, directory, notify)
-
-
-def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> MaskedLanguageModel:
-    """The model in a model directory."""
-    return MaskedLanguageModel.load(directory, config, device, precision)
+create, load = MaskedLanguageModelingTask, MaskedLanguageModel.load  # which `tasks/base.py` calls by name
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> list[str]:

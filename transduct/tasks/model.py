@@ -17,10 +17,11 @@ from transduct.blocks.fused import fuse
 from transduct.blocks.packed import pack_layers
 from transduct.blocks.quantised import pack_quantised
 from transduct.blocks.transformer import settle
-from transduct.config import record
+from transduct.config import Recipe, record
 from transduct.data.images import check_ending, save_picture
 from transduct.decoding.engine import DecodingConfig
-from transduct.errors import TransductError
+from transduct.errors import NotFinite, TransductError
+from transduct.functional.segments import Segments
 from transduct.tasks.base import Notify
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
@@ -28,6 +29,9 @@ from transduct.training.machine import forget_shapes, keep_freed_memory
 
 Rename = Callable[[dict[str, Tensor]], None]
 Decoding = TypeVar("Decoding", bound=DecodingConfig)
+Training = TypeVar("Training", bound=TrainingConfig)
+Batch = TypeVar("Batch")
+LARGEST = 10**12  # bytes of weights, which no machine holds
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,11 @@ class _Section:
     family: str | None = None
     size: str | None = None
     start_from: str | None = None
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """A section of a recipe, or the options of a call, where there are none."""
 
 
 class ModelSection:
@@ -87,10 +96,11 @@ class ModelSection:
         """The model's configuration with what other sections say; raises TransductError if it is impossible."""
         config: Any = record(self.family.config, {**self.values, **derived}, "model")
         try:
-            with torch.device("meta"):
-                self.family.build(config)
+            held = sum(p.numel() * p.element_size() for p in blank(self.family.build, config).parameters())
         except ValueError as error:  # widths that do not fit together
             raise TransductError(f"recipe: model: {error}") from error
+        if held > LARGEST:
+            raise TransductError(f"recipe: model: its weights would take {held / 1e9:,.0f} GB; make it smaller")
         return config
 
     def resolved(self, config: Any) -> dict[str, Any]:
@@ -109,6 +119,60 @@ class ModelSection:
                 rename = partial(labels.order, model, self.start, notify)
             start_from(model, self.start, notify, rename)
         return model
+
+
+def training_section(
+    kind: type[Training], section: Mapping[str, Any], scores: Sequence[str], one_shape: bool = False
+) -> Training:
+    """The `training` section of a recipe.
+
+    Args:
+        scores: what validations may give, of which `best` is one.
+        one_shape: whether batches can all have one shape, as compiled and captured steps want them.
+
+    Raises:
+        TransductError: a key is unknown or a value wrong, validations give no such score, or batches have many shapes.
+    """
+    training = record(kind, section, "training")
+    if training.best is not None and training.best not in scores:
+        raise TransductError(
+            f"recipe: training.best is '{training.best}', expected a score of validations: {', '.join(scores)}"
+        )
+    if (training.compile or training.capture) and not one_shape:
+        raise TransductError(
+            "recipe: training.compile and training.capture are for translation, whose batches can have one shape; "
+            "set both to false"
+        )
+    return training
+
+
+def filled(recipe: Recipe, data: Any, model: Mapping[str, Any], **records: Any) -> Recipe:
+    """The recipe with every default of its sections, which can be read again from anywhere."""
+    rest: dict[str, Any] = {name: asdict(each) for name, each in records.items()}
+    return replace(recipe, data={**asdict(data), "root": str(Path(data.root).resolve())}, model=dict(model), **rest)
+
+
+def only_train(split: str, task_has: str) -> None:
+    """Refuse any other split; `task_has` is "translation has"."""
+    if split != "train":
+        raise TransductError(f"unknown split '{split}'; {task_has} batches of 'train'")
+
+
+def on(batch: Batch, device: torch.device) -> Batch:
+    """A batch, which is a record, on a device: itself if its first tensor is there."""
+    held = [(name, value) for name, value in vars(batch).items() if isinstance(value, Tensor | Segments)]
+    if next(value for _, value in held if isinstance(value, Tensor)).device == device:
+        return batch
+    moved = {
+        name: value.to(device) if isinstance(value, Segments) else value.to(device, non_blocking=True)
+        for name, value in held
+    }
+    return replace(batch, **moved)  # type: ignore[type-var]
+
+
+def three_of(count: int) -> range:
+    """The numbers of so many examples that are shown as samples: three, as far apart as they can be."""
+    return range(0, count, max(1, count // 3))[:3]
 
 
 @dataclass(frozen=True)
@@ -144,17 +208,18 @@ class LabelRows:
         if theirs == list(self.labels):
             return
         places = {label: place for place, label in enumerate(theirs)}
-        known = [label for label in self.labels if label in places]
+        known, taken = [label for label in self.labels if label in places], False
         for name, weight in rows.items():
             rest = len(weight) - len(self.labels)
             if len(held[name]) != len(theirs) + rest:  # a head that answers otherwise
-                known, held[name] = [], weight
+                held[name] = weight
             elif held[name].shape[1:] == weight.shape[1:]:  # another width is refused with the other weights
-                taken = weight.clone()
+                mixed = weight.clone()
                 to = [number for number, label in enumerate(self.labels) if label in places]
-                taken[to] = held[name][[places[label] for label in known]]
-                taken[len(self.labels) :] = held[name][len(theirs) :]
-                held[name] = taken
+                mixed[to] = held[name][[places[label] for label in known]]
+                mixed[len(self.labels) :] = held[name][len(theirs) :]
+                held[name], taken = mixed, True
+        known = known if taken else []
         new = [label for label in self.labels if label not in known]
         said = f"; new: {', '.join(new)}" if new else ""
         notify(f"{directory}: rows taken by label, {len(known)} of {len(self.labels)}{said}")
@@ -208,6 +273,16 @@ def asked_for(config: Decoding, options: Mapping[str, Any], where: str, count: i
     if "beam" in options:
         return found
     return replace(found, beam=count if found.temperature > 0.0 else max(found.beam, count))
+
+
+def require_finite(*answers: Tensor) -> None:
+    """Refuse what a model answers that is not a number.
+
+    Raises:
+        NotFinite: something in it is NaN or infinite.
+    """
+    if not all(bool(each.isfinite().all()) for each in answers):
+        raise NotFinite
 
 
 def write_model(
@@ -271,17 +346,14 @@ def card(
         how: how the scores were measured.
     """
     rows = "\n".join(f"| {name} | {value:.4g} |" for name, value in scores.items())
+    table = f"Scores of the final weights on the validation set{how}:\n\n| score | value |\n| --- | --- |\n{rows}"
     return f"""# {title}
 
 Trained with transduct {__version__} on {made_of},
 {log["step"]:,} steps of at most {training.batch_tokens * training.accumulate:,} tokens, {log["seconds"]:.0f} s,
 seed {training.seed}, {training.precision}.
 
-Scores of the final weights on the validation set{how}:
-
-| score | value |
-| --- | --- |
-{rows}
+{table if scores else "It was not measured: its recipe has no validation set."}
 """
 
 

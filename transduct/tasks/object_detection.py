@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch.nn import functional as F
 
 from transduct.config import Recipe, record
@@ -16,13 +15,25 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.collages import Collage, Example, Scenes, SceneSource, packed, read_examples
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import Policy, Refused
+from transduct.data.files import Policy, Refused, names_of
 from transduct.errors import TransductError, missing_extra
 from transduct.functional.losses import SET_WEIGHTS, set_losses
 from transduct.models.detr import SIZES, Config, Detr
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.detector import Batch, Detections, Detector, PredictConfig, SceneSet, make_batch
-from transduct.tasks.model import Family, LabelRows, ModelSection, card, files_said, write_model
+from transduct.tasks.model import (
+    Family,
+    LabelRows,
+    ModelSection,
+    NoOptions,
+    card,
+    files_said,
+    filled,
+    only_train,
+    three_of,
+    training_section,
+    write_model,
+)
 from transduct.training.config import TrainingConfig
 from transduct.training.trainer import Terms
 
@@ -100,9 +111,8 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
                 start = stop
 
         manifest = write_rows(folder, 3, rows())
-        names = [name for source in data.train for name in source.files()]
-        if refused.errors:
-            notify(f"left out: {refused.said()}")
+        names = names_of(data.train)
+        refused.report(notify)
         if not labels or any(start == stop for start, stop, _ in weights):
             raise TransductError(f"found no object to train on {files_said(names, refused.dropped)}; check data.train")
         (folder / LABELS).write_text(json.dumps([*labels], ensure_ascii=False), encoding="utf-8")
@@ -125,33 +135,32 @@ class ObjectDetectionTask:
             raise missing_extra("SciPy", "vision") from error
         self.directory, self.notify = directory, notify
         self.data = record(DataConfig, recipe.data, "data")
-        self.training = record(TrainingConfig, recipe.training, "training")
+        self.training = training_section(TrainingConfig, recipe.training, ("ap50", "ap"))
         self.decoding = record(PredictConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        if recipe.tokenizer:
-            raise TransductError("recipe: a detector reads no text; leave the section tokenizer out")
-        config = self._config(1)  # what is impossible fails here, before anything is written
-        self.recipe = replace(
-            recipe,
-            data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
-            model=self.model.resolved(config),
-            training=asdict(self.training),
-            decoding=asdict(self.decoding),
-        )
+        record(NoOptions, recipe.tokenizer, "tokenizer")  # a detector reads no text
+        model = self.model.resolved(self._config(1))  # what is impossible fails here, before anything is written
+        self.recipe = filled(recipe, self.data, model, training=self.training, decoding=self.decoding)
         self.corpus: Corpus
         self.labels: list[str]
         self._validation: list[Example] | None = None
 
     def prepare(self) -> None:
-        """Prepare the corpus if it is not there as it should be, and read what is measured on."""
+        """Prepare the corpus if it is not there as it should be, and read what is measured on; what will be at the end
+        is read too, unless it is generated, so that a mistake in it is found before hours of work."""
         data = self.data
         self.corpus = prepare(data, self.directory / "corpus", self.notify)
         self.labels = json.loads((self.corpus.directory / LABELS).read_text(encoding="utf-8"))
+        if data.test is not None and data.test.boxes:
+            self._read(data.test, "test")
         if data.valid is not None:
-            refused = Refused(data.broken)
-            self._validation = SceneSet(data.valid, data.root).read(self.labels, data.side, refused)
-            if refused.errors:
-                self.notify(f"validation, left out: {refused.said()}")
+            self._validation = self._read(data.valid, "validation")
+
+    def _read(self, source: SceneSource, part: str) -> list[Example]:
+        refused = Refused(self.data.broken)
+        scenes = SceneSet(source, self.data.root).read(self.labels, self.data.side, refused)
+        refused.report(self.notify, f"{part}: ")
+        return scenes
 
     def build_model(self) -> Detr:
         """The model of the recipe for the labels, begun from another's weights if it says so."""
@@ -164,8 +173,7 @@ class ObjectDetectionTask:
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
         """This rank's batches of an epoch of the training scenes, from number `start` on."""
-        if split != "train":
-            raise TransductError(f"unknown split '{split}'; object detection has batches of 'train'")
+        only_train(split, "object detection has")
         data, seed, config = self.data, self.training.seed, self._config(len(self.labels))
         scenes = Scenes(self.corpus, data.train, data.side, seed, data.flip)
         lengths = np.full((len(scenes), 1), config.places)
@@ -197,8 +205,7 @@ class ObjectDetectionTask:
         if data is None:
             return Report({})
         report = self._in_use(model).evaluate(data)
-        shown = range(0, len(data), max(1, len(data) // 3))
-        samples = [(f"scene {i}", str(report.outputs[i]), self._said(data[i])) for i in list(shown)[:3]]
+        samples = [(f"scene {i}", str(report.outputs[i]), self._said(data[i])) for i in three_of(len(data))]
         return replace(report, details={**report.details, "samples": samples})
 
     def _said(self, scene: Example) -> str:
@@ -215,21 +222,13 @@ class ObjectDetectionTask:
 
     def save(self, model: Detr, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with the scores of the final weights on its card."""
-        names = [name for source in self.data.train for name in source.files()]
-        made_of = f"{len(self.corpus):,} pictures {files_said(names, self.corpus.dropped)}"
+        made_of = f"{len(self.corpus):,} pictures {files_said(names_of(self.data.train), self.corpus.dropped)}"
         about = card("Object detector", made_of, self.training, self.evaluate(model).scores, log)
         settings = {"labels": self.labels, "decoding": asdict(self.decoding)}
         write_model(directory, "object_detection", model, settings, [], about)
 
 
-def create(recipe: Recipe, directory: Path, notify: Notify) -> ObjectDetectionTask:
-    """The task of a recipe."""
-    return ObjectDetectionTask(recipe, directory, notify)
-
-
-def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> Detector:
-    """The detector in a model directory."""
-    return Detector.load(directory, config, device, precision)
+create, load = ObjectDetectionTask, Detector.load  # which `tasks/base.py` calls by name
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> SceneSet:

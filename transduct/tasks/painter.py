@@ -4,6 +4,7 @@ Let B be pictures, P the places of a picture's grid of codes, V the number of co
 the tokens of one text and its picture.
 """
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,10 +27,13 @@ from transduct.errors import TransductError, missing_extra
 from transduct.evaluation.scenes import attribute_scores
 from transduct.models.dalle import DALLE, DiscreteVAE, Guided
 from transduct.tasks.base import Report
-from transduct.tasks.model import Panel
-from transduct.tasks.text import refuse_text
+from transduct.tasks.model import Panel, require_finite
+from transduct.tasks.text import check_inputs
 
+log = logging.getLogger("transduct")
+AT_ONCE = 64  # pictures that are encoded or decoded together
 SHOWN = 16  # pictures of a sheet
+CODE_SCORES = ("reconstruction_error", "psnr", "code_usage", "code_perplexity", "attributes_right")
 CELL, PER_ROW, EDGE = 128, 8, 8  # of a sheet: the least width of a picture, pictures in a row, pixels between
 
 
@@ -61,7 +65,7 @@ def as_pictures(pixels: Tensor) -> np.ndarray:
 
 
 @torch.inference_mode()
-def codes_of(vae: DiscreteVAE, pictures: np.ndarray, at_once: int = 64) -> np.ndarray:
+def codes_of(vae: DiscreteVAE, pictures: np.ndarray, at_once: int = AT_ONCE) -> np.ndarray:
     """Pictures (B, height, width, 3) of 0 to 255 -> their codes (B, P)."""
     device, dtype = vae.codebook.device, vae.codebook.dtype
     parts = [vae.encode(as_tensor(part).to(device, dtype)).cpu() for part in _parts(pictures, at_once)]
@@ -69,10 +73,15 @@ def codes_of(vae: DiscreteVAE, pictures: np.ndarray, at_once: int = 64) -> np.nd
 
 
 @torch.inference_mode()
-def pictures_of(vae: DiscreteVAE, codes: np.ndarray, at_once: int = 64) -> np.ndarray:
-    """Codes (B, P) -> pictures (B, height, width, 3) of 0 to 255."""
-    device = vae.codebook.device
-    return np.concatenate([as_pictures(vae.decode(torch.from_numpy(c).to(device))) for c in _parts(codes, at_once)])
+def pictures_of(vae: DiscreteVAE, codes: np.ndarray, at_once: int = AT_ONCE) -> np.ndarray:
+    """Codes (B, P) -> pictures (B, height, width, 3) of 0 to 255.
+
+    Raises:
+        NotFinite: the model answers with NaN.
+    """
+    remade = [vae.decode(torch.from_numpy(part).to(vae.codebook.device)) for part in _parts(codes, at_once)]
+    require_finite(*remade)
+    return np.concatenate([as_pictures(each) for each in remade])
 
 
 def _parts(rows: np.ndarray, at_once: int) -> Iterator[np.ndarray]:
@@ -120,8 +129,7 @@ class PaintingConfig(DecodingConfig):
             raise ValueError(f"guidance is {self.guidance}, must not be negative")
         if self.beam != 1:
             raise ValueError(f"beam is {self.beam}, must be 1: set samples to draw several pictures of a text")
-        if self.captured:
-            raise ValueError("captured search takes models that decode over a memory; leave captured out")
+        self.without_memory()
 
 
 @dataclass(frozen=True)
@@ -160,9 +168,16 @@ class Painter:
         Raises:
             TransductError: the inputs are no list of texts, or an option is unknown or has a wrong value.
         """
-        refuse_text(inputs)
+        check_inputs(inputs)
         decoding = record(PaintingConfig, {**vars(self.decoding), **options}, "decoding", "predict")
         texts = [text_tokens(self.tokenizer, self.model, text) for text in inputs]
+        longest = self.model.config.max_length
+        if cut := sum(len(ids) > longest for ids in self.tokenizer.encode(list(inputs))):
+            log.warning(
+                "%d of %d captions are longer than %d tokens: their ends are left out", cut, len(texts), longest
+            )
+        if empty := texts.count([]):
+            log.warning("%d of %d captions are empty: anything may be drawn", empty, len(texts))
         codes = self._codes(texts, decoding)
         # one by one, so that a picture has the same pixels alone and in any batch
         return [Drawn(picture) for picture in pictures_of(self.model.vae, codes, at_once=1)] if texts else []

@@ -19,13 +19,13 @@ from transduct.data.batching import Indices
 from transduct.data.corpus import Corpus
 from transduct.data.files import Policy, Refused, unpack
 from transduct.data.images import Given, ImageSource, Picture, as_picture, fitted, read_labelled
-from transduct.errors import NotFinite, TransductError
+from transduct.errors import TransductError
 from transduct.evaluation.classification import label_scores, mcnemar
 from transduct.models.vit import Config, ViT
 from transduct.tasks.base import Report
 from transduct.tasks.classifier import PredictConfig
-from transduct.tasks.model import Panel, blank, read_weights
-from transduct.tasks.text import refuse_text
+from transduct.tasks.model import Panel, blank, read_weights, require_finite
+from transduct.tasks.text import check_inputs
 from transduct.training import checkpoint as files
 
 log = logging.getLogger("transduct")
@@ -200,8 +200,8 @@ class PictureClassifier:
             for each, said, pictures in zip(models, found, zip(*(pictures for pictures, _ in chunk))):
                 said += each.predict(pictures, **options)
             answers += [label for _, label in chunk]
-        if refused.errors and not data.said:
-            log.warning("left out: %s", refused.said())
+        if not data.said:
+            refused.report(log.warning)
         ours = label_scores(found[0], answers)
         details: dict[str, Any] = {"examples": len(answers), "left_out": refused.dropped, **ours.details}
         if against is not None:
@@ -219,15 +219,14 @@ class PictureClassifier:
         picture = self._picture(given, "the picture")
         weights: list[Tensor] = []
         self.model.encode(self._read([picture]), weights)
-        if not all(each.isfinite().all() for each in weights):
-            raise NotFinite
+        require_finite(*weights)
         named = {name: w[0].float().cpu() for name, w in zip(self.model.attention_names, weights, strict=True)}
         return PictureAttention(named, picture, self.model.config.grid)
 
     @torch.inference_mode()
     def _scores(self, inputs: Sequence[Given], options: Mapping[str, Any]) -> Tensor:
         """(B, labels)."""
-        refuse_text(inputs, "picture")
+        check_inputs(inputs, "picture")
         decoding = record(PredictConfig, {**vars(self.decoding), **options}, "decoding", "predict")
         step = max(1, decoding.batch_tokens // self.model.config.grid**2)
         parts, every = [torch.empty(0, len(self.about.labels))], list(inputs)
@@ -236,8 +235,7 @@ class PictureClassifier:
             pictures = [self._picture(given, f"input {number}") for number, given in some]
             parts.append(self.model.classify(*self.model.encode(self._read(pictures))).float().cpu())
         scores = torch.cat(parts)
-        if not scores.isfinite().all():
-            raise NotFinite
+        require_finite(scores)
         return scores
 
     def _picture(self, given: Given, name: str) -> Picture:

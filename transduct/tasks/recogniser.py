@@ -37,10 +37,11 @@ from transduct.functional.segments import Segments
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.tasks.base import Report
 from transduct.tasks.model import Family, Panel, blank, read_weights
-from transduct.tasks.text import TOKENIZER, check_sizes, refuse_text
+from transduct.tasks.text import TOKENIZER, check_inputs, check_sizes
 from transduct.training import checkpoint as files
 
 log = logging.getLogger("transduct")
+RATES = ("word_error_rate", "token_error_rate")
 FAMILIES = {"speech": Family(Config, SIZES, Speech)}
 BLANK = Tokenizer.BEGIN  # of CTC: no text holds it
 Given = str | Path | np.ndarray
@@ -180,7 +181,7 @@ class Recogniser:
         Raises:
             TransductError: a file is missing, damaged, silent, too short or too long, or an option unknown.
         """
-        refuse_text(inputs, "sound")
+        check_inputs(inputs, "sound")
         return self._texts(self._generate([self._sound(each) for each in inputs], options)[0])
 
     def evaluate(
@@ -198,8 +199,7 @@ class Recogniser:
         """
         refused = Refused(data.broken if isinstance(data, Spoken) else "stop", advise=False)
         recordings = data.read(self.hearing, refused) if isinstance(data, Spoken) else data
-        if refused.errors:
-            log.warning("left out: %s", refused.said())
+        refused.report(log.warning)
         found, paths = self._generate([each.samples for each in recordings], options)
         outputs = self._texts(found)
         speakers = sorted({each.speaker for each in recordings})
@@ -211,7 +211,7 @@ class Recogniser:
             "utterances": len(recordings),
             "left_out": len(refused.errors),
             "seconds": round(sum(len(each.samples) for each in recordings) / self.hearing.features.rate, 1),
-            "speakers": {name: rates["word_error_rate"] for name, rates in of_speakers.items()},
+            "speakers": {name: rates[RATES[0]] for name, rates in of_speakers.items()},
             "ctc_alone": self._scores(self.tokenizer.decode(paths), recordings),
         }
         if against is not None:
@@ -234,9 +234,14 @@ class Recogniser:
 
         Args:
             text: what the decoder is given; the model's own answer if not said, with options as for `predict`.
+
+        Raises:
+            TransductError: as `predict`, or the text is empty.
         """
         sound = self._sound(given)
         ids = self._generate([sound], options)[0][0][0].tokens if text is None else self.tokenizer.encode([text])[0]
+        if not ids:
+            raise TransductError("nothing was heard in it, so there is nothing to show; give a sound with speech")
         device, weights = next(self.model.parameters()).device, list[Tensor]()
         memory, memory_segments = self._encode([sound], weights)
         inputs, segments = flat([[Tokenizer.BEGIN, *ids]], device)
@@ -316,10 +321,7 @@ def _error_rates(pairs: Sequence[tuple[str, Recording]]) -> dict[str, float]:
     def rate(separate: Any) -> float:
         return token_error_rate([separate(text) for text in outputs], [[separate(text)] for text in texts])
 
-    return {
-        "word_error_rate": rate(str),
-        "token_error_rate": rate(lambda text: " ".join(text.replace(" ", "▁"))),
-    }
+    return dict(zip(RATES, (rate(str), rate(lambda text: " ".join(text.replace(" ", "▁")))), strict=True))
 
 
 def flat_features(mels: Sequence[Sound]) -> tuple[Tensor, Segments]:

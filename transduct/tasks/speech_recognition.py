@@ -19,15 +19,15 @@ from transduct.data.audio import Features
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, build, inputs_of
-from transduct.data.files import Policy, Refused
+from transduct.data.files import Policy, Refused, names_of
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig
 from transduct.data.utterances import (
+    STACK,
     Augment,
     Found,
     Recording,
     SoundSource,
     Utterances,
-    names_of,
     read_recordings,
     tokens_of,
     write_recordings,
@@ -37,10 +37,21 @@ from transduct.functional.losses import ctc_loss, projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.speech import Speech
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import ModelSection, card, files_said, write_model
+from transduct.tasks.model import (
+    ModelSection,
+    card,
+    files_said,
+    filled,
+    on,
+    only_train,
+    three_of,
+    training_section,
+    write_model,
+)
 from transduct.tasks.recogniser import (
     BLANK,
     FAMILIES,
+    RATES,
     DecodingConfig,
     Given,
     Hearing,
@@ -115,7 +126,7 @@ class Batch:
     @property
     def tokens(self) -> int:
         """Encoder tokens, of four frames each."""
-        return self.frames.total // 4
+        return self.frames.total // STACK
 
     @property
     def counts(self) -> dict[str, float]:
@@ -125,13 +136,7 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on a device."""
-        if device == self.features.device:
-            return self
-        features, inputs, outputs, text = (
-            x.to(device, non_blocking=True) for x in (self.features, self.inputs, self.outputs, self.text)
-        )
-        frames, targets, texts = (s.to(device) for s in (self.frames, self.target_segments, self.text_segments))
-        return Batch(features, frames, inputs, outputs, targets, text, texts)
+        return on(self, device)
 
 
 @dataclass(frozen=True)
@@ -173,19 +178,16 @@ class SpeechRecognitionTask:
         self.directory, self.notify = directory, notify
         self.data = record(DataConfig, recipe.data, "data")
         self.tokenizer_config = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
-        self.training = record(TrainingConfig, recipe.training, "training")
+        self.training = training_section(
+            TrainingConfig, recipe.training, [*RATES, *(f"{name}_unseen" for name in RATES)]
+        )
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         if not self.tokenizer_config.shared or self.tokenizer_config.dropout:
             raise TransductError("recipe: tokenizer.shared must be true and tokenizer.dropout 0: sounds have no tokens")
-        config = self._config(1000)  # what is impossible fails here, before anything is written
-        self.recipe = replace(
-            recipe,
-            data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
-            tokenizer=asdict(self.tokenizer_config),
-            model=self.model.resolved(config),
-            training=asdict(self.training),
-            decoding=asdict(self.decoding),
+        model = self.model.resolved(self._config(1000))  # what is impossible fails here, before anything is written
+        self.recipe = filled(
+            recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training, decoding=self.decoding
         )
         self.hearing = Hearing(self.data.features, self.data.max_seconds, self.data.leave_out)
         self.tokenizer: Tokenizer
@@ -202,8 +204,7 @@ class SpeechRecognitionTask:
         if data.valid is not None:
             refused = Refused(data.broken)
             heard = Spoken(data.valid, [], root).read(self.hearing, refused)
-            if refused.errors:
-                self.notify(f"validation, left out: {refused.said()}")
+            refused.report(self.notify, "validation: ")
             self._speakers.update(each.speaker for each in heard)
             self._validation = [each for each in heard if each.speaker not in data.leave_out]
         held = None if self.model.start is None else self.model.start / TOKENIZER
@@ -238,8 +239,8 @@ class SpeechRecognitionTask:
             raise TransductError(f"no recording is left to train on {said}; check data.train and data.leave_out")
         count = manifest["rows"] // len(data.augment.speeds)
         changed = f"; {found.resampled:,} resampled to {data.features.rate} Hz" if found.resampled else ""
-        named = f"; {found.refused.said()}" if found.refused.errors else ""
-        self.notify(f"corpus prepared: {count:,} recordings {said}{changed}{named}")
+        self.notify(f"corpus prepared: {count:,} recordings {said}{changed}")
+        found.refused.report(self.notify)
         return manifest | {"dropped": found.dropped}
 
     def _check_speakers(self) -> None:
@@ -295,8 +296,7 @@ class SpeechRecognitionTask:
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
         """This rank's batches of an epoch of the training utterances, from number `start` on."""
-        if split != "train":
-            raise TransductError(f"unknown split '{split}'; speech recognition has batches of 'train'")
+        only_train(split, "speech recognition has")
         config, data = self.training, self.data
         utterances = Utterances(self.corpus, data.train, data.features, data.augment)
         order = plan(utterances.tokens(config.seed, epoch)[:, None], config.seed, epoch, config.batch_tokens)
@@ -305,16 +305,13 @@ class SpeechRecognitionTask:
 
     def loss(self, model: Speech, batch: Batch) -> Terms:
         """Label-smoothed cross-entropy of the decoder and CTC of the encoder, both summed."""
-        loss, ctc, _ = self._losses(model, batch, self.training.label_smoothing)
-        counts, weight = batch.counts, self.data.ctc
-        return {"tokens": (loss, counts["tokens"], 1.0 - weight), "ctc": (ctc, counts["ctc"], weight)}
-
-    def _losses(self, model: Speech, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
-        """The decoder's loss, CTC's, and the negative log-likelihood of the decoder."""
+        table, smoothing = numbers_of(model.output_table), self.training.label_smoothing
         memory, segments = model.encode(batch.features, batch.frames)
         hidden = model.decode(batch.inputs, batch.target_segments, memory, segments)
-        loss, nll = projected_cross_entropy(hidden, numbers_of(model.output_table), batch.outputs, smoothing)
-        return loss, ctc_loss(model.ctc(memory), segments, batch.text, batch.text_segments, BLANK).sum(), nll
+        loss, _ = projected_cross_entropy(hidden, table, batch.outputs, smoothing)
+        ctc = ctc_loss(model.ctc(memory), segments, batch.text, batch.text_segments, BLANK).sum()
+        counts, weight = batch.counts, self.data.ctc
+        return {"tokens": (loss, counts["tokens"], 1.0 - weight), "ctc": (ctc, counts["ctc"], weight)}
 
     def evaluate(self, model: Speech, data: list[Recording] | None = None) -> Report:
         """Error rates on `data` or the validation set, and a few samples."""
@@ -323,8 +320,7 @@ class SpeechRecognitionTask:
             return Report({})
         decoding = replace(self.decoding, beam=self.decoding.validation_beam)
         report = Recogniser(model, self.tokenizer, self.hearing, decoding).evaluate(data)
-        shown = range(0, len(data), max(1, len(data) // 3))
-        samples = [(data[i].name, report.outputs[i], data[i].text) for i in list(shown)[:3]]
+        samples = [(data[i].name, report.outputs[i], data[i].text) for i in three_of(len(data))]
         return replace(report, details={**report.details, "samples": samples})
 
     def predict(self, model: Speech, inputs: Sequence[Given]) -> list[str]:
@@ -341,14 +337,7 @@ class SpeechRecognitionTask:
         write_model(directory, "speech_recognition", model, settings, [self.directory / TOKENIZER], about)
 
 
-def create(recipe: Recipe, directory: Path, notify: Notify) -> SpeechRecognitionTask:
-    """The task of a recipe."""
-    return SpeechRecognitionTask(recipe, directory, notify)
-
-
-def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> Recogniser:
-    """The recogniser in a model directory."""
-    return Recogniser.load(directory, config, device, precision)
+create, load = SpeechRecognitionTask, Recogniser.load  # which `tasks/base.py` calls by name
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Spoken:

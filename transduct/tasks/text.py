@@ -1,10 +1,10 @@
-"""What tasks over text share: the run's tokenizer, batches of pairs, and what BERT reads.
+"""What tasks over text share: the run's tokenizer, batches of pairs, what BERT reads, and attention to show.
 
 Let N and M be the source and target tokens of a batch.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.segments import Segments, Shape
 from transduct.tasks.base import Notify
+from transduct.tasks.model import Panel, on
 from transduct.training.config import TrainingConfig
 
 TOKENIZER = "tokenizer.json"
@@ -84,12 +85,7 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on a device."""
-        if device == self.source.device:
-            return self
-        tensors = (self.source, self.inputs, self.outputs, self.counted)
-        source, inputs, outputs, counted = (None if x is None else x.to(device, non_blocking=True) for x in tensors)
-        segments = self.source_segments.to(device), self.target_segments.to(device)
-        return Batch(source, segments[0], inputs, outputs, segments[1], counted, self.filler)  # type: ignore[arg-type]
+        return on(self, device)
 
 
 def make_batch(sources: Sequence[Any], targets: Sequence[Any], shape: Shape | None = None) -> Batch:
@@ -166,8 +162,8 @@ def check_sizes(directory: Path, tokenizers: Sequence[int], model: Sequence[int]
         )
 
 
-def refuse_text(given: Any, what: str = "text") -> None:
-    """A text is a sequence of texts too, of its letters, which nobody means; the path of a picture no less.
+def check_inputs(given: Any, what: str = "text") -> None:
+    """Refuse one input where a list is expected (a text would be read letter by letter), and inputs that are no texts.
 
     Raises:
         TransductError: there is one alone, texts can be gone through but once, or one of them is none.
@@ -184,3 +180,50 @@ def refuse_text(given: Any, what: str = "text") -> None:
             raise TransductError(f"input {number}: found {type(text).__name__}, expected a text")
         if not text.isascii() and text.encode(errors="replace").decode() != text:
             raise TransductError(f"input {number}: holds half of a surrogate pair, which no text does; take it out")
+
+
+@dataclass(frozen=True, eq=False)
+class Attention(Mapping[str, Tensor]):
+    """Every attention weight of one pair of sentences, by the plain formula, by its name.
+
+    Attributes:
+        source, target: the tokens as a person reads them; the target's begin with the begin token.
+        weights: "encoder.0.self", "decoder.0.self", "decoder.0.cross", ...: (H, T, S) each.
+    """
+
+    source: list[str]
+    target: list[str]
+    weights: dict[str, Tensor]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.weights)
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def labels(self, name: str) -> tuple[list[str], list[str]]:
+        """The tokens along the queries and the keys of a named weight."""
+        side, _, kind = name.split(".")
+        return (self.source if side == "encoder" else self.target), (
+            self.target if kind == "self" and side == "decoder" else self.source
+        )
+
+    def panels(self) -> list[Panel]:
+        """Every head of every layer, its tokens beside it."""
+        return [
+            Panel(f"{name} head {head + 1}", matrix, *self.labels(name))
+            for name, weights in self.weights.items()
+            for head, matrix in enumerate(weights)
+        ]
+
+    def alignment(self) -> tuple[list[str], list[str], Tensor]:
+        """Each target token, each source token, and the mean over heads of the last cross-attention (T, S).
+
+        Row t shows where the model looks while it chooses target token t; ends of sentences are left out.
+        """
+        name = max((n for n in self.weights if n.endswith("cross")), key=lambda n: int(n.split(".")[1]))
+        rows = self.target[1:]
+        return rows, self.source[:-1], self.weights[name].mean(0)[: len(rows), : len(self.source) - 1]

@@ -14,7 +14,6 @@ from random import Random
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from transduct.config import Recipe, record
@@ -22,6 +21,7 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.dropout import growth
+from transduct.data.files import names_of
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, sample
@@ -45,7 +45,18 @@ from transduct.tasks.classifier import (
     make_batch,
     scores_of,
 )
-from transduct.tasks.model import Family, LabelRows, ModelSection, card, files_said, write_model
+from transduct.tasks.model import (
+    Family,
+    LabelRows,
+    ModelSection,
+    card,
+    files_said,
+    filled,
+    only_train,
+    three_of,
+    training_section,
+    write_model,
+)
 from transduct.tasks.text import TOKENIZER, TextTraining, run_tokenizer
 from transduct.training.trainer import Terms
 
@@ -236,7 +247,7 @@ def prepare(data: DataConfig, tokenizer: Tokenizer, directory: Path, notify: Not
         (folder / LABELS).write_text(json.dumps(labels, ensure_ascii=False), encoding="utf-8")
         rows = Rows(data, tokenizer, labels)
         manifest = write_rows(folder, 4, rows.chunks())
-        said = files_said([name for source in data.train for name in source.files()], rows.dropped)
+        said = files_said(names_of(data.train), rows.dropped)
         if not manifest["rows"]:
             raise TransductError(f"no example is left to train on {said}; check data.train")
         cut = f"; {rows.cut:,} longer than {data.max_length} tokens" if rows.cut else ""
@@ -253,7 +264,8 @@ class TextClassificationTask:
         self.directory, self.notify = directory, notify
         self.data = record(DataConfig, recipe.data, "data")
         self.tokenizer_config = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
-        self.training = record(TextTraining, recipe.training, "training")
+        scores = ("exact_match" if self.data.kind == "span" else "accuracy", "f1")
+        self.training = training_section(TextTraining, recipe.training, scores)
         self.decoding = record(PredictConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         if not self.tokenizer_config.shared:
@@ -265,14 +277,9 @@ class TextClassificationTask:
                 f"recipe: tokenizer.dropout is {self.tokenizer_config.dropout}, must be 0 where data.kind is "
                 f"'{self.data.kind}', for it would move the tokens that answers stand at"
             )
-        config = self._config(1000, 2)  # what is impossible fails here, before anything is written
-        self.recipe = replace(
-            recipe,
-            data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
-            tokenizer=asdict(self.tokenizer_config),
-            model=self.model.resolved(config),
-            training=asdict(self.training),
-            decoding=asdict(self.decoding),
+        model = self.model.resolved(self._config(1000, 2))  # what is impossible fails here, before anything is written
+        self.recipe = filled(
+            recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training, decoding=self.decoding
         )
         self.tokenizer: Tokenizer
         self.corpus: Corpus
@@ -316,8 +323,7 @@ class TextClassificationTask:
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
         """This rank's batches of an epoch of the training corpus, from number `start` on."""
-        if split != "train":
-            raise TransductError(f"unknown split '{split}'; text classification has batches of 'train'")
+        only_train(split, "text classification has")
         config, corpus, dropout = self.training, self.corpus, self.tokenizer_config.dropout
         lengths = corpus.lengths[:, :2].sum(1)
         order = plan(lengths, config.seed, epoch, config.batch_tokens, corpus.weights, growth=[self.growth])
@@ -349,8 +355,7 @@ class TextClassificationTask:
         if data is None:
             return Report({})
         report = self._in_use(model).evaluate(data)
-        shown = range(0, len(data[0]), max(1, len(data[0]) // 3))
-        samples = [(data[0][i], report.outputs[i], data[1][i]) for i in list(shown)[:3]]
+        samples = [(data[0][i], report.outputs[i], data[1][i]) for i in three_of(len(data[0]))]
         return replace(report, details={**report.details, "samples": samples})
 
     def predict(self, model: Bert, inputs: Sequence[str]) -> list[str]:
@@ -362,21 +367,13 @@ class TextClassificationTask:
 
     def save(self, model: Bert, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with the scores of the final weights on its card."""
-        names = [name for source in self.data.train for name in source.files()]
-        made_of = f"{len(self.corpus):,} examples {files_said(names, self.corpus.dropped)}"
+        made_of = f"{len(self.corpus):,} examples {files_said(names_of(self.data.train), self.corpus.dropped)}"
         about = card("Text classifier", made_of, self.training, self.evaluate(model).scores, log)
         settings = {"answers": asdict(self.answers), "decoding": asdict(self.decoding)}
         write_model(directory, "text_classification", model, settings, [self.directory / TOKENIZER], about)
 
 
-def create(recipe: Recipe, directory: Path, notify: Notify) -> TextClassificationTask:
-    """The task of a recipe."""
-    return TextClassificationTask(recipe, directory, notify)
-
-
-def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> Classifier:
-    """The classifier in a model directory."""
-    return Classifier.load(directory, config, device, precision)
+create, load = TextClassificationTask, Classifier.load  # which `tasks/base.py` calls by name
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples:

@@ -5,7 +5,7 @@ A the codes of its pictures.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -19,7 +19,7 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
-from transduct.data.files import Refused
+from transduct.data.files import Refused, names_of
 from transduct.data.pictures import Examples, PicturesConfig, Unread, examples_given, prepare, read_examples
 from transduct.data.tokenizer import Side, Tokenizer, sample
 from transduct.decoding.engine import flat
@@ -28,8 +28,20 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.dalle import DALLE, SIZES, CodesConfig, Config, DiscreteVAE
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import Family, ModelSection, blank, card, files_said, read_weights, write_model
-from transduct.tasks.painter import Drawn, Painter, PaintingConfig, codes_of, pillow, places_of, save_sheet
+from transduct.tasks.model import (
+    Family,
+    ModelSection,
+    blank,
+    card,
+    files_said,
+    filled,
+    on,
+    only_train,
+    read_weights,
+    training_section,
+    write_model,
+)
+from transduct.tasks.painter import CODE_SCORES, Drawn, Painter, PaintingConfig, codes_of, pillow, places_of, save_sheet
 from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
@@ -92,10 +104,7 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on a device."""
-        if device == self.codes.device:
-            return self
-        tokens_in, places, codes = (x.to(device, non_blocking=True) for x in (self.tokens_in, self.places, self.codes))
-        return Batch(tokens_in, self.segments.to(device), places, codes)
+        return on(self, device)
 
 
 @dataclass(frozen=True)
@@ -131,18 +140,13 @@ class TextToImageTask:
         self.directory, self.notify = directory, notify
         self.data = record(CaptionedConfig, recipe.data, "data")
         self.tokenizer_config = record(Side, recipe.tokenizer, "tokenizer")
-        self.training = record(TrainingConfig, recipe.training, "training")
+        self.training = training_section(TrainingConfig, recipe.training, ("nats_per_code", *CODE_SCORES))
         self.decoding = record(PaintingConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         self.vae = self._codes_config(self.model.start)
-        config = self._config(1000)  # what is impossible fails here, before anything is written
-        self.recipe = replace(
-            recipe,
-            data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
-            tokenizer=asdict(self.tokenizer_config),
-            model=self.model.resolved(config),
-            training=asdict(self.training),
-            decoding=asdict(self.decoding),
+        model = self.model.resolved(self._config(1000))  # what is impossible fails here, before anything is written
+        self.recipe = filled(
+            recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training, decoding=self.decoding
         )
         self.tokenizer: Tokenizer
         self.corpus: Corpus
@@ -230,8 +234,7 @@ class TextToImageTask:
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
         """This rank's batches of an epoch, from number `start` on."""
-        if split != "train":
-            raise TransductError(f"unknown split '{split}'; text to image has batches of 'train'")
+        only_train(split, "text to image has")
         config = self.training
         lengths = self.corpus.lengths.sum(1, keepdims=True)
         order = plan(lengths, config.seed, epoch, config.batch_tokens, self.corpus.weights)
@@ -258,8 +261,9 @@ class TextToImageTask:
 
     def save(self, model: DALLE, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with the scores of the final weights on its card and a sheet of pictures."""
-        names = [name for source in self.data.train for name in source.files()]
-        made_of = f"{len(self.corpus):,} pictures with captions {files_said(names, self.corpus.dropped)}"
+        made_of = (
+            f"{len(self.corpus):,} pictures with captions {files_said(names_of(self.data.train), self.corpus.dropped)}"
+        )
         about = card("Text to image", made_of, self.training, self.evaluate(model).scores, log)
         beside = [self.directory / TOKENIZER]
         if self._validation is not None:
@@ -267,9 +271,7 @@ class TextToImageTask:
         write_model(directory, "text_to_image", model, {"decoding": asdict(self.decoding)}, beside, about)
 
 
-def create(recipe: Recipe, directory: Path, notify: Notify) -> TextToImageTask:
-    """The task of a recipe."""
-    return TextToImageTask(recipe, directory, notify)
+create = TextToImageTask  # which `tasks/base.py` calls by name
 
 
 def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> Painter:
@@ -285,5 +287,5 @@ def load(directory: Path, config: dict[str, Any], device: torch.device, precisio
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples | Unread:
     """Pictures (`source`) and their captions (`reference`), or the test set of the recipe."""
-    data = None if recipe is None else record(CaptionedConfig, recipe.data, "data")
+    data = None if recipe is None or files_given else record(CaptionedConfig, recipe.data, "data")
     return examples_given(files_given, data, captioned=True)

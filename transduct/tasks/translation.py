@@ -22,7 +22,7 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, prepare
 from transduct.data.dropout import growth
-from transduct.data.files import opened
+from transduct.data.files import names_of, opened
 from transduct.data.sources import DataConfig, Replacement, TextSource, changes_of
 from transduct.data.text import read_examples, read_lines, read_pairs
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, train_tokenizers
@@ -34,7 +34,16 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Shape
 from transduct.tasks import ensemble
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import ModelSection, card, files_said, write_model
+from transduct.tasks.model import (
+    ModelSection,
+    card,
+    files_said,
+    filled,
+    only_train,
+    three_of,
+    training_section,
+    write_model,
+)
 from transduct.tasks.text import (
     TOKENIZER,
     Batch,
@@ -46,6 +55,7 @@ from transduct.tasks.text import (
     run_tokenizer,
 )
 from transduct.tasks.translator import FAMILIES, TOKENIZERS, Translator
+from transduct.training.checkpoint import CONFIG, read_json
 from transduct.training.trainer import Terms
 
 # For files without a recipe: up to so many pairs, (size, steps, dropout, subwords).
@@ -101,9 +111,10 @@ class TranslationTask:
         self.directory, self.notify = directory, notify
         self.data = record(DataConfig, recipe.data, "data")
         self.tokenizer = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
-        self.training = record(TextTraining, recipe.training, "training")
-        self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         check_metrics(self.data.metrics, self.data.bleu_tokenize)
+        self.metrics = [*VALIDATION_METRICS, *(m for m in self.data.metrics if m not in (*VALIDATION_METRICS, "ter"))]
+        self.training = training_section(TextTraining, recipe.training, ["loss", "perplexity", *self.metrics], True)
+        self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         tied = {} if self.tokenizer.shared else {"tie": "decoder"}
         self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
         if self.one_shape and self.model.name != "transformer":
@@ -111,14 +122,9 @@ class TranslationTask:
                 f"training.compile and training.capture are for the family 'transformer', found '{self.model.name}'; "
                 "set both to false"
             )
-        config = self._config(1000, 1000)  # impossible sizes fail here, before anything is written
-        self.recipe = replace(
-            recipe,
-            data={**asdict(self.data), "root": str(Path(self.data.root).resolve())},
-            tokenizer=asdict(self.tokenizer),
-            model=self.model.resolved(config),
-            training=asdict(self.training),
-            decoding=asdict(self.decoding),
+        model = self.model.resolved(self._config(1000, 1000))  # impossible sizes fail here, before anything is written
+        self.recipe = filled(
+            recipe, self.data, model, tokenizer=self.tokenizer, training=self.training, decoding=self.decoding
         )
         self.tokenizers: tuple[Tokenizer, Tokenizer]
         self.corpus: Corpus
@@ -146,8 +152,7 @@ class TranslationTask:
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
         """This rank's batches of an epoch of the training corpus, from number `start` on."""
-        if split != "train":
-            raise TransductError(f"unknown split '{split}'; translation has batches of 'train'")
+        only_train(split, "translation has")
         config, corpus = self.training, self.corpus
         order = plan(corpus.lengths + 1, config.seed, epoch, config.batch_tokens, corpus.weights, growth=self.growth)
         dropout = self.tokenizer.dropout
@@ -202,10 +207,8 @@ class TranslationTask:
         outputs = translator.predict(sources)
         scores = {"loss": self._validation_loss(model, sources, [r[0] for r in references])}
         scores["perplexity"] = math.exp(min(scores["loss"], 100.0))
-        metrics = [*VALIDATION_METRICS, *(m for m in self.data.metrics if m not in (*VALIDATION_METRICS, "ter"))]
-        scores |= corpus_scores(outputs, references, metrics, intervals=False).scores
-        shown = range(0, len(sources), max(1, len(sources) // 3))
-        samples = [(sources[i], outputs[i], references[i][0]) for i in list(shown)[:3]]
+        scores |= corpus_scores(outputs, references, self.metrics, self.data.bleu_tokenize, False).scores
+        samples = [(sources[i], outputs[i], references[i][0]) for i in three_of(len(sources))]
         return Report(scores, {"samples": samples}, outputs)
 
     @torch.inference_mode()
@@ -241,27 +244,17 @@ class TranslationTask:
             "metrics": self.data.metrics,
             "bleu_tokenize": self.data.bleu_tokenize,
         }
-        made_of = f"{len(self.corpus):,} pairs {files_said(self._files(), self.corpus.dropped)}"
-        how = ", greedy (sacrebleu, default settings)"
+        made_of = f"{len(self.corpus):,} pairs {files_said(names_of(self.data.train), self.corpus.dropped)}"
+        how = f", greedy (sacrebleu, BLEU on tokens of {self.data.bleu_tokenize})"
         about = card("Translation model", made_of, self.training, scores, log, how)
         tokenizers = [self.directory / name for name in TOKENIZERS[self.tokenizer.shared]]
         write_model(directory, "translation", model, settings, tokenizers, about)
-
-    def _files(self) -> list[str]:
-        return [name for part in self.data.train for name in part.files()]
 
 
 combine, check_vocabularies = ensemble.combine, ensemble.check_vocabularies
 
 
-def create(recipe: Recipe, directory: Path, notify: Notify) -> TranslationTask:
-    """The task of a recipe."""
-    return TranslationTask(recipe, directory, notify)
-
-
-def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> Translator:
-    """The translator in a model directory."""
-    return Translator.load(directory, config, device, precision)
+create, load = TranslationTask, Translator.load  # which `tasks/base.py` calls by name
 
 
 def readable_lines(given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:
@@ -329,12 +322,22 @@ def prepare_tokenizers(
         parts = (read_pairs(corpus, Path(data.root), data.replace) for corpus in data.train)
         return train_tokenizers((pair for chunks in parts for chunk in chunks for pair in chunk), config)
 
+    if start is not None and (start / TOKENIZERS[not config.shared][-1]).exists() and _translates(start):
+        shared = str(not config.shared).lower()
+        raise TransductError(
+            f"model.start_from: {start} has its tokenizers otherwise; set tokenizer.shared to {shared}"
+        )
     made = []
     for side, name in enumerate(TOKENIZERS[config.shared]):
         choices = [] if start is None else [start / name, *([start / TOKENIZER] if side == 0 else [])]
         held = next((path for path in choices if path.exists()), None)
         made.append(run_tokenizer(directory / name, held, lambda side=side: trained()[side], notify))  # type: ignore[misc]
     return made[0], made[-1]
+
+
+def _translates(model: Path) -> bool:
+    """Whether the model in a directory is one for translation, and no encoder alone."""
+    return bool(read_json(model / CONFIG, "a model's configuration").get("task") == "translation")
 
 
 def as_source_side(weights: dict[str, Tensor]) -> None:

@@ -1,7 +1,7 @@
 """A trained translation model in use: text in, text out, with scores and attention."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from transduct.data.trees import bracketed
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.decoding.ensemble import Ensemble
+from transduct.decoding.search import Filter, Prefix
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.decoding.trees import WellFormedTrees
 from transduct.errors import TransductError
@@ -26,8 +27,8 @@ from transduct.evaluation.text import corpus_scores, paired_test
 from transduct.models import rnn, transformer
 from transduct.tasks import ensemble
 from transduct.tasks.base import Report
-from transduct.tasks.model import Family, Panel, asked_for, blank, read_weights
-from transduct.tasks.text import TOKENIZER, check_sizes, refuse_text
+from transduct.tasks.model import Family, asked_for, blank, read_weights
+from transduct.tasks.text import TOKENIZER, Attention, check_inputs, check_sizes
 from transduct.training import checkpoint as files
 
 FAMILIES = {
@@ -60,44 +61,18 @@ class Translation:
 
 
 @dataclass(frozen=True)
-class Attention:
-    """Every attention weight of one pair of sentences, by the plain formula.
+class Piece:
+    """A text, or what of a long one the model takes at once.
 
     Attributes:
-        source, target: the tokens as a person reads them; the target's begin with the begin token.
-        weights: "encoder.0.self", "decoder.0.self", "decoder.0.cross", ...: (H, T, S) each.
+        ids: source tokens, without the end.
+        words: how many words it holds.
+        start: target tokens that its translation begins with.
     """
 
-    source: list[str]
-    target: list[str]
-    weights: dict[str, Tensor]
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.weights[name]
-
-    def labels(self, name: str) -> tuple[list[str], list[str]]:
-        """The tokens along the queries and the keys of a named weight."""
-        side, _, kind = name.split(".")
-        return (self.source if side == "encoder" else self.target), (
-            self.target if kind == "self" and side == "decoder" else self.source
-        )
-
-    def panels(self) -> list[Panel]:
-        """Every head of every layer, its tokens beside it."""
-        return [
-            Panel(f"{name} head {head + 1}", matrix, *self.labels(name))
-            for name, weights in self.weights.items()
-            for head, matrix in enumerate(weights)
-        ]
-
-    def alignment(self) -> tuple[list[str], list[str], Tensor]:
-        """Each target token, each source token, and the mean over heads of the last cross-attention (T, S).
-
-        Row t shows where the model looks while it chooses target token t; ends of sentences are left out.
-        """
-        name = max((n for n in self.weights if n.endswith("cross")), key=lambda n: int(n.split(".")[1]))
-        rows = self.target[1:]
-        return rows, self.source[:-1], self.weights[name].mean(0)[: len(rows), : len(self.source) - 1]
+    ids: list[int]
+    words: int = 0
+    start: list[int] = field(default_factory=list)
 
 
 class Translator:
@@ -134,42 +109,47 @@ class Translator:
             translator.shortlist = Shortlist(**files.read_tensors(directory / SHORTLIST))
         return translator
 
-    def translate(self, texts: Sequence[str], n_best: int = 1, **options: Any) -> list[Translation]:
+    def translate(
+        self,
+        texts: Sequence[str],
+        n_best: int = 1,
+        prefixes: Sequence[str | Sequence[int]] | None = None,
+        **options: Any,
+    ) -> list[Translation]:
         """Translate each text; an empty or blank one gives an empty translation.
 
         Args:
             texts: a text longer than the model is translated in pieces, with a warning.
             n_best: how many alternatives to keep; the beam is as wide at least, unless it is said.
+            prefixes: what each translation begins with, as a text of whole words or as token ids.
             options: fields of `DecodingConfig`, such as beam=5, length_penalty=1.0, temperature=0.7, top_k=10, seed=3.
 
         Raises:
-            TransductError: an option is unknown or has a wrong value.
+            TransductError: an option is unknown or has a wrong value, or a prefix cannot be.
         """
-        refuse_text(texts)
+        check_inputs(texts)
         if not isinstance(n_best, int) or n_best < 1:
             raise TransductError(f"n_best is {n_best!r}, must be a whole number, at least 1")
         decoding = asked_for(self.decoding, options, "translate", n_best)
         if n_best > decoding.beam:
             raise TransductError(f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}")
-        if decoding.shortlist and self.shortlist is None:
-            raise TransductError("this model has no shortlist; make one: transduct convert MODEL OUT --shortlist TEXT")
-        if decoding.shortlist and decoding.constraint != "none":
-            raise TransductError("a shortlist may lack what a constraint needs; leave one of them out")
-        if decoding.captured and not isinstance(self.model, transformer.Transformer):
-            raise TransductError("captured decoding takes a Transformer; leave captured out")
-        pieces: list[list[int]] = []
-        spans, sizes = [], []
-        for text, ids in zip(texts, self._encode(texts), strict=True):
+        starts = [[] for _ in texts] if prefixes is None else self._prefixes(texts, prefixes)
+        self._check_possible(decoding, any(starts))
+        pieces: list[Piece] = []
+        spans = []
+        for text, ids, start in zip(texts, self._encode(texts), starts, strict=True):
             parts = self._split(ids)
-            sizes += [len(text.split())] if len(parts) == 1 else [self._words(part) for part in parts]
-            if len(parts) > 1:
+            spans.append((len(pieces), len(pieces) + len(parts)))
+            if len(parts) == 1:
+                pieces.append(Piece(ids, len(text.split()), start))
+            elif parts:
                 log.warning(
                     "a text of %d tokens is longer than the model takes (%d), translated in %d pieces: %.60r ...",
                     len(ids), self.longest, len(parts), text,
                 )  # fmt: skip
-            spans.append((len(pieces), len(pieces) + len(parts)))
-            pieces += parts
-        found = self._generate(pieces, sizes, decoding)
+                pieces.append(Piece(parts[0], self._words(parts[0]), start))
+                pieces += [Piece(part, self._words(part)) for part in parts[1:]]
+        found = self._generate(pieces, decoding)
         if decoding.constraint == "tree":
             words = [text.split() for text in texts]
             return [_with_words(_joined(found[a:b], n_best), w) for (a, b), w in zip(spans, words, strict=True)]
@@ -181,20 +161,10 @@ class Translator:
         Raises:
             TransductError: the counts differ, or a text is longer than the model.
         """
-        refuse_text(texts)
+        check_inputs(texts)
         if len(texts) != len(targets):
             raise TransductError(f"found {len(texts)} sources and {len(targets)} targets; give as many of each")
-        sources = self._encode(texts)
-        written = [text for text in targets if isinstance(text, str)]
-        coded = iter(self.target_tokenizer.encode(written))
-        size = self.target_tokenizer.size
-        for number, target in enumerate(targets, 1):
-            given = target if isinstance(target, list | tuple) else [target]
-            if not isinstance(target, str) and not all(isinstance(i, int) and 0 <= i < size for i in given):
-                raise TransductError(
-                    f"pair {number}: found {target!r:.60}, expected a text, or ids from 0 to {size - 1}"
-                )
-        ids = [next(coded) if isinstance(target, str) else list(target) for target in targets]
+        sources, ids = self._encode(texts), self._target_ids(targets, "pair")
         for number, pair in enumerate(zip(sources, ids, strict=True), 1):
             if max(map(len, pair)) > self.longest:
                 raise TransductError(
@@ -216,6 +186,7 @@ class Translator:
         """
         if not self.model.attention_names:
             raise TransductError("this model has no attention to show: its context is one vector, or it is an ensemble")
+        check_inputs([text] if target is None else [text, target])
         source = [*self._encode([text])[0], Tokenizer.END]
         if target is None:
             ids = self.translate([text], **options)[0].tokens
@@ -272,7 +243,7 @@ class Translator:
             )
         sources = [[*ids[: self.longest], Tokenizer.END] for ids in self._encode(texts) if ids]
         greedy = replace(self.decoding, beam=1, shortlist=False, constraint="none", captured=False)
-        targets = [found[0].tokens for found in self._generate([source[:-1] for source in sources], [], greedy)]
+        targets = [found[0].tokens for found in self._generate([Piece(s[:-1]) for s in sources], greedy)]
         device, pairs = next(self.model.parameters()).device, []
         lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
         for numbers in engine.in_batches(lengths, engine.ON_CPU):
@@ -313,6 +284,48 @@ class Translator:
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         return self.source_tokenizer.encode([self.change(text) for text in texts])
 
+    def _target_ids(self, targets: Sequence[str | Sequence[int]], what: str) -> list[list[int]]:
+        """Targets, given as texts or as token ids, as ids; `what` each is, is for messages."""
+        check_inputs(targets if isinstance(targets, str) else [each for each in targets if isinstance(each, str)])
+        size = self.target_tokenizer.size
+
+        def known(ids: object) -> bool:
+            return isinstance(ids, list | tuple) and all(isinstance(i, int) and 0 <= i < size for i in ids)
+
+        for number, target in enumerate(targets, 1):
+            if not isinstance(target, str) and not known(target):
+                found = f"{what} {number}: found {target!r:.60}"
+                raise TransductError(f"{found}, expected a text, or ids from 0 to {size - 1} in a list")
+        coded = iter(self.target_tokenizer.encode([target for target in targets if isinstance(target, str)]))
+        return [next(coded) if isinstance(target, str) else list(target) for target in targets]
+
+    def _prefixes(self, texts: Sequence[str], prefixes: Sequence[str | Sequence[int]]) -> list[list[int]]:
+        """What the translation of each text begins with, as ids."""
+        found = self._target_ids(prefixes, "prefix")
+        if len(texts) != len(found):
+            raise TransductError(f"found {len(texts)} texts and {len(found)} prefixes; give a list with one for each")
+        for number, ids in enumerate(found, 1):
+            if len(ids) > self.longest:
+                raise TransductError(f"prefix {number}: {len(ids)} tokens, the model takes {self.longest}; shorten it")
+            if {Tokenizer.UNKNOWN, Tokenizer.BEGIN, Tokenizer.END} & {*ids}:
+                raise TransductError(
+                    f"prefix {number}: holds what no translation does, a character that the vocabulary lacks or a "
+                    f"special token: {prefixes[number - 1]!r:.60}; write it otherwise"
+                )
+        return found
+
+    def _check_possible(self, decoding: DecodingConfig, prefixed: bool) -> None:
+        """Refuse what this model cannot do, or what cannot be done together."""
+        if decoding.shortlist and self.shortlist is None:
+            raise TransductError("this model has no shortlist; make one: transduct convert MODEL OUT --shortlist TEXT")
+        if decoding.shortlist and decoding.constraint != "none":
+            raise TransductError("a shortlist may lack what a constraint needs; leave one of them out")
+        if decoding.captured and not isinstance(self.model, transformer.Transformer):
+            raise TransductError("captured decoding takes a Transformer; leave captured out")
+        given = {"a shortlist": decoding.shortlist, "captured": decoding.captured, "a constraint": decoding.constraint}
+        if prefixed and (other := [name for name, value in given.items() if value not in (False, "none")]):
+            raise TransductError(f"prefixes do not go with {other[0]}; leave one of them out")
+
     def _split(self, ids: list[int]) -> list[list[int]]:
         """Pieces of at most `longest` tokens, cut after the end of a sentence, else before a word, else anywhere."""
         parts = []
@@ -340,22 +353,30 @@ class Translator:
         """About how many words a part of a text holds."""
         return max(1, sum(piece.startswith(WORD_STARTS) for piece in self.source_tokenizer.pieces(ids)))
 
-    def _generate(self, pieces: list[list[int]], words: list[int], decoding: DecodingConfig) -> list[list[Translation]]:
-        """The n-best list of each piece, which holds so many words."""
-        sources = [[*ids, Tokenizer.END] for ids in pieces]
-        limits = [min(self.longest + 1, 2 * len(source) + 20) for source in sources]
-        begin, end, forbidden = Tokenizer.BEGIN, Tokenizer.END, (Tokenizer.UNKNOWN, Tokenizer.BEGIN)
-        constrain = None
+    def _generate(self, pieces: list[Piece], decoding: DecodingConfig) -> list[list[Translation]]:
+        """The n-best list of each piece."""
+        sources = [[*piece.ids, Tokenizer.END] for piece in pieces]
+        device, end, most = next(self.model.parameters()).device, Tokenizer.END, self.longest + 1
+        limits = [min(most, 2 * len(piece.ids) + 22 + len(piece.start)) for piece in pieces]
+        constrain: Callable[[Sequence[int]], Filter] | None = None
         if decoding.constraint == "tree":
-            limits = [min(self.longest + 1, 4 * count + 20) for count in words]
+            limits = [min(most, 4 * piece.words + 20) for piece in pieces]
             vocabulary = self.target_tokenizer.pieces(range(self.target_tokenizer.size))
 
-            def constrain(numbers: Sequence[int]) -> WellFormedTrees:
-                bounds = [(words[i], limits[i]) for i in numbers for _ in range(decoding.beam)]
+            def constrain(numbers: Sequence[int]) -> Filter:
+                bounds = [(pieces[i].words, limits[i]) for i in numbers for _ in range(decoding.beam)]
                 return WellFormedTrees(vocabulary, end, bounds)
 
+        elif any(piece.start for piece in pieces):
+
+            def constrain(numbers: Sequence[int]) -> Filter:
+                return Prefix([pieces[i].start for i in numbers for _ in range(decoding.beam)], device)
+
         narrow = self._narrow if decoding.shortlist else None
-        found = engine.generate(self.model, sources, limits, decoding, begin, end, forbidden, constrain, narrow)
+        forbidden = (Tokenizer.UNKNOWN, Tokenizer.BEGIN)
+        found = engine.generate(
+            self.model, sources, limits, decoding, Tokenizer.BEGIN, end, forbidden, constrain, narrow
+        )
         texts = iter(self.target_tokenizer.decode([h.tokens for hypotheses in found for h in hypotheses]))
         return [[Translation(next(texts).strip(), h.score, h.tokens) for h in hypotheses] for hypotheses in found]
 

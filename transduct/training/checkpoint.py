@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from transduct.errors import TransductError
 
 FORMAT = 1  # of checkpoints and model directories; every released version loads for ever
-WEIGHTS, OPTIMISER, CONFIG, STATE = "model.safetensors", "optimizer.safetensors", "config.json", "state.json"
+WEIGHTS, OPTIMISER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
+CONFIG, STATE = "config.json", "state.json"
 
 
 def write_directory(directory: Path, files: Mapping[str, bytes], replace: bool = False) -> None:
@@ -36,10 +37,7 @@ def write_directory(directory: Path, files: Mapping[str, bytes], replace: bool =
         beside.mkdir(parents=True)
         for name, content in files.items():
             (beside / name).parent.mkdir(parents=True, exist_ok=True)
-            with (beside / name).open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            _write_through(beside / name, content)
         if replace and directory.exists():
             directory.rename(aside)
         put_in_place(beside, directory)
@@ -52,6 +50,12 @@ def write_directory(directory: Path, files: Mapping[str, bytes], replace: bool =
     except TransductError:
         shutil.rmtree(beside, ignore_errors=True)
         raise
+
+
+def files_in(directory: Path, folders: Sequence[str] = ()) -> dict[str, bytes]:
+    """What each file in a directory holds, by its name, and each in these folders of it."""
+    paths = [path for folder in ("", *folders) for path in (directory / folder).iterdir() if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
 def put_in_place(beside: Path, directory: Path) -> None:
@@ -73,14 +77,20 @@ def write_file(path: Path, content: bytes) -> None:
     """Replace a file as a whole, or leave the old one."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        _write_through(beside, content)
         beside.replace(path)
+        sync(path.parent)
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise disk_error(path, error) from error
+
+
+def _write_through(path: Path, content: bytes) -> None:
+    """Write a file, past all caches."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def sync(directory: Path) -> None:
@@ -192,16 +202,13 @@ def _compare(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: P
             )
 
 
-def average(paths: Iterable[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints, summed in float64."""
+def average(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of the weights of several checkpoints, in float64."""
     total: dict[str, Tensor] = {}
-    files = list(paths)
-    kinds: dict[str, torch.dtype] = {}
-    for path in files:
+    for path in paths:
         for name, tensor in read_tensors(path).items():
-            kinds[name] = tensor.dtype
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
-    return {name: (t / len(files)).to(kinds[name]) for name, t in total.items()}
+    return {name: tensor / len(paths) for name, tensor in total.items()}
 
 
 class Checkpoints:
@@ -257,7 +264,7 @@ class Checkpoints:
             STATE: _state(state),
         }
         if ema is not None:
-            files["ema.safetensors"] = pack(ema.weights)
+            files[EMA] = pack(ema.weights)
         self._writing = self._writer.submit(self._write, step, files, keep)
 
     def _write(self, step: int, files: Mapping[str, bytes], keep: Iterable[int] | None) -> None:
@@ -297,14 +304,18 @@ class Checkpoints:
         return None
 
     def _steps(self) -> list[int]:
-        found = self.directory.glob("step_*/" + STATE)
-        return sorted(int(path.parent.name.removeprefix("step_")) for path in found)
+        return sorted(step for step, path in self._folders().items() if (path / STATE).exists())
+
+    def _folders(self) -> dict[int, Path]:
+        """The folders of checkpoints, whole or not; what is named otherwise is somebody else's."""
+        found = ((path.name.removeprefix("step_"), path) for path in self.directory.glob("step_*"))
+        return {int(step): path for step, path in found if step.isdecimal()}
 
     def _prune(self, keep: Iterable[int]) -> None:
         """Remove every checkpoint but these, and what a kill left of others."""
-        kept = {self.path(step) for step in keep}
-        for path in self.directory.glob("step_*"):
-            if path not in kept:
+        kept = {*keep}
+        for step, path in self._folders().items():
+            if step not in kept:
                 aside = path.with_name(f".{path.name}.old.part")  # so that half of it is never taken for one
                 shutil.rmtree(aside, ignore_errors=True)
                 path.rename(aside)
@@ -332,5 +343,4 @@ def load_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: 
     for key, tensor in tensors.items():
         name, _, kind = key.rpartition("/")
         parameter = parameters[name]
-        device = "cpu" if kind == "step" and parameter.device.type == "cpu" else parameter.device
-        optimiser.state[parameter][kind] = tensor.to(device)
+        optimiser.state[parameter][kind] = tensor.to(parameter.device)

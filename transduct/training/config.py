@@ -20,7 +20,8 @@ class TrainingConfig:
         warmup: steps of a straight way up from 0.
         schedule: from the peak on: down with the inverse square root of the step, straight or along a cosine to 0 at
             the last step, or flat.
-        label_smoothing: the share of each target's probability that is spread over all labels or tokens.
+        label_smoothing: the share of each target's probability that is spread over all labels or tokens; boxes and
+            image codes know no such targets.
         clip: the largest joint norm of the gradients; 0 does not clip.
         weight_decay: of Adam, decoupled; on matrices alone.
         betas, epsilon: Adam's.

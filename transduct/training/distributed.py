@@ -14,7 +14,7 @@ PATIENCE = timedelta(days=1)  # the first rank prepares the corpus while the oth
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together, and where what they tell each other lies."""
+    """This process among those that train together, and the device on which they exchange tensors."""
 
     rank: int = 0
     world: int = 1

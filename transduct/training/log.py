@@ -50,7 +50,7 @@ class RunLog:
             try:
                 if line.endswith(b"\n") and json.loads(line)["step"] <= step:
                     kept.append(line)
-            except ValueError:
+            except (ValueError, TypeError, KeyError):  # no JSON, or no record of a step
                 continue
         write_file(self.path, b"".join(kept))
 
@@ -60,12 +60,12 @@ class RunLog:
             self.board.close()
 
 
-class Clock:
+class Meter:
     """Time, tokens and loss since the last record."""
 
     def __init__(self, seconds: float) -> None:
         self.began = time.perf_counter() - seconds
-        self._reset()
+        self.forget()
 
     @property
     def seconds(self) -> float:
@@ -87,17 +87,18 @@ class Clock:
             "memory": memory_used(),
             "waiting": round(self.waited / passed, 4),
         }
-        self._reset()
+        self.forget()
         return event
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """Begin anew: what was counted is in the record, or of steps that training goes back behind."""
         self.since, self.tokens, self.waited = self.seconds, 0, 0.0
         self.losses: list[float] = []
 
 
 def memory_used() -> int:
-    """Peak bytes: of the device if there is one, of the process if not."""
-    if torch.cuda.is_available():
+    """Peak bytes: of the GPU if this process uses one, of the process if not."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -3,6 +3,7 @@
 import ctypes
 import hashlib
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import torch
 from transduct.errors import TransductError
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of the GNU C library
+ACCELERATORS = ["cuda"]  # kinds of devices beside the CPU
 SHAPES = "64"  # more than a step has
 
 
@@ -32,10 +34,9 @@ def pick_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and "LOCAL_RANK" in os.environ:
         name = f"cuda:{os.environ['LOCAL_RANK']}"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise TransductError(f"unknown device '{name}'; known are: auto, cpu, cuda, cuda:N") from error
+    if name != "cpu" and not re.fullmatch(rf"({'|'.join(ACCELERATORS)})(:\d+)?", name):
+        raise TransductError(f"unknown device '{name}'; known are: auto, cpu, cuda, cuda:N")
+    device = torch.device(name)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type == "cuda" and (device.index or 0) >= count:
         raise TransductError(f"no device '{name}': found {count} CUDA devices; choose another, or auto")

@@ -23,7 +23,7 @@ from transduct.training import checkpoint as files
 from transduct.training.checkpoint import Checkpoints
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
-from transduct.training.log import Clock, Event, RunLog, ignore
+from transduct.training.log import Event, Meter, RunLog, ignore
 from transduct.training.machine import pick_device, prepare_machine, seed_generators, stopped_by_signals
 from transduct.training.optim import MovingAverage, clip_gradients, guarded_step, make_optimiser, set_rate
 from transduct.training.optim import rate as scheduled
@@ -115,7 +115,8 @@ class Trainer:
         self.stopping = False
 
     def optimise(self, micro_batches: list[Any]) -> float:
-        """One step of the optimiser over this rank's micro-batches; returns the loss a token.
+        """One step of the optimiser over this rank's micro-batches; returns its loss, the weighted sum of the terms'
+        averages.
 
         The counts of all micro-batches and ranks are known before the first backward, so that averages are taken once.
         """
@@ -172,23 +173,24 @@ class Trainer:
 
     def run(self) -> None:
         """Train from the present state to the end."""
-        config, clock = self.config, Clock(self.state.seconds)
+        config, meter = self.config, Meter(self.state.seconds)
         stream = self._stream()
         while self.state.step < config.steps and not self._out_of_patience():
             waited = time.perf_counter()
             micro_batches = next(stream)
-            clock.waited += time.perf_counter() - waited
+            meter.waited += time.perf_counter() - waited
             try:
                 value = self.optimise(micro_batches)
                 batch = self.state.batch + config.accumulate * self.ranks.world
-                self.state = replace(self.state, step=self.state.step + 1, batch=batch, seconds=clock.seconds)
-                clock.count(value, sum(b.tokens for b in micro_batches) * self.ranks.world)
+                self.state = replace(self.state, step=self.state.step + 1, batch=batch, seconds=meter.seconds)
+                meter.count(value, sum(b.tokens for b in micro_batches) * self.ranks.world)
                 if self.state.step % config.log_every == 0 or self.state.step == config.steps:
-                    record = clock.record(self.state.step, self.state.epoch, self.learning_rate(self.state.step))
+                    record = meter.record(self.state.step, self.state.epoch, self.learning_rate(self.state.step))
                     self._write(record, {"steps": config.steps})
                 saved = self._milestones()
             except Diverged as problem:
                 self._roll_back(problem)
+                meter.forget()
                 stream = self._stream()
                 continue
             if self.ranks.total({"stopping": float(self.stopping)})["stopping"]:  # whichever rank the signal reached
@@ -233,8 +235,8 @@ class Trainer:
             known = ", ".join(report.scores)
             raise TrainingFailed(f"training.best is '{config.best}', the validation gives: {known}")
         score, best = report.scores[config.best], self.state.best_score
-        lower_is_better = config.best in LOWER_IS_BETTER
-        if best is None or (score < best if lower_is_better else score > best):
+        sign = -1.0 if config.best.removesuffix("_unseen") in LOWER_IS_BETTER else 1.0
+        if not math.isnan(score) and (best is None or sign * score > sign * best):
             self.state = replace(self.state, best_score=score, best_step=self.state.step, without_progress=0)
             return True
         self.state = replace(self.state, without_progress=self.state.without_progress + 1)
@@ -254,7 +256,7 @@ class Trainer:
         """Put the final weights into the model: the chosen checkpoint, averaged with those before it."""
         self.wait()
         window = self._window(self.state.best_step or self.state.step)
-        name = "ema.safetensors" if self.ema else files.WEIGHTS
+        name = files.EMA if self.ema else files.WEIGHTS
         paths = [self.checkpoints.path(step) / name for step in window]
         files.load_weights(self.model, files.average(paths), paths[-1])
         self.model.eval()
@@ -263,11 +265,11 @@ class Trainer:
         """Take up the run where a checkpoint left it."""
         path = self.checkpoints.path(step)
         files.load_weights(self.model, files.read_tensors(path / files.WEIGHTS), path)
-        tensors = files.read_tensors(path / "optimizer.safetensors")
+        tensors = files.read_tensors(path / files.OPTIMISER)
         files.load_optimiser(self.model, self.optimiser, tensors)
         self._set_up_step()
         if self.ema:
-            held = files.read_tensors(path / "ema.safetensors")
+            held = files.read_tensors(path / files.EMA)
             self.ema.weights = {name: held[name].to(self.device) for name in self.ema.weights}
         saved = files.read_json(path / files.STATE, "a checkpoint's state")
         self.state = State(**{name: saved[name] for name in asdict(self.state)})

@@ -1,0 +1,73 @@
+"""Whatever goes wrong ends the program with one line and the right exit status."""
+
+import errno
+import os
+
+import pytest
+import torch
+
+from transduct.errors import TrainingFailed, TransductError
+from transduct.interfaces.ending import ended, naming, repeated
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("train --source a b --target c d --out e", "train --source a --source b --target c --target d --out e"),
+        ("train --source a --target c x.y=1 --resume", "train --source a --target c x.y=1 --resume"),
+        ("train --source a x.y=1 b", "train --source a x.y=1 b"),
+        ("train --source=a b", "train --source=a b"),
+        ("train recipe.yaml --out a b", "train recipe.yaml --out a b"),
+    ],
+)
+def test_an_option_of_several_files_is_said_before_each(words, found):
+    assert repeated(words.split()) == found.split()
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "said"),
+    [
+        ("my.yaml", "recipe: data: train is empty", "my.yaml: data: train is empty"),
+        ("my.yaml", "recipes: none", "recipes: none"),
+        (None, "recipe: data: train is empty", "recipe: data: train is empty"),
+    ],
+)
+def test_an_error_of_the_recipe_is_one_of_its_file(path, message, said):
+    with pytest.raises(TransductError) as caught, naming(path):
+        raise TransductError(message)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "status"),
+    [
+        (TransductError("no such file"), "no such file", 2),
+        (TrainingFailed("diverged"), "diverged", 1),
+        (MemoryError("1 GB"), "out of memory; make the model, batch_tokens or the beam smaller (MemoryError: 1 GB)", 1),
+        (ZeroDivisionError("a\nb"), "ZeroDivisionError: a b (see it all with: transduct --debug ...)", 1),
+        (OSError(errno.EIO, "broken"), "OSError: [Errno 5] broken (see it all with: transduct --debug ...)", 1),
+    ],
+)
+def test_an_error_is_one_line_and_a_status(error, said, status, capsys):
+    assert ended(error, False) == (said, status)
+    assert capsys.readouterr().err == ""
+    assert ended(error, True) == (said, status)
+    assert "Error" in capsys.readouterr().err or isinstance(error, TrainingFailed)
+
+
+def test_what_pytorch_cannot_allocate_is_too_much():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(10**15)
+    line, status = ended(caught.value, False)
+    assert line.startswith("out of memory; make the model, batch_tokens or the beam smaller (RuntimeError: ")
+    assert status == 1
+
+
+def test_a_full_disk_is_one(monkeypatch, capfd):
+    moved = []
+    monkeypatch.setattr(os, "dup2", lambda *given: moved.append(given[1]))
+    assert ended(OSError(errno.ENOSPC, "full"), False) == (
+        "the output: the disk is full; free some space and run again",
+        2,
+    )
+    assert len(moved) == 1, "what is left in a buffer goes nowhere"

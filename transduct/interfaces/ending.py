@@ -1,0 +1,57 @@
+"""What the program makes of its words, and how it ends when something goes wrong: one line, and an exit status."""
+
+import errno
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from transduct.errors import TrainingFailed, TransductError
+
+LISTS = ("--source", "--target")  # of `train`, which take several files
+MEMORY = re.compile("alloc_cpu|not enough memory|out of memory", re.IGNORECASE)  # as PyTorch says it
+
+
+def repeated(words: Sequence[str]) -> list[str]:
+    """Words in which every file after one of `LISTS` has the option's name before it, as the parser wants it."""
+    found: list[str] = []
+    option = None
+    for word in words:
+        if word.startswith("-") or "=" in word:
+            option = word if word in LISTS else None
+        elif option is not None and found[-1] != option:
+            found.append(option)
+        found.append(word)
+    return found
+
+
+@contextmanager
+def naming(path: str | None) -> Iterator[None]:
+    """Around what a recipe's file is read for: an error that is of "recipe" becomes one of that file."""
+    try:
+        yield
+    except TransductError as error:
+        if path is None or not str(error).startswith("recipe: "):
+            raise
+        raise TransductError(path + str(error).removeprefix("recipe")) from error
+
+
+def ended(error: Exception, debug: bool) -> tuple[str, int]:
+    """What to say of an error, and the exit status: 2 where the input or the call is wrong, 1 where the work failed.
+
+    Args:
+        debug: whether to show where it came from.
+    """
+    if debug:
+        traceback.print_exception(error)
+    if isinstance(error, TransductError | TrainingFailed):
+        return str(error), 2 if isinstance(error, TransductError) else 1
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush at the end
+        return f"{error.filename or 'the output'}: the disk is full; free some space and run again", 2
+    line = " ".join(f"{type(error).__name__}: {error}".splitlines())
+    if isinstance(error, MemoryError) or MEMORY.search(line):
+        return f"out of memory; make the model, batch_tokens or the beam smaller ({line:.80})", 1
+    return f"{line} (see it all with: transduct --debug ...)", 1  # a mistake of ours

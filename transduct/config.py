@@ -84,14 +84,14 @@ for _first in "-+0123456789":  # YAML 1.1 reads 1:30 as 90 and 0100 as 64; what 
     )
 
 
-def load_recipe(path: Path, overrides: Sequence[str] = (), profile: str | None = None) -> Recipe:
+def load_recipe(path: str | Path, overrides: Sequence[str] = (), profile: str | None = None) -> Recipe:
     """Read a recipe, lay the named profile over it, then the overrides, in that order.
 
     Raises:
         TransductError: the file is missing or not a recipe, the profile or a key is unknown, a value has a wrong type.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TransductError(f"{path}: cannot read the recipe ({error}); give the path of a YAML file") from error
     tree = _parse_yaml(text, str(path))

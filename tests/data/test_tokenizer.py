@@ -111,7 +111,7 @@ def test_text_never_becomes_a_special_token(tokenizers, kind, tmp_path):
 
 def of_the_library(tokenizer, texts):
     """What the library itself makes of the texts, each read whole."""
-    library = tokenizers_library.Tokenizer.from_str(tokenizer._text)
+    library = tokenizers_library.Tokenizer.from_str(tokenizer.text)
     library.encode_special_tokens = True
     return [coded.ids for coded in library.encode_batch(texts, add_special_tokens=False)]
 
@@ -151,7 +151,7 @@ def test_known_words_are_no_more_than_are_worth_their_memory(tokenizers, monkeyp
 
 
 def test_a_tokenizer_of_other_making_reads_texts_as_it_was_made_to(tokenizers):
-    library = tokenizers_library.Tokenizer.from_str(tokenizers["bpe"]._text)
+    library = tokenizers_library.Tokenizer.from_str(tokenizers["bpe"].text)
     library.normalizer = normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(" ", "")])
     tokenizer = Tokenizer(library.to_str())
     assert tokenizer.encode(["TWO three"]) == tokenizer.encode(["twothree"]) == of_the_library(tokenizer, ["two three"])
@@ -239,7 +239,7 @@ def test_full_dropout_gives_characters(tokenizers):
 
 def plain_dropout(tokenizer, word, dropout, draw):
     """Algorithm 1 of Provilkov et al. (2020), to the letter."""
-    merges = json.loads(tokenizer._text)["model"]["merges"]
+    merges = json.loads(tokenizer.text)["model"]["merges"]
     rank = {tuple(pair): number for number, pair in enumerate(merges)}
     pieces = list(word)
     while True:

@@ -9,19 +9,16 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from pkgutil import iter_modules
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import transduct.tasks
 from transduct.config import PROFILES, Recipe
 from transduct.tasks import base
 from transduct.tasks.model import _Section
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 START = "\n## Every key\n"  # what follows on the page is written here
-TASKS = [each.name for each in iter_modules(transduct.tasks.__path__) if each.name not in base.HELPERS]
-TASKS.sort(key=lambda name: (name != "translation", name))
+TASKS = sorted(base.TASKS, key=lambda name: (name != "translation", name))
 SECTIONS = ("data", "tokenizer", "training", "decoding")  # and `model`, which has families
 WORDS = {bool: "`true` or `false`", int: "whole number", float: "number", str: "text"}
 COMMON = {  # what means the same in many records

@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from importlib import import_module
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 
@@ -271,6 +273,18 @@ def test_a_model_to_start_from_that_the_last_stage_lacks_is_missed_before_the_fi
     assert not (tmp_path / "run").exists()
 
 
+def test_the_recipe_of_a_staged_run_is_read_again_from_anywhere(tmp_path, monkeypatch):
+    made = base.train(SHORT, tmp_path / "start", notify=str)
+    monkeypatch.chdir(tmp_path)
+    start = {"start_from": "start/model"}
+    recipe = replace(tiny_recipe(training={"steps": 1}, model=start), stages=[{}, {"model": start}])
+    base.train(recipe, tmp_path / "run", notify=str)
+    written = load_recipe(tmp_path / "run" / "recipe.yaml")
+    found = [written.model["start_from"], written.stages[1]["model"]["start_from"]]
+    assert found == [str(made)] * 2
+    assert written.stages[0] == {}
+
+
 def test_a_stage_may_start_from_any_before_it(tmp_path):
     recipe = staged(tmp_path)
     last = {"training": {"steps": 2}, "model": {"start_from": str(tmp_path / "run" / "stage_1" / "model")}}
@@ -381,6 +395,24 @@ def test_the_test_set_of_a_run_with_stages_is_the_last_one_s(tmp_path):
 def test_a_model_is_asked_only_for_what_it_can_do(trained_run):
     with pytest.raises(TransductError, match="run: a model of translation cannot sing; see: transduct predict --help"):
         base.load(trained_run, verb="sing")
+
+
+def test_a_run_that_has_begun_needs_the_model_it_started_from_no_more(tmp_path):
+    start = base.train(SHORT, tmp_path / "start", notify=str)
+    recipe = tiny_recipe(model={"start_from": str(start)}, training={"steps": 1})
+    base.train(recipe, tmp_path / "run", notify=str)
+    shutil.rmtree(tmp_path / "run" / "model")
+    shutil.rmtree(start)
+    with pytest.raises(TransductError, match=r"holds no config\.json; the run has begun and needs it no more"):
+        base.train(recipe, tmp_path / "run", resume=True, notify=str)
+    alone = replace(recipe, model={**recipe.model, "start_from": None})
+    assert (base.train(alone, tmp_path / "run", resume=True, notify=str) / "config.json").exists()
+
+
+def test_the_names_of_tasks_are_those_of_the_files_that_are_tasks():
+    files = {path.stem for path in Path(base.__file__).parent.glob("*.py")}
+    tasks = {name for name in files if hasattr(import_module(f"transduct.tasks.{name}"), "create")}
+    assert sorted(tasks) == [*base.TASKS]
 
 
 def test_a_report_is_json_whatever_its_numbers_are():

@@ -162,6 +162,18 @@ def test_what_could_not_be_written_is_said_once(held, monkeypatch):
     assert held.steps() == [3, 12]
 
 
+def test_a_failure_to_write_is_said_as_soon_as_it_is_known(held, monkeypatch):
+    model, optimiser = trained(1)
+    held.check()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", failing(disk(errno.ENOSPC), 0, Path.rename))
+        held.save(20, model, optimiser_tensors(model, optimiser), {"step": 20}, None)
+        held._writer.submit(str).result()  # the writer does one after the other
+        with pytest.raises(TransductError, match="the disk is full"):
+            held.check()
+    held.check()
+
+
 def test_a_directory_is_replaced_as_a_whole(tmp_path):
     directory = tmp_path / "deep" / "model"
     write_directory(directory, {"a": b"1", "b": b"2"})

@@ -17,14 +17,18 @@ from transduct.training.distributed import Ranks
 # What each rank does: trains the toy task, tries the sums by hand, is stopped by a signal that reaches one rank only,
 # and trains a recipe to the end; it leaves what it found.
 CHILD = """
-import os, signal, sys
+import os, signal, sys, time
+from dataclasses import replace
 from pathlib import Path
 import torch
 from torch import distributed
 from tests.recipes import tiny_recipe
 from tests.training import toy
 from transduct.errors import TrainingFailed
+from transduct.errors import NotFinite
+from transduct.tasks import base
 from transduct.tasks.base import train
+from transduct.tasks.translation import TranslationTask
 from transduct.training.distributed import Ranks
 
 out = Path(sys.argv[1])
@@ -39,6 +43,7 @@ model, state = toy.train(out / "run", loss=loss, steps=6)
 found = {"weights": toy.weights(model), "seen": seen, "step": state.step}
 found["total"] = ranks.total({"a": 1.0 + ranks.rank} if ranks.rank == 0 else {"a": 5.0, "b": 2.0})
 found["nothing"] = ranks.total({})
+found["one"] = ranks.sum_of(1.5 + ranks.rank)
 layer = torch.nn.Linear(2, 1)
 if ranks.rank == 0:
     layer.weight.grad = torch.ones(1, 2)
@@ -57,6 +62,42 @@ try:
     toy.train(out / "stopped", report=stop)
 except TrainingFailed as error:
     found["stopped"] = str(error)
+step = 0
+
+def parting(model):  # by the other rank's validations each is better than the one before
+    global step
+    step += 1
+    return toy.Report({"loss": 1.0 - 1e-7 * step * ranks.rank}, {})
+
+_, state = toy.train(out / "parted", validate=parting, best="loss", patience=2, validate_every=1)
+found["parted"] = (state.step, state.best_step, state.best_score)
+
+def without_numbers(model):
+    if ranks.rank == 1:
+        raise NotFinite
+    return toy.validate(model)
+
+try:
+    toy.train(out / "without", validate=without_numbers, divergence_tries=0)
+except TrainingFailed as error:
+    found["without"] = str(error)
+saved = TranslationTask.save
+
+def slowly(*given):
+    time.sleep(1.0)
+    saved(*given)
+
+TranslationTask.save = slowly
+found["whole"], train_one = [], base._train_one
+
+def looked_at(*given):
+    made = train_one(*given)
+    found["whole"].append((made / "config.json").exists())
+    return made
+
+base._train_one = looked_at
+staged = replace(tiny_recipe(training={"steps": 2}), stages=[{}, {}])
+found["staged"] = str(train(staged, out / "staged", notify=len))
 found["said"] = []
 found["model"] = [str(train(tiny_recipe(training={"steps": 3}), out / "task", resume, found["said"].append))
                   for resume in (False, True)]
@@ -138,6 +179,7 @@ def test_counts_and_gradients_are_summed(found):
     for each in found:
         assert each["total"] == {"a": 6.0, "b": 2.0}
         assert each["nothing"] == {}
+        assert each["one"] == 4.0
         assert [gradient.tolist() for gradient in each["gradients"]] == [[[5.0, 5.0]], [3.0]]
         assert each["frozen"] is None
 
@@ -156,6 +198,23 @@ def test_the_first_rank_prepares_and_saves_and_all_train(found):
     assert len(load(first["model"][0]).predict(["a b"])) == 1
 
 
+def test_ranks_whose_scores_are_a_rounding_apart_do_not_part(found):
+    """The first rank's decide: it sees no better one, so patience ends the run of both."""
+    assert [each["parted"] for each in found] == [(3, 1, 1.0)] * 2
+
+
+def test_what_one_rank_finds_without_numbers_none_goes_on_with(found):
+    assert "another rank found no numbers" in found[0]["without"]
+    assert "not finite" in found[1]["without"]
+
+
+def test_a_stage_begins_when_the_one_before_is_saved(found):
+    """Which the first rank does, slowly here, while the other has nothing to do."""
+    assert found[0]["staged"] == found[1]["staged"]
+    assert found[0]["whole"][:2] == found[1]["whole"][:2] == [True, True]
+    assert len(load(found[0]["staged"]).predict(["a b"])) == 1
+
+
 def test_ranks_on_gpus_talk_by_nccl_and_wait_for_a_long_preparation(monkeypatch):
     told = []
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -172,6 +231,7 @@ def test_alone_there_is_nothing_to_sum(monkeypatch):
     assert ranks == Ranks(rank=0, world=1)
     counts = {"a": 1.0}
     assert ranks.total(counts) == counts
+    assert ranks.sum_of(0.5) == 0.5
     model = network()
     ranks.sum_gradients(model)
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -1,6 +1,7 @@
 """The log of a run: whole lines with the names that others read, and TensorBoard's events beside."""
 
 import json
+import math
 import sys
 from contextlib import nullcontext
 from types import ModuleType
@@ -24,8 +25,8 @@ def board(monkeypatch):
     written = []
 
     class SummaryWriter:
-        def __init__(self, directory):
-            written.append(("open", directory))
+        def __init__(self, directory, purge_step):
+            written.append(("open", directory, purge_step))
 
         def add_scalar(self, name, value, step):
             written.append((name, value, step))
@@ -77,12 +78,25 @@ def test_events_go_to_tensorboard_where_it_is_installed(tmp_path, board):
     log.write({"step": 4, "scores": {"bleu": 30.0}, "name": "text"}, {"samples": []})
     log.close()
     assert board == [
-        ("open", str(tmp_path / "tensorboard")),
+        ("open", str(tmp_path / "tensorboard"), None),
         ("loss", 0.5, 3),
         ("memory", 7, 3),
         ("bleu", 30.0, 4),
         ("close",),
     ]
+
+
+def test_events_of_steps_to_be_taken_again_are_hidden(tmp_path, board):
+    log = RunLog(tmp_path, ignore)
+    log.forget_after(3)
+    log.write({"step": 4, "loss": 0.5})
+    assert board == [("open", str(tmp_path / "tensorboard"), 4), ("loss", 0.5, 4)]
+
+
+def test_the_log_is_json_whatever_the_scores(tmp_path, without_tensorboard):
+    log = RunLog(tmp_path, ignore)
+    log.write({"step": 1, "scores": {"ap": math.nan, "loss": math.inf, "bleu": 1.5}})
+    assert log.path.read_text(encoding="utf-8") == '{"step": 1, "scores": {"ap": null, "loss": null, "bleu": 1.5}}\n'
 
 
 @pytest.mark.parametrize("best, error", [(None, None), ("beauty", TrainingFailed)])
@@ -130,6 +144,19 @@ def test_a_meter_counts_from_one_record_to_the_next(monkeypatch):
     meter.count(5.0, 0)
     second = meter.record(8, 1, 0.1)
     assert (second["seconds"], second["loss"], second["tokens_per_second"], second["waiting"]) == (53.0, 5.0, 0.0, 0.0)
+
+
+def test_what_is_done_in_a_pause_takes_no_time_of_training(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+    meter = Meter(seconds=0.0)
+    meter.count(1.0, 30)
+    now[0] += 1.0
+    with meter.paused():
+        now[0] += 8.0
+    now[0] += 1.0
+    record = meter.record(1, 0, 0.1)
+    assert (record["seconds"], record["tokens_per_second"]) == (10.0, 15.0)
 
 
 @pytest.mark.parametrize("platform, unit", [("linux", 1024), ("darwin", 1)])

@@ -106,7 +106,7 @@ class Tokenizer:
 
     def __init__(self, text: str) -> None:
         """`text` is the library's own format, from which a tokenizer differs in nothing."""
-        self._text = text
+        self.text = text
         self._library = tokenizers.Tokenizer.from_str(text)
         # Without this, the text "</s>" would end a sentence. The library does not save the setting.
         self._library.encode_special_tokens = True
@@ -118,7 +118,7 @@ class Tokenizer:
         _stay_silent_when_forked()
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
-        return Tokenizer, (self._text,)
+        return Tokenizer, (self.text,)
 
     @classmethod
     def train(cls, lines: Iterable[str], kind: Kind, size: int, dropout: float = 0.0) -> "Tokenizer":
@@ -170,7 +170,7 @@ class Tokenizer:
 
     def save(self, path: Path) -> None:
         """Write the library's own format, which other tools read too."""
-        path.write_text(self._text, encoding="utf-8")
+        path.write_text(self.text, encoding="utf-8")
 
     @property
     def kind(self) -> Kind:
@@ -197,7 +197,7 @@ class Tokenizer:
     @cached_property
     def digest(self) -> str:
         """What tells this tokenizer from any other."""
-        return sha256(self._text.encode()).hexdigest()
+        return sha256(self.text.encode()).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without begin or end; text that looks like a special token is still text.
@@ -290,7 +290,7 @@ class Tokenizer:
     @cached_property
     def _merges(self) -> dict[tuple[int, int], tuple[int, int]]:
         """Rank and product of each pair of tokens that merges."""
-        model = json.loads(self._text)["model"]
+        model = json.loads(self.text)["model"]
         ids = model["vocab"]
         merges = enumerate(model.get("merges", ()))
         return {(ids[left], ids[right]): (rank, ids[left + right]) for rank, (left, right) in merges}

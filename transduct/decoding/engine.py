@@ -39,7 +39,8 @@ class DecodingConfig:
         shortlist: score only tokens that the source makes likely, where the model brings such a list; scores are then
             log-probabilities among those.
         temperature: above zero, tokens are drawn instead of searched for.
-        top_k, top_p: what sampling draws from; 0 and 1 for everything.
+        top_k: only the k likeliest tokens are drawn from; 0 for all.
+        top_p: only the likeliest tokens that together have this probability are drawn from; 1 for all.
         seed: of the draws.
         validation_beam: the beam of validations during training.
         constraint: "tree" allows only well-formed trees over the input's words; tasks that know of it apply it.

@@ -5,19 +5,16 @@ run directory     recipe.yaml  log.jsonl  checkpoints/step_N/  model/   and what
 model directory   config.json  model.safetensors  card.md   and what the task adds
 """
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any, BinaryIO, Protocol
 
 from torch import nn
 
-import transduct.tasks
 from transduct.config import Recipe, load_recipe, merge, parse_override, record
 from transduct.data.files import names_of, require_files
 from transduct.errors import NoText, TransductError
@@ -25,25 +22,14 @@ from transduct.tasks.claim import RECIPE, claimed
 from transduct.training.checkpoint import CONFIG, files_in, read_json, write_directory, write_file
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
-from transduct.training.log import Event, ignore
-from transduct.training.machine import pick_device, seed_generators
+from transduct.training.log import Event, ignore, strict_json
+from transduct.training.machine import pick_device, prepare_machine, seed_generators
 from transduct.training.trainer import Terms, fit
 
 LOG = "log.jsonl"
-HELPERS = (  # files of this folder that are no tasks
-    *(
-        "base",
-        "claim",
-        "classifier",
-        "detector",
-        "ensemble",
-        "model",
-        "painter",
-        "picture_classifier",
-        "recogniser",
-        "speed",
-    ),
-    *("text", "translator"),
+TASKS = (
+    *("image_classification", "image_codes", "language_modeling", "masked_language_modeling", "object_detection"),
+    *("speech_recognition", "text_classification", "text_to_image", "translation"),
 )
 Notify = Callable[[str], None]
 
@@ -58,8 +44,7 @@ class Report:
 
     def as_json(self) -> str:
         """Scores and details; null stands for NaN and infinity, for which JSON has no word."""
-        text = json.dumps({"scores": self.scores, "details": self.details})
-        return json.dumps(json.loads(text, parse_constant=lambda _: None), ensure_ascii=False)
+        return strict_json({"scores": self.scores, "details": self.details})
 
 
 class Task(Protocol):
@@ -100,15 +85,14 @@ class Task(Protocol):
 
 def _task_module(name: str, source: str = "recipe") -> Any:
     """The one place where a name picks a task's file."""
-    names = sorted(m.name for m in iter_modules(transduct.tasks.__path__) if m.name not in HELPERS)
-    if name not in names:
-        raise TransductError(f"{source}: unknown task '{name}'; known are: {', '.join(names)}")
+    if name not in TASKS:
+        raise TransductError(f"{source}: unknown task '{name}'; known are: {', '.join(TASKS)}")
     return import_module(f"transduct.tasks.{name}")
 
 
 def train(
     recipe: Recipe,
-    directory: Path,
+    directory: str | Path,
     resume: bool = False,
     notify: Notify = print,
     report: Callable[[Event], None] = ignore,
@@ -121,9 +105,8 @@ def train(
         TransductError: the recipe or its data are wrong, or the directory holds another run.
         TrainingFailed: training diverged or was stopped by a signal.
     """
-    if recipe.stages or recipe.ensemble:
-        return _train_stages(recipe, directory, resume, notify, report)
-    return _train_one(recipe, directory, resume, notify, report)
+    verb = _train_stages if recipe.stages or recipe.ensemble else _train_one
+    return verb(recipe, Path(directory), resume, notify, report)
 
 
 def stages_of(recipe: Recipe) -> list[Recipe]:
@@ -149,7 +132,7 @@ def _train_stages(
     parts = {_stage(directory, number): _filled_in(stage, directory) for number, stage in enumerate(stages)}
     if recipe.ensemble:
         _check_alike([*parts.values()])
-    recipe = _with_absolute_roots(recipe)
+    recipe = _with_absolute_paths(recipe)
     with claimed(directory, recipe, resume, ignore, parts, _filled_in) if ranks.rank == 0 else nullcontext():
         ranks.wait()
         if (model / CONFIG).exists():
@@ -159,7 +142,7 @@ def _train_stages(
             if not (_stage(directory, number) / "model" / CONFIG).exists():
                 require_files(_task_module(stage.task).create(stage, directory, ignore).data, tested=True)
                 if directory not in Path(stage.model.get("start_from") or "").parents:  # which this run will make
-                    _check_start(stage)
+                    _check_start(stage, _stage(directory, number))
         for number, stage in enumerate(stages):
             notify(f"stage {number + 1} of {len(stages)}: {stage.task}")
             folder, first = _stage(directory, number), _stage(directory, 0)
@@ -190,13 +173,17 @@ def _check_alike(stages: Sequence[Recipe]) -> None:
             )
 
 
-def _check_start(recipe: Recipe) -> None:
-    """Refuse a model to start from that is not there or none to start from, before a corpus is prepared for it."""
+def _check_start(recipe: Recipe, directory: Path) -> None:
+    """Refuse a model to start from that is not there or none to start from, before a corpus is prepared for it in the
+    run's directory."""
     start = recipe.model.get("start_from")
     if start is None:
         return
     if not (Path(start) / CONFIG).exists():
-        raise TransductError(f"model.start_from: {start} holds no {CONFIG}; name a model directory, RUN/model")
+        remedy = "name a model directory, RUN/model"
+        if any(directory.glob("checkpoints/step_*")):
+            remedy = "the run has begun and needs it no more: set it to null"
+        raise TransductError(f"model.start_from: {start} holds no {CONFIG}; {remedy}")
     held = _configuration(Path(start))
     if "members" in held:
         raise TransductError(f"model.start_from: {start} is an ensemble; name one of its members, such as {start}/1")
@@ -204,14 +191,19 @@ def _check_start(recipe: Recipe) -> None:
         raise TransductError(f"model.start_from: {start} is quantised; name the model that it was made of")
 
 
-def _with_absolute_roots(recipe: Recipe) -> Recipe:
+def _with_absolute_paths(recipe: Recipe) -> Recipe:
     """The recipe as it can be read again from anywhere."""
 
-    def rooted(data: Mapping[str, Any]) -> dict[str, Any]:
-        return {**data, "root": str(Path(data.get("root", ".")).resolve())}
+    def absolute(sections: Mapping[str, Any]) -> dict[str, Any]:
+        found = dict(sections)
+        for name, key in (("data", "root"), ("model", "start_from")):
+            section = sections.get(name) or {}
+            if section.get(key) is not None:
+                found[name] = {**section, key: str(Path(section[key]).resolve())}
+        return found
 
-    stages = [{**s, "data": rooted(s["data"])} if "root" in (s.get("data") or {}) else s for s in recipe.stages]
-    return replace(recipe, data=rooted(recipe.data), stages=stages)
+    whole = {"data": {"root": ".", **recipe.data}, "model": recipe.model}
+    return replace(recipe, **absolute(whole), stages=[absolute(stage) for stage in recipe.stages])
 
 
 def _stage(directory: Path, number: int) -> Path:
@@ -243,6 +235,7 @@ def _train_one(
     ranks = Ranks.join(pick_device(str(recipe.training.get("device", "auto"))))
     if ranks.rank != 0:  # one of them speaks
         notify = report = ignore
+    prepare_machine()  # a task may compute before it trains
     task: Task = _task_module(recipe.task).create(recipe, directory, notify)
     own = {directory: task.recipe}
     with claimed(directory, task.recipe, resume, notify, own, _filled_in) if ranks.rank == 0 else nullcontext():
@@ -252,7 +245,7 @@ def _train_one(
             notify(f"{directory}: this run is finished; its model is {made}")
             return made
         if ranks.rank == 0:
-            _check_start(recipe)
+            _check_start(recipe, directory)
             _prepare(task)
             if beside is not None:
                 _task_module(recipe.task).check_vocabularies([beside, directory])
@@ -264,7 +257,8 @@ def _train_one(
         notify(f"model: {sum(p.numel() for p in model.parameters()):,} parameters")
         state = fit(model, task.training, directory, task.batches, task.loss, task.evaluate, report)
         if ranks.rank == 0:
-            task.save(model, made, asdict(state))
+            task.save(model, made, {**asdict(state), "ranks": ranks.world})
+        ranks.wait()  # what comes after, such as another stage, reads it
     return made
 
 

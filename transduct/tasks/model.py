@@ -346,12 +346,12 @@ def card(
         how: how the scores were measured.
     """
     rows = "\n".join(f"| {name} | {value:.4g} |" for name, value in scores.items())
+    tokens = training.batch_tokens * training.accumulate * log.get("ranks", 1)
     table = f"Scores of the final weights on the validation set{how}:\n\n| score | value |\n| --- | --- |\n{rows}"
     return f"""# {title}
 
 Trained with transduct {__version__} on {made_of},
-{log["step"]:,} steps of at most {training.batch_tokens * training.accumulate:,} tokens, {log["seconds"]:.0f} s,
-seed {training.seed}, {training.precision}.
+{log["step"]:,} steps of at most {tokens:,} tokens, {log["seconds"]:.0f} s, seed {training.seed}, {training.precision}.
 
 {table if scores else "It was not measured: its recipe has no validation set."}
 """

@@ -19,6 +19,7 @@ from transduct.errors import TransductError
 from transduct.functional.segments import Segments, Shape
 from transduct.tasks.base import Notify
 from transduct.tasks.model import Panel, on
+from transduct.training.checkpoint import write_file
 from transduct.training.config import TrainingConfig
 
 TOKENIZER = "tokenizer.json"
@@ -29,12 +30,9 @@ def run_tokenizer(path: Path, held: Path | None, train: Callable[[], Tokenizer],
     """The tokenizer at `path`: that of another model (`held`), or trained; made before step 0 and ever after loaded."""
     if not path.exists():
         tokenizer = Tokenizer.load(held) if held else train()
-        beside = path.with_suffix(".part")
-        tokenizer.save(beside)
-        beside.replace(path)
-        notify(
-            f"{path.name}: {tokenizer.size:,} tokens, {f'taken from {held.parent}' if held else 'trained'} and saved"
-        )
+        write_file(path, tokenizer.text.encode())
+        made = f"taken from {held.parent}" if held else "trained"
+        notify(f"{path.name}: {tokenizer.size:,} tokens, {made} and saved")
     return Tokenizer.load(path)
 
 

@@ -233,6 +233,15 @@ class Checkpoints:
         if writing is not None:
             writing.result()
 
+    def check(self) -> None:
+        """Say at once, without waiting, that the newest could not be written.
+
+        Raises:
+            TransductError: it could not.
+        """
+        if self._writing is not None and self._writing.done():
+            self.wait()
+
     def path(self, step: int) -> Path:
         """The folder of a step's checkpoint."""
         return self.directory / f"step_{step}"

@@ -43,6 +43,12 @@ class Ranks:
         names = sorted({name for part in gathered for name in part})
         return {name: sum(part.get(name, 0.0) for part in gathered) for name in names}
 
+    def sum_of(self, number: float) -> float:
+        """One number summed over the ranks."""
+        if self.world == 1:
+            return number
+        return float(self.sum(torch.tensor(number, dtype=torch.float64, device=self.device)))
+
     def sum_gradients(self, model: nn.Module) -> None:
         """Sum every gradient over the ranks, all in one message; a rank without a batch gives zeros."""
         if self.world == 1:
@@ -60,7 +66,7 @@ class Ranks:
             gradient.copy_(part.view_as(gradient))
 
     def sum(self, number: Tensor) -> Tensor:
-        """A number summed over the ranks, on its device."""
+        """A tensor summed over the ranks, in place."""
         if self.world > 1:
             distributed.all_reduce(number)
         return number

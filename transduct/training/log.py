@@ -4,7 +4,8 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,21 +21,27 @@ def ignore(event: Event | str) -> None:
     """Watch nothing."""
 
 
+def strict_json(item: Any) -> str:
+    """JSON, with null for NaN and infinity, for which it has no word."""
+    return json.dumps(json.loads(json.dumps(item), parse_constant=lambda _: None), ensure_ascii=False)
+
+
 class RunLog:
     """Writes each event to the log, to TensorBoard and, with its details beside, to whoever watches."""
 
     def __init__(self, directory: Path, report: Callable[[Event], None]) -> None:
         self.path, self.report = directory / "log.jsonl", report
         self.board: Any = None
-        if find_spec("tensorboard") is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self.board = SummaryWriter(str(directory / "tensorboard"))
+        self.first_step: int | None = None  # events of this step and later ones, from before, are hidden
 
     def write(self, event: Event, details: Mapping[str, Any] | None = None) -> None:
         """One line, whole before anything else is done."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(event, ensure_ascii=False) + "\n")
+            file.write(strict_json(event) + "\n")
+        if self.board is None and find_spec("tensorboard") is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.board = SummaryWriter(str(self.path.with_name("tensorboard")), purge_step=self.first_step)
         if self.board is not None:
             for name, value in {**event, **event.get("scores", {})}.items():
                 if isinstance(value, int | float) and name not in ("step", "epoch"):
@@ -43,6 +50,7 @@ class RunLog:
 
     def forget_after(self, step: int) -> None:
         """Drop the records of steps that will be taken again, and a line that a kill cut short."""
+        self.first_step = step + 1
         if not self.path.exists():
             return
         kept = []
@@ -74,6 +82,13 @@ class Meter:
     def count(self, loss: float, tokens: int) -> None:
         self.losses.append(loss)
         self.tokens += tokens
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is done meanwhile, such as a validation, takes no time of training's."""
+        began = self.seconds
+        yield
+        self.since += self.seconds - began
 
     def record(self, step: int, epoch: int, learning_rate: float) -> Event:
         passed = max(self.seconds - self.since, 1e-9)

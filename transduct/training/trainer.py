@@ -146,7 +146,7 @@ class Trainer:
 
     def _update(self, losses: list[Tensor]) -> tuple[float, float]:
         """Clip and take the step, unless the loss or the norm of the gradients, which are returned, is not finite."""
-        value = self.ranks.total({"loss": sum(map(float, losses))})["loss"]
+        value = self.ranks.sum_of(sum(map(float, losses)))
         norm = clip_gradients(self.model, self.config.clip)
         if math.isfinite(value) and math.isfinite(norm):
             self.optimiser.step()
@@ -180,6 +180,7 @@ class Trainer:
             micro_batches = next(stream)
             meter.waited += time.perf_counter() - waited
             try:
+                self.checkpoints.check()
                 value = self.optimise(micro_batches)
                 batch = self.state.batch + config.accumulate * self.ranks.world
                 self.state = replace(self.state, step=self.state.step + 1, batch=batch, seconds=meter.seconds)
@@ -187,13 +188,14 @@ class Trainer:
                 if self.state.step % config.log_every == 0 or self.state.step == config.steps:
                     record = meter.record(self.state.step, self.state.epoch, self.learning_rate(self.state.step))
                     self._write(record, {"steps": config.steps})
-                saved = self._milestones()
+                with meter.paused():
+                    saved = self._milestones()
             except Diverged as problem:
                 self._roll_back(problem)
                 meter.forget()
                 stream = self._stream()
                 continue
-            if self.ranks.total({"stopping": float(self.stopping)})["stopping"]:  # whichever rank the signal reached
+            if self.ranks.sum_of(self.stopping):  # whichever rank the signal reached
                 if not saved:
                     self._save()
                 raise TrainingFailed(f"stopped by a signal at step {self.state.step}; go on with --resume")
@@ -217,13 +219,16 @@ class Trainer:
         """Score the model and say whether the chosen score is the best so far."""
         assert self.validate is not None
         config, started = self.config, time.perf_counter()
+        report, problem = None, None
         try:
             with self.averaged_weights():
                 report = self.validate(self.model.eval())
-        except NotFinite as problem:
-            raise Diverged(f"step {self.state.step}: {problem}") from problem
+        except NotFinite as error:
+            problem = error
         finally:
             self.model.train()
+        if self.ranks.sum_of(report is None) or report is None:
+            raise Diverged(f"step {self.state.step}: {problem or 'another rank found no numbers'}") from problem
         if not report.scores:  # nothing to validate on
             return False
         event: Event = {"step": self.state.step, "scores": dict(report.scores)}
@@ -234,7 +239,8 @@ class Trainer:
         if config.best not in report.scores:
             known = ", ".join(report.scores)
             raise TrainingFailed(f"training.best is '{config.best}', the validation gives: {known}")
-        score, best = report.scores[config.best], self.state.best_score
+        mine = report.scores[config.best] if self.ranks.rank == 0 else 0.0  # or ranks a rounding apart would part ways
+        score, best = self.ranks.sum_of(mine), self.state.best_score
         sign = -1.0 if config.best.removesuffix("_unseen") in LOWER_IS_BETTER else 1.0
         if not math.isnan(score) and (best is None or sign * score > sign * best):
             self.state = replace(self.state, best_score=score, best_step=self.state.step, without_progress=0)
@@ -295,7 +301,7 @@ class Trainer:
             batches = self.batches("train", state.epoch, state.batch, ranks.rank, ranks.world)
             while True:
                 micro_batches = list(islice(batches, self.config.accumulate))
-                if not ranks.total({"batches": len(micro_batches)})["batches"]:
+                if not ranks.sum_of(len(micro_batches)):
                     break
                 empty_epochs = -1
                 yield micro_batches

@@ -1,12 +1,18 @@
 """The part of the build that is not Python; everything else is in pyproject.toml."""
 
+from pathlib import Path
+from zlib import crc32
+
 from setuptools import Extension, setup
 
-FOLDER = "transduct/functional"
+FOLDER = Path("transduct/functional")
+SOURCES = sorted(map(str, FOLDER.glob("kernels*.[ch]")))
 KERNELS = Extension(
     "transduct.functional._kernels",
-    [f"{FOLDER}/kernels_{name}.c" for name in ("products", "layers", "search")],
-    depends=[f"{FOLDER}/kernels.h"],
+    [name for name in SOURCES if name.endswith(".c")],
+    depends=[name for name in SOURCES if name.endswith(".h")],
+    # so that an older library beside newer sources is noticed; see `functional.kernels.library`
+    define_macros=[("SOURCES", f"{crc32(b''.join(Path(name).read_bytes() for name in SOURCES))}u")],
     extra_compile_args=["-O3"],
     libraries=["m"],
     optional=True,  # without a compiler decoding takes PyTorch's own operations, and longer

@@ -84,6 +84,14 @@ def test_every_matrix_is_packed():
     assert all(part.packed is not None for part in held)
 
 
+@compiled
+def test_a_table_that_is_only_looked_up_in_is_not_packed():
+    _, model = quantised(tie="decoder")
+    pack_quantised(model)
+    assert model.output_table.packed is not None
+    assert model.source_embedding.table.packed is None
+
+
 def test_a_model_of_plain_numbers_has_nothing_to_pack():
     model = tiny()
     pack_quantised(model)

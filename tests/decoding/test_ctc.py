@@ -8,6 +8,7 @@ import torch
 
 from transduct.decoding.ctc import CTCPrefix, best_path
 from transduct.decoding.search import Beam, Forbid, search
+from transduct.functional.losses import ctc_loss
 from transduct.functional.segments import Segments
 
 SIZE, BLANK, END = 5, 1, 2
@@ -86,6 +87,20 @@ class NoOpinion:
 
     def select(self, rows):
         pass
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 10.0])
+def test_a_long_output_is_worth_what_the_loss_says(sharpness):
+    random = torch.Generator().manual_seed(1)
+    segments = Segments.of([200, 150])
+    frames = (sharpness * torch.randn(350, 8, generator=random)).log_softmax(-1)
+    outputs = torch.randint(3, 8, (2, 20), generator=random)
+    scorer = CTCPrefix(frames, segments, beam=1, blank=BLANK, end=END, weight=0.5)
+    rows = torch.cat((torch.full((2, 1), 1), outputs), 1)
+    for length in range(1, 22):
+        scorer(torch.zeros(2, 8), rows[:, :length])
+    loss = ctc_loss(frames, segments, outputs.flatten(), Segments.of([20, 20]), BLANK)
+    torch.testing.assert_close(scorer.scores[:, END], -loss, rtol=1e-5, atol=1e-4)
 
 
 def test_a_search_finds_the_likeliest_output(frames):

@@ -102,6 +102,13 @@ def test_an_end_that_is_forbidden_never_comes(beam):
     assert on_device(model, memory, segments, beam, LIMITS, forbidden=[END]) == [[]] * 6
 
 
+def test_a_token_that_is_forbidden_twice_counts_once():
+    model = tiny(seed=3)
+    memory, segments = encode(model)
+    once, twice = (on_device(model, memory, segments, 2, LIMITS, forbidden=given) for given in ([0, 1], [1, 0, 1, 0]))
+    assert once == twice
+
+
 @pytest.mark.parametrize("beam", [1, 3])
 def test_sources_that_are_moved_go_on_as_they_were(beam):
     now = torch.zeros(1, dtype=torch.int64)

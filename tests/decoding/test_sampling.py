@@ -5,7 +5,7 @@ import torch
 
 from tests.decoding.test_search import forced_score
 from tests.helpers import BEGIN, END, tiny, tokens_of
-from transduct.decoding.sampling import Sampling, draw
+from transduct.decoding.sampling import FIRST, Sampling, draw
 from transduct.decoding.search import search
 
 PROBABILITIES = torch.tensor([0.1, 0.4, 0.2, 0.3])
@@ -50,6 +50,22 @@ def test_what_cannot_come_never_comes_whatever_the_draw(uniform, cut):
     logits = torch.tensor([[1.0, INFINITE, 0.9, INFINITE, 0.8]])
     token = draw(logits, torch.tensor([uniform], dtype=torch.float64), **cut).item()
     assert token in ([0, 2] if cut else [0, 2, 4])
+
+
+@pytest.mark.parametrize(
+    "sharpness, cut", [(8.0, {"top_p": 0.9}), (0.1, {"top_p": 0.9}), (0.1, {"top_k": 40, "top_p": 0.5})]
+)
+def test_of_many_tokens_the_likeliest_are_drawn_from(sharpness, cut):
+    """More than are looked at first; in rows that are flat these hold too little."""
+    random = torch.Generator().manual_seed(1)
+    logits, uniform = sharpness * torch.randn(50, 3 * FIRST, generator=random), torch.rand(50, generator=random)
+    for row, number, token in zip(logits, uniform, draw(logits, uniform, **cut), strict=True):
+        shares = row.double().softmax(-1)
+        order = shares.argsort(descending=True)[: cut.get("top_k")]
+        mass = shares[order].cumsum(0) / (shares[order].sum() if "top_k" in cut else 1.0)
+        left = order[: 1 + int((mass < cut["top_p"]).sum())].sort().values
+        chances = shares[left].cumsum(0) / shares[left].sum()
+        assert token == left[int((chances <= number).sum())]
 
 
 def test_what_is_equal_but_for_rounding_does_not_change_places():

@@ -1,6 +1,8 @@
 """The kernels in C are the formulas that stand in for them, whatever the shape; without them there are the formulas."""
 
 import ctypes
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -337,6 +339,25 @@ class Stranger:
 
     def supported(self):
         return 0
+
+
+@compiled
+def test_a_library_of_other_sources_is_named_and_passed_over(monkeypatch, tmp_path):
+    """As after an update of the files that it was built from."""
+    here, names = (
+        Path(kernels.__file__).parent,
+        ("kernels.h", "kernels_layers.c", "kernels_products.c", "kernels_search.c"),
+    )
+    for path in [*map(here.joinpath, names), *here.glob("_kernels*.so")]:
+        shutil.copy(path, tmp_path)
+    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "kernels.py"))
+    assert kernels.library.__wrapped__() is not None
+    (tmp_path / "kernels_search.c").write_text("/* other */")
+    with pytest.warns(UserWarning, match="built from other sources; decoding is slower until you install again"):
+        assert kernels.library.__wrapped__() is None
+    monkeypatch.setattr(ctypes, "CDLL", Stranger)  # of a time when libraries said nothing of their sources
+    with pytest.warns(UserWarning, match="built from other sources"):
+        assert kernels.library.__wrapped__() is None
 
 
 def test_where_nothing_was_compiled_there_is_no_library(monkeypatch, tmp_path):

@@ -320,6 +320,8 @@ def test_the_prefix_of_a_long_text_is_that_of_its_first_piece(translator):
     [
         (["a"], "found 2 texts and 1 prefixes; give a list with one for each"),
         ("ab", "found one text, expected a list of texts: write ['ab']"),
+        (5, "found 5, expected a list with a prefix for each text"),
+        ({"a": "b"}, "found {'a': 'b'}, expected a list with a prefix for each text"),
         (["a", "\ud800"], "holds half of a surrogate pair"),
         (["a", 5], "prefix 2: found 5, expected a text, or ids from 0 to"),
         (["a", "a " * 24], "prefix 2: 24 tokens, the model takes 23; shorten it"),

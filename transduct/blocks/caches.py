@@ -117,13 +117,16 @@ class Lineage:
     clock: Clock | None = None
     dtype: torch.dtype = torch.float32
     _seen: Tensor | None = None
+    _own: Tensor | None = None  # (R, 1) in 32 bits, which of its source's rows each row is
 
     def grow(self, rows: int, device: torch.device) -> None:
         """A token more in each row, written by the row itself."""
         self._seen = None
         if self.beam == 1 and self.clock is None:
             return
-        own = torch.arange(self.beam, dtype=torch.int32, device=device).repeat(rows // self.beam)[:, None]  # (R, 1)
+        if self._own is None or len(self._own) != rows:
+            self._own = torch.arange(self.beam, dtype=torch.int32, device=device).repeat(rows // self.beam)[:, None]
+        own = self._own
         if self.clock is not None and self.slots is not None:
             self.slots.index_copy_(1, self.clock.now, own)
         else:

@@ -66,9 +66,10 @@ class QuantisedTable(QuantisedLinear):
 
 
 def pack_quantised(model: nn.Module) -> None:
-    """Lay the quantised layers of a model in use out for the processor."""
+    """Lay the quantised layers of a model in use out for the processor, but for tables that are only looked up in."""
+    outputs = {id(getattr(module, "output_table", None)) for module in model.modules()}
     for module in list(model.modules()):
-        if isinstance(module, QuantisedLinear):
+        if isinstance(module, QuantisedLinear) and (not isinstance(module, QuantisedTable) or id(module) in outputs):
             module.pack()
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from transduct.functional.segments import Segments, pad
 
-NOTHING = float("-inf")
+NOTHING, LEAST = float("-inf"), -1e4  # the latter for what never happens, where it must be a number
 
 
 def best_path(log_probabilities: Tensor, segments: Segments, blank: int) -> list[list[int]]:
@@ -45,13 +45,13 @@ class CTCPrefix:
                 2, torch.tensor(blank, device=frames.device), 0.0
             )
             frames = torch.where(over, sure, frames)
-        self.frames = frames.repeat_interleave(beam, 0)  # (R, T, V)
+        self.beam, self.frames, self.shares = beam, frames, frames.double().exp()  # (B, T, V), for all rows of a source
         # Log-probabilities of all ways to have put out a row's tokens after t frames, ending in a blank or in the last.
-        start = self.frames.new_zeros(len(self.frames), 1)
-        self.with_blank = torch.cat((start, self.frames[:, :, blank].cumsum(1)), 1)  # (R, T + 1)
+        blanks = torch.cat((frames.new_zeros(len(frames), 1), frames[:, :, blank].cumsum(1)), 1)
+        self.with_blank = blanks.repeat_interleave(beam, 0)  # (R, T + 1)
         self.with_token = torch.full_like(self.with_blank, NOTHING)
-        self.last = torch.full((len(self.frames),), -1, device=self.frames.device)  # (R,) the last token, -1 for none
-        self.scores = self.frames.new_zeros(len(self.frames), 1)  # of the prefixes a row could be; here of none
+        self.last = torch.full((len(self.with_blank),), -1, device=frames.device)  # (R,) the last token, -1 for none
+        self.scores = frames.new_zeros(len(self.with_blank), 1)  # of the prefixes a row could be; here of none
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
         """Logits (R, V) after the tokens (R, t), the begin token first -> (R, V)."""
@@ -65,32 +65,54 @@ class CTCPrefix:
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, in this order."""
-        self.frames, self.with_blank, self.with_token, self.last, self.scores = (
-            x.index_select(0, rows) for x in (self.frames, self.with_blank, self.with_token, self.last, self.scores)
+        if len(rows) < len(self.last):
+            sources = rows[:: self.beam] // self.beam
+            self.frames, self.shares = self.frames.index_select(0, sources), self.shares.index_select(0, sources)
+        self.with_blank, self.with_token, self.last, self.scores = (
+            x.index_select(0, rows) for x in (self.with_blank, self.with_token, self.last, self.scores)
         )
 
     def _append(self, newest: Tensor) -> None:
-        """Each row's newest token (R,) joins what it has put out."""
-        ways = self._ways_before(newest[:, None])[:, :, 0]  # (R, T + 1)
-        token = self.frames.gather(2, newest[:, None, None].expand(-1, self.frames.shape[1], 1))[:, :, 0]  # (R, T)
-        blank = self.frames[:, :, self.blank]
-        with_token, with_blank = torch.full_like(ways, NOTHING), torch.full_like(ways, NOTHING)
-        for t in range(token.shape[1]):
-            with_token[:, t + 1] = torch.logaddexp(with_token[:, t], ways[:, t]) + token[:, t]
-            with_blank[:, t + 1] = torch.logaddexp(with_token[:, t], with_blank[:, t]) + blank[:, t]
-        self.with_token, self.with_blank, self.last = with_token, with_blank, newest
+        """Each row's newest token (R,) joins what it has put out.
+
+        With s the frames of a token, a way that ends in it is begun or gone on with: w[t + 1] = (w[t] + ways[t]) s[t].
+        Divided by the product of s so far that is a sum, and so it is, once more, for a blank after the token.
+        """
+        of_a_kind = (newest == self.last)[:, None]  # between two of a kind stands a blank
+        ways = torch.logaddexp(self.with_blank, self.with_token.masked_fill(of_a_kind, NOTHING))[:, :-1]  # (R, T)
+        token = self._frames_of(newest)
+        blank = self.frames[:, :, self.blank].repeat_interleave(self.beam, 0)
+        self.with_token = _carried(ways, token)
+        self.with_blank = _carried(self.with_token[:, :-1], blank)
+        self.last = newest
 
     def _extended(self) -> Tensor:
-        """The log-probability that the output begins with a row's tokens and then each token: (R, V)."""
-        tokens = torch.arange(self.frames.shape[2], device=self.frames.device)
-        ways = self._ways_before(tokens.expand(len(self.frames), -1))[:, :-1]  # (R, T, V)
-        scores = (ways + self.frames).logsumexp(1)  # (R, V), at whichever frame it is put out
+        """The log-probability that the output begins with a row's tokens and then each token: (R, V).
+
+        A token is put out at whichever frame, after all ways to come there: a product of matrices, each row divided by
+        its best way.
+        """
+        ways = torch.logaddexp(self.with_blank, self.with_token)[:, :-1].double()  # (R, T)
+        best = ways.amax(1, keepdim=True).clamp(min=-1e300)  # a number also where no way leads to the row
+        weights = (ways - best).exp().view(len(self.frames), self.beam, -1)  # (B, beam, T)
+        scores = ((weights @ self.shares).log().flatten(0, 1) + best).float()  # (R, V)
+        if self.last[0] >= 0:  # between two of a kind stands a blank
+            again = (self.with_blank[:, :-1] + self._frames_of(self.last)).logsumexp(1, keepdim=True)
+            scores = scores.scatter(1, self.last[:, None], again)
         scores[:, self.end] = torch.logaddexp(self.with_blank[:, -1], self.with_token[:, -1])
         scores[:, self.blank] = NOTHING
         return scores
 
-    def _ways_before(self, tokens: Tensor) -> Tensor:
-        """All ways after t frames that tokens (R, n) may follow, with a blank between two of a kind: (R, T + 1, n)."""
-        of_a_kind = (tokens == self.last[:, None])[:, None]  # (R, 1, n)
-        with_token = self.with_token[:, :, None].masked_fill(of_a_kind, NOTHING)  # (R, T + 1, n)
-        return torch.logaddexp(self.with_blank[:, :, None], with_token)
+    def _frames_of(self, tokens: Tensor) -> Tensor:
+        """What the frames say of each row's token: (R,) -> (R, T)."""
+        places = tokens.view(-1, 1, self.beam).expand(-1, self.frames.shape[1], -1)  # (B, T, beam)
+        return self.frames.gather(2, places).transpose(1, 2).flatten(0, 1)
+
+
+def _carried(ways: Tensor, frames: Tensor) -> Tensor:
+    """w with w[0] = 0 and w[t + 1] = (w[t] + ways[t]) frames[t], all as logarithms: (R, T) each -> (R, T + 1)."""
+    products = frames.double().clamp(min=LEAST).cumsum(1)  # (R, T)
+    start = torch.zeros_like(products[:, :1])
+    sums = (ways - torch.cat((start, products[:, :-1]), 1)).logcumsumexp(1)  # (R, T)
+    carried = (sums + products).masked_fill(frames.isinf(), NOTHING)
+    return torch.cat((start + NOTHING, carried), 1).to(frames.dtype)

@@ -78,7 +78,7 @@ class DeviceBeam:
 
         return cls(
             rules,
-            special=torch.tensor([*rules.forbidden, rules.end], device=now.device),
+            special=torch.tensor([*({*rules.forbidden} - {rules.end}), rules.end], device=now.device),  # each once
             now=now,
             newest=numbers(beam),
             scores=scores(beam),

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from transduct.decoding.search import Hypothesis, first_tokens
 
+FIRST = 1024  # of the likeliest tokens, in which a top p is looked for before all are sorted
+
 
 class Sampling:
     """Draws each token from the softmax of logits / temperature, cut to the top k and to the top p of its mass
@@ -78,13 +80,25 @@ def draw(logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) ->
     Returns:
         (R,) token ids.
     """
-    values, tokens = logits.topk(min(top_k, logits.shape[1]) if top_k else logits.shape[1], -1)  # (R, k)
-    probabilities = values.double().softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities  # the mass of all likelier ones
-    tokens, order = tokens.sort(-1)
-    kept = (probabilities * (before < top_p)).gather(-1, order)
+    kept, tokens = logits.double().softmax(-1), None  # (R, V), every token in its place
+    if top_k or top_p < 1.0:
+        kept, tokens = _likeliest(kept, top_k, top_p)  # (R, k) each
     mass = kept.cumsum(-1)
     place = (mass <= uniform.double()[:, None] * mass[:, -1:]).sum(-1, keepdim=True)  # (R, 1)
     last = (kept.shape[-1] - 1) - (kept > 0).flip(-1).long().argmax(-1, keepdim=True)
     place = place.minimum(last)  # should a uniform number be rounded up to one, or of NaN, whose score says so
-    return tokens.gather(1, place).squeeze(1)  # (R,)
+    return (place if tokens is None else tokens.gather(1, place)).squeeze(1)  # (R,)
+
+
+def _likeliest(probabilities: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:
+    """What is left of probabilities (R, V), and the ids (R, k) it belongs to, in order. A few of the likeliest hold
+    nearly all: only where they hold less than p are all sorted."""
+    size = probabilities.shape[1]
+    values, tokens = probabilities.topk(min(top_k or FIRST, size), -1)
+    if top_k:
+        values = values / values.sum(-1, keepdim=True)
+    elif bool((values.sum(-1) < top_p).any()):
+        values, tokens = probabilities.topk(size, -1)
+    before = values.cumsum(-1) - values  # the mass of all likelier ones
+    tokens, order = tokens.sort(-1)
+    return (values * (before < top_p)).gather(-1, order), tokens

@@ -7,10 +7,12 @@ decode side by side. Let R be rows, D the width that is read, F the width that i
 
 import ctypes
 import math
+import warnings
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -78,10 +80,15 @@ def usable(*tensors: Tensor) -> bool:
 
 @cache
 def library() -> Any:
-    """The compiled library, None where there is none or the processor does not know its instructions."""
-    for path in sorted(Path(__file__).parent.glob("_kernels*.so")):
+    """The compiled library, None where there is none, it was built from other sources than lie here, or the processor
+    does not know its instructions."""
+    folder = Path(__file__).parent
+    sources = b"".join(path.read_bytes() for path in sorted(folder.glob("kernels*.[ch]")))  # installed, there are none
+    for path in sorted(folder.glob("_kernels*.so")):
         found = ctypes.CDLL(str(path))
-        if found.supported():
+        if sources and getattr(found, "sources", int)() != ctypes.c_int(crc32(sources)).value:
+            warnings.warn(f"{path}: built from other sources; decoding is slower until you install again", stacklevel=2)
+        elif found.supported():
             for name, arguments in ARGUMENTS.items():
                 function = getattr(found, name)
                 function.argtypes, function.restype = arguments, RESULTS.get(name)

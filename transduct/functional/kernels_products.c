@@ -1,6 +1,9 @@
 /* Products of a few rows with a matrix that stays, of float32 and of 8-bit integers. */
 #include "kernels.h"
 
+/* A number of the sources that this is built from. */
+EXPORT int sources(void) { return (int)SOURCES; }
+
 #if COMPILED
 enum {
     VECTORS = 4,

@@ -142,7 +142,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 if grad is not None:
                     grad = grad if apart is None else grad + apart[1]
                     hidden_grad.view(*readings, size)[:, rows] = product(grad, cast.T).view(*readings, size)
-                    weight_grad += product(grad.T, piece.T)
+                    if weight_grad.dtype == dtype:
+                        weight_grad.addmm_(grad.T, piece)  # reads a matrix that lies turned, as `product` does not
+                    else:
+                        weight_grad += product(grad.T, piece.T)
                     if bias_grad is not None:
                         bias_grad += grad.sum(0, dtype=bias_grad.dtype)
         ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)

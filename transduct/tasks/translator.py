@@ -286,7 +286,10 @@ class Translator:
 
     def _target_ids(self, targets: Sequence[str | Sequence[int]], what: str) -> list[list[int]]:
         """Targets, given as texts or as token ids, as ids; `what` each is, is for messages."""
+        if not isinstance(targets, Sequence):
+            raise TransductError(f"found {targets!r:.60}, expected a list with a {what} for each text")
         check_inputs(targets if isinstance(targets, str) else [each for each in targets if isinstance(each, str)])
+        targets = [each.tolist() if hasattr(each, "tolist") else each for each in targets]  # arrays of ids
         size = self.target_tokenizer.size
 
         def known(ids: object) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from transduct.errors import NoText, TransductError, missing_extra
+from transduct.errors import TransductError, WrongData, missing_extra
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\r\nb", "a\u2028b", "a\x0bb"])
@@ -15,6 +15,6 @@ def test_a_missing_package_comes_with_the_line_that_installs_it():
     assert str(missing_extra("matplotlib", "plots")) == expected
 
 
-def test_no_text_is_said_of_the_files_by_whoever_knows_them():
-    said = "found no text to train the tokenizer on; give lines that hold words"
-    assert (str(NoText()), str(NoText("a, b: "))) == (said, f"a, b: {said}")
+def test_wrong_data_is_an_error_like_any_other():
+    with pytest.raises(TransductError, match="row 1"):
+        raise WrongData("row 1 is no text")

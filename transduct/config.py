@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from numbers import Number
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -184,6 +185,8 @@ def record(cls: type[Record], values: Any, where: str, source: str = "recipe") -
 def _value(hint: Any, value: Any, name: str, source: str) -> Any:
     """`value` as the type `hint`: records and lists of records are built, everything else is checked strictly."""
     arguments = get_args(hint)
+    if isinstance(value, Number) and hasattr(value, "item"):  # one of NumPy's
+        value = value.item()
     if get_origin(hint) in (Union, UnionType) and any(is_dataclass(a) for a in arguments):
         if value is None and type(None) in arguments:
             return None

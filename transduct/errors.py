@@ -15,11 +15,8 @@ class NotFinite(TransductError):
         super().__init__("the model's numbers are not finite (NaN or infinite); train it again, at a lower rate")
 
 
-class NoText(TransductError):
-    """There is nothing to train a tokenizer on; whoever knows the files names them."""
-
-    def __init__(self, where: str = "") -> None:
-        super().__init__(f"{where}found no text to train the tokenizer on; give lines that hold words")
+class WrongData(TransductError):
+    """Something is wrong with data whose files are not known there; whoever knows them puts their names before."""
 
 
 class TrainingFailed(Exception):

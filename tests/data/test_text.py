@@ -15,7 +15,7 @@ import pytest
 from transduct.data import text
 from transduct.data.samples import generate
 from transduct.data.sources import Replacement, TextSource
-from transduct.data.text import drift, read_examples, read_lines, read_pairs
+from transduct.data.text import drift, read_examples, read_lines, read_pairs, read_rows
 from transduct.errors import TransductError
 
 # What other programs take for the end of a line, or of a file, is text.
@@ -133,6 +133,10 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_place_or_replaced(tmp_pa
         list(read_lines(tmp_path / write(tmp_path, "a", data)))
     with pytest.raises(TransductError, match="the input:3: byte 5"):
         list(read_lines(io.BytesIO(data)))
+    for wide in ("utf-16", "utf-16-be"):
+        written = "\ufeff" * (wide != "utf-16") + "a b\n"
+        with pytest.raises(TransductError, match="not UTF-8; convert the file, for example with: iconv -f utf-16 -t"):
+            list(read_lines(io.BytesIO(written.encode(wide))))
     assert list(read_lines(io.BytesIO(data), "replace")) == ["good", "also göod", "bad \ufffd \ufffd", "rest \ufffd"]
 
 
@@ -280,6 +284,19 @@ def test_a_line_feed_inside_a_value_becomes_a_blank(tmp_path):
 def test_lines_that_do_not_fit_are_named(tmp_path, name, data, columns, message):
     write(tmp_path, name, data)
     assert re.match(message, refused(tmp_path, TextSource(pairs=name, columns=columns)))
+
+
+def test_labels_may_be_whole_numbers(tmp_path):
+    write(tmp_path, "a.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": "x"}\n')
+    pa.parquet.write_table(pa.table({"text": ["a", "b"], "label": [1, 0]}), tmp_path / "a.parquet")
+    for name, other in (("a.jsonl", "x"), ("a.parquet", "0")):
+        source = TextSource(pairs=name, columns=["text", "label"])
+        assert [[*row] for row in read_rows(source, tmp_path, labelled=True)] == [["a", "1"], ["b", other]]
+        with pytest.raises(TransductError, match="found 1 for 'label', expected text"):
+            list(read_rows(source, tmp_path))
+    write(tmp_path, "a.jsonl", '{"text": "a", "label": true}\n')
+    with pytest.raises(TransductError, match="found True for 'label', expected text"):
+        list(read_rows(TextSource(pairs="a.jsonl", columns=["text", "label"]), tmp_path, labelled=True))
 
 
 def test_parquet_columns_that_do_not_fit_are_named(tmp_path):

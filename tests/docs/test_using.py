@@ -6,24 +6,30 @@ import shlex
 import shutil
 import sys
 import tomllib
-from dataclasses import fields
+from dataclasses import asdict, fields
+from importlib import import_module
 from pathlib import Path
 from typing import get_type_hints
 
 import pytest
 import typer
+import yaml
 
 from tests.docs import reference
-from transduct.config import load_recipe
+from tests.recipes import tiny_recipe
+from transduct.config import Recipe, dump, load_recipe, record
 from transduct.errors import TransductError
 from transduct.interfaces import cli
 from transduct.tasks import base
+from transduct.tasks.translation import SHORTCUT_SIZES
+from transduct.training.log import ignore
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "using.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = [line for kind, text in BLOCKS if not kind for line in text.splitlines() if line.startswith("transduct")]
 SPANS = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL))
+PROGRAMS = [text for kind, text in BLOCKS if kind == "python"]
 LINES = ["a b c", "", "d e f g", "a h"]
 
 
@@ -93,8 +99,18 @@ def test_the_commands_run_and_print_what_the_page_says(folder, monkeypatch, capf
     assert Path("look.svg").read_text().startswith("<svg")
 
 
+def test_the_training_program_runs(folder):
+    program = PROGRAMS[1].replace("steps=2000", "steps=2")
+    Path("recipes").mkdir()
+    Path("recipes/multi30k_en_de.yaml").write_text(dump({**asdict(tiny_recipe()), "profiles": {"cpu": {}}}))
+    names = {}
+    exec(program, names)
+    assert names["model"] == Path("runs/multi30k/model")
+    assert (names["model"] / "config.json").exists()
+
+
 def test_the_program_runs(folder, capsys):
-    [program] = [text for kind, text in BLOCKS if kind == "python"]
+    program = PROGRAMS[0]
     names = {}
     exec(program, names)
     alternatives = names["found"].alternatives
@@ -103,6 +119,22 @@ def test_the_program_runs(folder, capsys):
     assert names["report"].outputs
     with pytest.raises(TransductError):
         names["model"].translate(["a"], beams=5)
+
+
+@pytest.mark.parametrize("text", [text for kind, text in BLOCKS if kind == "yaml"], ids=lambda text: text.split()[1])
+def test_the_recipes_for_data_of_ones_own_are_accepted(tmp_path, text):
+    recipe = record(Recipe, yaml.safe_load(text), "")
+    task = import_module(f"transduct.tasks.{recipe.task}").create(recipe, tmp_path, ignore)
+    assert task.recipe.training["steps"] == 2000
+
+
+def test_what_files_alone_choose_is_what_the_table_says():
+    table = rows("From files alone")
+    assert len(table) == len(SHORTCUT_SIZES)
+    for (pairs, model, *numbers), (most, (size, steps, _, vocabulary)) in zip(table, SHORTCUT_SIZES, strict=True):
+        assert pairs == ("more" if most is None else f"up to {most:,}")
+        assert named(model) == [size]
+        assert numbers == [f"{steps:,}", f"{vocabulary:,}"]
 
 
 def test_every_option_named_is_one_of_its_command():

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -36,6 +38,24 @@ def test_an_error_of_the_recipe_is_one_of_its_file(path, message, said):
     with pytest.raises(TransductError) as caught, naming(path):
         raise TransductError(message)
     assert str(caught.value) == said
+
+
+PROGRAM = "from transduct.interfaces.ending import open_streams; import sys; open_streams(); "
+
+
+@pytest.mark.parametrize("streams", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_is_an_empty_one(streams):
+    program = PROGRAM + "print(1); print(2, file=sys.stderr); sys.exit(len(sys.stdin.buffer.read()))"
+    done = subprocess.run(["sh", "-c", f"{sys.executable} -c '{program}' {streams}"], input=b"", capture_output=True)
+    assert done.returncode == 0
+    assert done.stdout == (b"" if ">&-" in streams.split() else b"1\n")
+    assert done.stderr == (b"" if "2>&-" in streams.split() else b"2\n")
+
+
+def test_what_is_written_to_a_pipe_is_utf8_whatever_the_locale():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    call = [sys.executable, "-c", PROGRAM + "print(chr(0xD55C))"]
+    assert subprocess.run(call, env=environment, capture_output=True, check=True).stdout == "한\n".encode()
 
 
 @pytest.mark.parametrize(

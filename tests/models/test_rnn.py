@@ -328,7 +328,7 @@ def test_tied_tables_are_one_parameter():
         ({"d_hidden": 0}, "d_hidden is 0, must be at least 1"),
         ({"encoder_layers": 0}, "encoder_layers is 0, must be at least 1"),
         ({"decoder_layers": 0}, "decoder_layers is 0, must be at least 1"),
-        ({"max_length": 0}, "max_length is 0, must be at least 1"),
+        ({"max_length": 1}, "max_length is 1, must be at least 2"),
         ({"d_hidden": 7}, "d_hidden is 7, must be even: each of two directions has half of it"),
         ({"d_model": 9}, "d_hidden is 9, must be even: each of two directions has half of it"),
         ({"dropout": 1.0}, r"dropout is 1.0, must be in \[0, 1\)"),

@@ -190,7 +190,7 @@ def test_all_parameters_take_part():
         ({"d_ff": 0}, "d_ff is 0, must be at least 1"),
         ({"encoder_layers": 0}, "encoder_layers is 0, must be at least 1"),
         ({"decoder_layers": 0}, "decoder_layers is 0, must be at least 1"),
-        ({"max_length": 0}, "max_length is 0, must be at least 1"),
+        ({"max_length": 1}, "max_length is 1, must be at least 2"),
         ({"d_k": 0}, "d_k is 0, must be at least 1"),
         ({"d_v": 0}, "d_v is 0, must be at least 1"),
         ({"num_kv_heads": 0}, "num_kv_heads is 0, must be at least 1"),

@@ -18,7 +18,7 @@ from tests.helpers import everything_in
 from tests.recipes import tiny_recipe
 from transduct.config import dump, load_recipe
 from transduct.data.samples import generate
-from transduct.errors import TransductError
+from transduct.errors import TransductError, WrongData
 from transduct.interop import int8
 from transduct.tasks import base
 from transduct.tasks.translator import Translator
@@ -413,6 +413,20 @@ def test_the_names_of_tasks_are_those_of_the_files_that_are_tasks():
     files = {path.stem for path in Path(base.__file__).parent.glob("*.py")}
     tasks = {name for name in files if hasattr(import_module(f"transduct.tasks.{name}"), "create")}
     assert sorted(tasks) == [*base.TASKS]
+
+
+def test_what_is_wrong_with_data_is_said_with_the_names_of_its_files(trained_run, tmp_path, monkeypatch):
+    def evaluate(*given, **options):
+        raise WrongData("row 2: no label")
+
+    monkeypatch.setattr(Translator, "evaluate", evaluate)
+    files = {name: str(tmp_path / name) for name in ("source", "reference")}
+    for path in files.values():
+        Path(path).write_text("a\n")
+    with pytest.raises(TransductError, match=f"^{tmp_path}/source, {tmp_path}/reference: row 2: no label"):
+        base.evaluate(trained_run, files)
+    with pytest.raises(TransductError, match=r"^data\.test: row 2: no label"):
+        base.evaluate(trained_run)
 
 
 def test_a_report_is_json_whatever_its_numbers_are():

@@ -243,12 +243,16 @@ def test_the_labels_in_an_answer():
         labels_of("pair", ["a", "b"], " ", "here")
 
 
+def test_blanks_around_a_label_make_no_other_label():
+    assert labels_of("sequence", ["a"], " neg ", "row 1") == ["neg"]
+
+
 def test_labels_that_training_never_has_are_refused():
     check_labels(Answers("tokens", ["x", "y"]), (["a b"], ["y x"]), "f.tsv")
     remedy = "training has: x, y; mend the row, or train on rows that have it"
     with pytest.raises(TransductError, match=f"f.tsv, row 2: unknown label 'z'; {remedy}"):
         check_labels(Answers("tokens", ["x", "y"]), (["a", "a b"], ["y", "y z"]), "f.tsv")
-    with pytest.raises(TransductError, match="the data, row 1: unknown label 'w'"):
+    with pytest.raises(TransductError, match=r"^row 1: unknown label 'w'"):
         make("sequence").evaluate((["a"], ["w"]))
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load as load_tensors
@@ -122,6 +123,12 @@ def test_one_text_is_not_a_list_of_its_letters(translator):
     for call in (translator.translate, lambda text: translator.score(text, text)):
         with pytest.raises(TransductError, match=r"found one text, expected a list of texts: write \['a b'\]"):
             call("a b")
+
+
+def test_numbers_and_ids_may_be_those_of_numpy(translator):
+    plain = translator.translate(["a b"], 2, beam=3, prefixes=[[20, 21]])
+    assert translator.translate(["a b"], np.int64(2), beam=np.int64(3), prefixes=[np.array([20, 21])]) == plain
+    assert translator.score(["a b"], [[np.int32(20)]]) == translator.score(["a b"], [torch.tensor([20])])
 
 
 def test_the_n_best_list_is_sorted_without_doubles(translator):

@@ -290,6 +290,14 @@ def test_a_pickle_is_refused_and_not_run(tmp_path):
     assert bait.exists(), "the bait itself does not work"
 
 
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "x")
+    with pytest.raises(TransductError, match="x: no regular file; expected a safetensors file"):
+        read_tensors(tmp_path / "x")
+    with pytest.raises(TransductError, match="x: no regular file; expected a recipe"):
+        read_json(tmp_path / "x", "a recipe")
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(TransductError, match=r"x: cannot be read \(No such file or directory\); expected a safetens"):
         read_tensors(tmp_path / "x")
@@ -320,6 +328,10 @@ def test_json_of_this_version_is_read(tmp_path):
     [
         (lambda w: w.pop("0.bias"), "x: lacks weight '0.bias'; the file does not belong to this configuration"),
         (lambda w: w.update(a=torch.ones(1)), "x: has an unknown weight 'a'; the file does not belong to this conf"),
+        (
+            lambda w: w.update({"0.bias": torch.ones(8, dtype=torch.int32)}),
+            "x: weight '0.bias' holds int32; the file do",
+        ),
         (lambda w: w.update({"0.bias": torch.ones(9)}), "x: weight '0.bias' is (9,), the configuration says (8,); the"),
     ],
 )

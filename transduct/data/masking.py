@@ -14,7 +14,7 @@ from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, writ
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
+from transduct.errors import WrongData
 
 HIDDEN, CHANGED = 0.8, 0.1  # of the tokens to predict: become the mask, become another token; the rest stay
 
@@ -162,4 +162,4 @@ def check_enough(examples: int, in_pairs: bool) -> None:
     least, unit = (3, "pairs of lines") if in_pairs else (1, "lines")
     if examples < least:
         found = f"found {max(0, examples)} {unit} that are not blank"
-        raise TransductError(f"{found}, expected at least {least}; give more text")
+        raise WrongData(f"{found}, expected at least {least}; give more text")

@@ -6,6 +6,7 @@ cannot be read is refused with file and line; nothing is skipped in silence.
 
 import json
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, zip_longest
@@ -104,9 +105,10 @@ def _split(read: Callable[[], bytes], name: str, errors: Errors) -> Iterator[lis
         except UnicodeDecodeError as error:
             line = number + data.count(b"\n", 0, error.start)
             place = error.start - data.rfind(b"\n", 0, error.start)
+            wide = number == 1 and data.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
             raise TransductError(
                 f"{name}:{line}: byte {place} is 0x{data[error.start]:02x}, which is not UTF-8; "
-                "convert the file, for example with: iconv -f latin1 -t utf-8"
+                f"convert the file, for example with: iconv -f {'utf-16' if wide else 'latin1'} -t utf-8"
             ) from error
         if number == 1:
             text = text.removeprefix("\ufeff")
@@ -117,9 +119,13 @@ def _split(read: Callable[[], bytes], name: str, errors: Errors) -> Iterator[lis
         yield lines
 
 
-def read_rows(source: TextSource, root: Path) -> Iterator[Row]:
-    """Each row of a corpus as its texts, the source first, in constant memory; raises as `read_pairs` does."""
-    rows = _rows_of_each(source, root)
+def read_rows(source: TextSource, root: Path, labelled: bool = False) -> Iterator[Row]:
+    """Each row of a corpus as its texts, the source first, in constant memory; raises as `read_pairs` does.
+
+    Args:
+        labelled: whether the last of a row is a label, which JSON and Parquet may hold as a whole number.
+    """
+    rows = _rows_of_each(source, root, labelled)
     first = next(rows, None)
     if first is None:
         names = ", ".join(str(root / name) for name in source.files())
@@ -127,7 +133,7 @@ def read_rows(source: TextSource, root: Path) -> Iterator[Row]:
     return chain([first], rows)
 
 
-def _rows_of_each(source: TextSource, root: Path) -> Iterator[Row]:
+def _rows_of_each(source: TextSource, root: Path, labelled: bool) -> Iterator[Row]:
     if source.generate is not None:
         yield from generate(source.generate, source.count, source.part)
     for left, right in zip(listed(source.source), listed(source.target)):
@@ -135,6 +141,7 @@ def _rows_of_each(source: TextSource, root: Path) -> Iterator[Row]:
     for name in listed(source.text):
         yield from ((line,) for line in read_lines(root / name))
     keys = [str(column) for column in source.columns or ("source", "target")]
+    label = keys[-1] if labelled else None
     for name in listed(source.trees):
         yield from read_trees(
             read_lines(root / name), keys if source.columns else ("words", "brackets"), str(root / name)
@@ -144,9 +151,9 @@ def _rows_of_each(source: TextSource, root: Path) -> Iterator[Row]:
             case ".tsv", _:
                 yield from tsv_rows(root / name, source.columns or [0, 1], source.alternatives)
             case ".jsonl", _:
-                yield from _jsonl_rows(root / name, keys)
+                yield from _jsonl_rows(root / name, keys, label)
             case _, compression:
-                yield from _parquet_rows(root / name, keys, seekable=not compression)
+                yield from _parquet_rows(root / name, keys, label, seekable=not compression)
 
 
 def _aligned_rows(source: Path, target: Path) -> Iterator[Row]:
@@ -182,7 +189,7 @@ def tsv_rows(path: Path, columns: list[str] | list[int], alternatives: bool = Fa
         yield [*(cells[place] for place in places), *(cells[n] for n in rest if cells[n] and n not in places)]
 
 
-def _jsonl_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
+def _jsonl_rows(path: Path, keys: Sequence[str], label: str | None) -> Iterator[Row]:
     expected = f"expected an object with {' and '.join(map(repr, keys))} on every line"
     for number, line in enumerate(read_lines(path), 1):
         try:
@@ -191,7 +198,7 @@ def _jsonl_rows(path: Path, keys: Sequence[str]) -> Iterator[Row]:
             raise TransductError(f"{path}:{number}: not JSON ({error}); {expected}") from error
         if not isinstance(value, dict):
             raise TransductError(f"{path}:{number}: found {line:.40}, {expected}")
-        row = [_text(_field(value, key), key, f"{path}:{number}") for key in keys]
+        row = [_text(_field(value, key), key, f"{path}:{number}", key == label) for key in keys]
         # JSON can spell half of a surrogate pair, which is no text but would fail only later.
         if "\\u" in line and re.search("[\ud800-\udfff]", "".join(row)):
             raise TransductError(f"{path}:{number}: found half of a surrogate pair, expected text; mend the line")
@@ -207,7 +214,7 @@ def _field(value: dict[str, Any], key: str) -> object:
     return _field(inner, rest) if isinstance(inner, dict) else None
 
 
-def _parquet_rows(path: Path, keys: Sequence[str], seekable: bool) -> Iterator[Row]:
+def _parquet_rows(path: Path, keys: Sequence[str], label: str | None, seekable: bool) -> Iterator[Row]:
     from pyarrow.parquet import ParquetFile
 
     number = 0
@@ -225,7 +232,7 @@ def _parquet_rows(path: Path, keys: Sequence[str], seekable: bool) -> Iterator[R
             table = pa.Table.from_batches([batch]).flatten()
             for row in zip(*(_listed_column(table, key, f"{path}, rows {number + 1:,} and on") for key in keys)):
                 number += 1
-                yield [_text(text, key, f"{path}, row {number}") for key, text in zip(keys, row)]
+                yield [_text(text, key, f"{path}, row {number}", key == label) for key, text in zip(keys, row)]
 
 
 def _listed_column(table: pa.Table, key: str, place: str) -> list[object]:
@@ -236,9 +243,10 @@ def _listed_column(table: pa.Table, key: str, place: str) -> list[object]:
     return values
 
 
-def _text(value: object, key: str, place: str) -> str:
-    """A value as one line of text."""
-
+def _text(value: object, key: str, place: str, is_label: bool) -> str:
+    """A value as one line of text; a label may be a whole number."""
+    if is_label and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
     if not isinstance(value, str):
         found = "nothing" if value is None else f"{value!r:.40}"
         raise TransductError(f"{place}: found {found} for '{key}', expected text; mend it or set columns")

@@ -24,7 +24,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from transduct.data.pieces import BLANK, HIDDEN, Pieces
-from transduct.errors import NoText, TransductError
+from transduct.errors import TransductError, WrongData
 
 Kind = Literal["bpe", "unigram", "word", "character", "verbatim", "byte"]
 Item = TypeVar("Item")
@@ -131,7 +131,7 @@ class Tokenizer:
             return cls(_byte_library().to_str())
         lines = [normalize("NFC", line) for line in lines]
         if not any(map(str.strip, lines)):
-            raise NoText
+            raise WrongData("found no text to train the tokenizer on; give lines that hold words")
         # Unigram oversteps its size where the characters alone would fill it.
         alphabet = _alphabet(lines, size - len(SPECIALS) - (kind == "unigram"), blanks=kind == "verbatim")
         library = _verbatim_library(alphabet) if kind == "verbatim" else _library(_untrained(kind, alphabet))

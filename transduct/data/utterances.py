@@ -126,20 +126,22 @@ class Found:
         return {**self.refused.dropped, "not_fitting_the_pattern": self.other_names}
 
 
-def read_texts(source: SoundSource, root: Path) -> dict[str, tuple[str, str]]:
-    """Text and speaker of each file named in a source's `texts`.
+def read_texts(source: SoundSource, root: Path, refused: Refused) -> dict[str, tuple[str, str]]:
+    """Text and speaker of each file named in a source's `texts`; what cannot be used is refused by its line.
 
     Raises:
-        TransductError: a line is no file and text, names a file again, or its text is empty.
+        TransductError: a line is no file and text, or names a file again, and such stop the reading.
     """
     path, texts = root / str(source.texts), {}
     for number, line in enumerate(read_lines(path), 1):
         name, *cells = line.split("\t")
-        if len(cells) not in (1, 2) or not cells[0].strip():
-            raise TransductError(f"{path}:{number}: found {line!r:.60}, expected file, text and, if known, speaker")
-        if name in texts:
-            raise TransductError(f"{path}:{number}: '{name}' has a text already; keep one of them")
-        texts[name] = (cells[0], cells[1] if len(cells) == 2 else "")
+        with refused.each():
+            if len(cells) not in (1, 2):
+                expected = "expected file, text and, if known, speaker with tabs between; mend the line"
+                raise TransductError(f"{path}:{number}: found {line!r:.60}, {expected}")
+            if name in texts:
+                raise TransductError(f"{path}:{number}: '{name}' has a text already; keep one of them")
+            texts[name] = (cells[0], cells[1] if len(cells) == 2 else "")
     return texts
 
 
@@ -152,7 +154,7 @@ def read_recordings(
         TransductError: nothing is there, or what cannot be used stops the reading: a file that is broken, silent, too
             short, too long or without a text, or a text without a file.
     """
-    texts = None if source.texts is None else read_texts(source, root)
+    texts = None if source.texts is None else read_texts(source, root, found.refused)
     missing, count = set(texts or ()), 0
     for name, content in read_members(root / source.sounds, ENDINGS):
         missing.discard(name)

@@ -8,7 +8,7 @@ from math import exp, lgamma, log, sqrt
 from string import punctuation
 from typing import Any
 
-from transduct.errors import TransductError
+from transduct.errors import TransductError, WrongData
 
 Z = 1.959963984540054  # of a 95 % interval
 WITHOUT_PUNCTUATION = str.maketrans("", "", punctuation)
@@ -87,7 +87,7 @@ def _check(predictions: Sequence[Any], answers: Sequence[Any]) -> None:
             f"{len(predictions):,} predictions but {len(answers):,} answers; give one of each for an example"
         )
     if not answers:
-        raise TransductError("there is nothing to score; give at least one prediction and its answer")
+        raise WrongData("there is nothing to score; give at least one prediction and its answer")
 
 
 def _confusion(predictions: Sequence[str], answers: Sequence[str]) -> dict[str, dict[str, int]]:

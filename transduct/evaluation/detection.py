@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from transduct.errors import TransductError
+from transduct.errors import TransductError, WrongData
 from transduct.functional.boxes import iou, pairwise
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
@@ -59,7 +59,7 @@ def detection_scores(found: Sequence[Found], there: Sequence[Found], classes: Se
     each = {name: average_precision(found, there, label) for label, name in enumerate(classes)}
     held = {name: precision for name, precision in each.items() if precision is not None}
     if not held:
-        raise TransductError("there is nothing to score; give at least one picture with an object")
+        raise WrongData("there is nothing to score; give at least one picture with an object")
     whole = np.stack([*held.values()])  # (classes, thresholds)
     details = {name: _named(precision) for name, precision in held.items()}
     objects = sum(len(picture.labels) for picture in there)

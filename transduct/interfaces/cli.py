@@ -72,8 +72,9 @@ def _say(line: object, stream: TextIO | None = None) -> None:
 def main() -> None:
     """Run the program; an error a user can mend is one line and exit status 2."""
     from transduct import share_cores
-    from transduct.interfaces.ending import ended, repeated
+    from transduct.interfaces.ending import ended, open_streams, repeated
 
+    open_streams()
     words = sys.argv[1:]
     if "--debug" in (words[: words.index("--")] if "--" in words else words):  # wherever it stands
         words.remove("--debug")

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 
 from transduct.errors import TrainingFailed, TransductError
 
@@ -25,6 +26,16 @@ def repeated(words: Sequence[str]) -> list[str]:
             found.append(option)
         found.append(word)
     return found
+
+
+def open_streams() -> None:
+    """Have a place for input and output where whoever began the program has closed them, and UTF-8 in every file and
+    pipe whatever the locale; what a terminal cannot show it shows as a question mark."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (until the program ends)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="replace")
 
 
 @contextmanager

@@ -61,7 +61,8 @@ class Config:
 
     def __post_init__(self) -> None:
         layers = ("encoder_layers", "decoder_layers")
-        require_at_least(1, self, "source_size", "target_size", "d_model", "d_hidden", *layers, "max_length")
+        require_at_least(1, self, "source_size", "target_size", "d_model", "d_hidden", *layers)
+        require_at_least(2, self, "max_length")  # a token and the end
         if self.bidirectional and self.width % 2:
             raise ValueError(f"d_hidden is {self.width}, must be even: each of two directions has half of it")
         require_rate(self, "dropout")

@@ -85,7 +85,8 @@ class Config:
     def __post_init__(self) -> None:
         widths = ("d_model", "num_heads", "d_ff", "d_k", "d_v", "num_kv_heads")
         layers = ("encoder_layers", "decoder_layers")
-        require_at_least(1, self, "source_size", "target_size", *widths, *layers, "max_length")
+        require_at_least(1, self, "source_size", "target_size", *widths, *layers)
+        require_at_least(2, self, "max_length")  # a token and the end
         require_rate(self, "dropout", "attention_dropout")
         if self.d_k is None and self.d_model % self.num_heads:
             raise ValueError(f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}; set d_k")

@@ -7,7 +7,7 @@ model directory   config.json  model.safetensors  card.md   and what the task ad
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import nn
 
 from transduct.config import Recipe, load_recipe, merge, parse_override, record
 from transduct.data.files import names_of, require_files
-from transduct.errors import NoText, TransductError
+from transduct.errors import TransductError, WrongData
 from transduct.tasks.claim import RECIPE, claimed
 from transduct.training.checkpoint import CONFIG, files_in, read_json, write_directory, write_file
 from transduct.training.config import TrainingConfig
@@ -246,7 +246,8 @@ def _train_one(
             return made
         if ranks.rank == 0:
             _check_start(recipe, directory)
-            _prepare(task)
+            with _named(names_of(task.data.train) or ["data.train"]):
+                task.prepare()
             if beside is not None:
                 _task_module(recipe.task).check_vocabularies([beside, directory])
         ranks.wait()
@@ -262,12 +263,13 @@ def _train_one(
     return made
 
 
-def _prepare(task: Task) -> None:
-    """Make what training reads; where nothing in the files is text, they are named."""
+@contextmanager
+def _named(files: Sequence[str]) -> Iterator[None]:
+    """Around what is done with the data of these files: what is wrong with it is said with their names."""
     try:
-        task.prepare()
-    except NoText as error:
-        raise NoText(f"{', '.join(names_of(task.data.train)) or 'data.train'}: ") from error
+        yield
+    except WrongData as error:
+        raise TransductError(f"{', '.join(files)}: {error}") from error
 
 
 def load(path: str | Path, device: str = "auto", precision: str = "float32", verb: str = "predict") -> Any:
@@ -308,7 +310,9 @@ def evaluate(
     if len({*kinds}) > 1:
         raise TransductError(f"{against}: a model of {kinds[1]}, and {path} is one of {kinds[0]}; compare equals")
     model, other = load(path, device), None if against is None else load(against, device)
-    return model.evaluate(_test_set(path, files or {}), other, **options)
+    data = _test_set(path, files or {})
+    with _named([*(files or {}).values()] or ["data.test"]):
+        return model.evaluate(data, other, **options)
 
 
 def score(path: str | Path, files: Mapping[str, str], device: str = "auto") -> list[float]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from transduct.config import record
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.engine import in_batches
-from transduct.errors import TransductError
+from transduct.errors import TransductError, WrongData
 from transduct.evaluation.classification import Scores, label_scores, mcnemar, span_scores
 from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
@@ -166,7 +166,10 @@ class Classifier:
         Raises:
             TransductError: as `predict`, or an answer has another label than the model or does not fit its text.
         """
-        check_labels(self.answers, data, "the data")
+        try:
+            check_labels(self.answers, data)
+        except TransductError as error:
+            raise WrongData(str(error)) from error
         texts = self._texts(data[0])
         outputs, cut = self._outputs(texts, options)
         found = [self._answer(*pair) for pair in zip(texts, outputs, strict=True)]
@@ -353,18 +356,18 @@ def labels_of(kind: Kind, texts: Sequence[str], answer: str, place: str) -> list
     if kind != "tokens":
         if not answer.strip():
             raise TransductError(f"{place}: found no label, expected one; mend the row or set columns")
-        return [answer]
+        return [answer.strip()]
     words, tags = len(texts[0].split()), answer.split()
     if words != len(tags):
         raise TransductError(f"{place}: found {words} words and {len(tags)} tags, expected one a word; mend the row")
     return tags
 
 
-def check_labels(answers: Answers, data: Examples, name: str) -> None:
-    """Refuse an answer that does not fit its text, or that no example of training has."""
+def check_labels(answers: Answers, data: Examples, name: str = "") -> None:
+    """Refuse an answer that does not fit its text, or that no example of training has; `name` is that of the data."""
     known = set(answers.labels)
     for number, (text, answer) in enumerate(zip(*data, strict=True), 1):
-        place = f"{name}, row {number}"
+        place = f"{name}, row {number}" if name else f"row {number}"
         for label in labels_of(answers.kind, [text], answer, place):
             if label not in known:
                 remedy = "mend the row, or train on rows that have it"

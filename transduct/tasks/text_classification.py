@@ -61,6 +61,7 @@ from transduct.tasks.text import TOKENIZER, TextTraining, run_tokenizer
 from transduct.training.trainer import Terms
 
 LABELS = "labels.json"
+SHOWN = 12  # labels that are named, so that a mistyped one is seen
 FAMILIES = {"bert": Family(Config, SIZES, Bert)}
 DERIVED = {  # of the model, and what says it
     "vocabulary_size": "tokenizer.size",
@@ -147,14 +148,17 @@ def span_loss(scores: Tensor, batch: Batch, smoothing: float) -> Tensor:
 def read_examples(source: TextSource, data: DataConfig) -> Iterator[tuple[list[str], str, list[str]]]:
     """The texts of each row, its answer, and the labels in it."""
     name = _name(source)
-    for number, (*texts, answer) in enumerate(read_rows(source, Path(data.root)), 1):
+    for number, (*texts, answer) in enumerate(read_rows(source, Path(data.root), labelled=True), 1):
         yield texts, answer, labels_of(data.kind, texts, answer, f"{name}, row {number}")
 
 
 def inputs_and_answers(source: TextSource, root: Path) -> Examples:
     """The inputs of a corpus, where there are two texts with a tab between them, and the answers."""
-    rows = list(read_rows(source, root))
-    return ["\t".join(text.replace("\t", " ") for text in texts) for *texts, _ in rows], [row[-1] for row in rows]
+    inputs, answers = [], []
+    for *texts, answer in read_rows(source, root, labelled=True):
+        inputs.append("\t".join(text.replace("\t", " ") for text in texts))
+        answers.append(answer.strip())
+    return inputs, answers
 
 
 def _name(source: TextSource) -> str:
@@ -252,6 +256,9 @@ def prepare(data: DataConfig, tokenizer: Tokenizer, directory: Path, notify: Not
             raise TransductError(f"no example is left to train on {said}; check data.train")
         cut = f"; {rows.cut:,} longer than {data.max_length} tokens" if rows.cut else ""
         notify(f"corpus prepared: {manifest['rows']:,} examples {said}{cut}")
+        if labels:
+            rest = ", ..." if len(labels) > SHOWN else ""
+            notify(f"labels: {len(labels):,} ({', '.join(labels[:SHOWN])}{rest})")
         return manifest | {"weights": rows.weights, "dropped": rows.dropped}
 
     return build(directory, inputs_of(data, {"the tokenizer": tokenizer}), fill, notify)
@@ -381,7 +388,7 @@ def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples:
     if files_given.keys() == {"source", "reference"}:
         pair = TextSource(source=files_given["source"], target=files_given["reference"])
         rows = list(read_rows(pair, Path()))
-        return [text for text, _ in rows], [answer for _, answer in rows]
+        return [text for text, _ in rows], [answer.strip() for _, answer in rows]
     if files_given:
         raise TransductError("--source and --reference belong together; give both")
     data = None if recipe is None else record(DataConfig, recipe.data, "data")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -128,7 +129,7 @@ class Translator:
             TransductError: an option is unknown or has a wrong value, or a prefix cannot be.
         """
         check_inputs(texts)
-        if not isinstance(n_best, int) or n_best < 1:
+        if not isinstance(n_best, int | np.integer) or n_best < 1:
             raise TransductError(f"n_best is {n_best!r}, must be a whole number, at least 1")
         decoding = asked_for(self.decoding, options, "translate", n_best)
         if n_best > decoding.beam:
@@ -293,14 +294,14 @@ class Translator:
         size = self.target_tokenizer.size
 
         def known(ids: object) -> bool:
-            return isinstance(ids, list | tuple) and all(isinstance(i, int) and 0 <= i < size for i in ids)
+            return isinstance(ids, list | tuple) and all(isinstance(i, int | np.integer) and 0 <= i < size for i in ids)
 
         for number, target in enumerate(targets, 1):
             if not isinstance(target, str) and not known(target):
                 found = f"{what} {number}: found {target!r:.60}"
                 raise TransductError(f"{found}, expected a text, or ids from 0 to {size - 1} in a list")
         coded = iter(self.target_tokenizer.encode([target for target in targets if isinstance(target, str)]))
-        return [next(coded) if isinstance(target, str) else list(target) for target in targets]
+        return [next(coded) if isinstance(target, str) else [*map(int, target)] for target in targets]
 
     def _prefixes(self, texts: Sequence[str], prefixes: Sequence[str | Sequence[int]]) -> list[list[int]]:
         """What the translation of each text begins with, as ids."""

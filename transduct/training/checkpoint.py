@@ -126,6 +126,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         TransductError: the file is missing, truncated, or something else (a pickle, say); nothing in it is run.
     """
     try:
+        _check_file(path, "a safetensors file")
         path.open("rb").close()  # Python says what is wrong with a file, the library does not
         return load_tensors(path)
     except OSError as error:
@@ -136,8 +137,15 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
+def _check_file(path: Path, what: str) -> None:
+    """Refuse a pipe or a device, on which reading would wait for ever."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise TransductError(f"{path}: no regular file; expected {what}")
+
+
 def read_object(path: Path, what: str) -> dict[str, Any]:
     """The JSON object in a file; raises TransductError if there is none."""
+    _check_file(path, what)
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
@@ -195,6 +203,9 @@ def _compare(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: P
         where = "lacks" if odd[0] in own else "has an unknown"
         raise TransductError(f"{source}: {where} weight '{odd[0]}'; the file does not belong to this configuration")
     for name, parameter in own.items():
+        if parameter.is_floating_point() != weights[name].is_floating_point():
+            found = str(weights[name].dtype).removeprefix("torch.")
+            raise TransductError(f"{source}: weight '{name}' holds {found}; the file does not belong to this model")
         if parameter.shape != weights[name].shape:
             raise TransductError(
                 f"{source}: weight '{name}' is {tuple(weights[name].shape)}, the configuration "

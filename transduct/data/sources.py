@@ -33,7 +33,7 @@ class TextSource:
         generate: a generated corpus: number_names, copy, reverse, sort, brackets, seen_before, spans.
         part: of a generated corpus; no row is in two of them.
         count: how many rows are generated.
-        weight: how often an epoch shows each row; of 1.5 each comes once, and every other once more.
+        weight: how often an epoch shows each row; 1.5 shows each once, and half of them twice.
     """
 
     source: str | list[str] = field(default_factory=list)

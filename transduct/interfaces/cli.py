@@ -112,7 +112,7 @@ def train(
     recipe: Annotated[
         list[str] | None, typer.Argument(help="A recipe, and overrides such as training.steps=2000.", metavar="RECIPE")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run directory; runs/RECIPE if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory; else runs/RECIPE or runs/translation.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     profile: Annotated[str | None, typer.Option(help="A profile of the recipe, such as quick or cpu.")] = None,
     source: Annotated[list[str] | None, typer.Option(help="Training text, a file or more, no recipe.")] = None,
@@ -180,12 +180,12 @@ def translate(
     length_penalty: Annotated[float | None, typer.Option(help="Above 0 favours longer output.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Source tokens decoded together.")] = None,
     workers: Annotated[int | None, typer.Option(help="Batches decoded side by side; one a core.")] = None,
-    shortlist: Annotated[bool, typer.Option("--shortlist", help="Score only what the source makes likely.")] = False,
+    shortlist: Annotated[bool, typer.Option("--shortlist", help="Use the shortlist of the model: faster.")] = False,
     captured: Annotated[bool, typer.Option("--captured", help="On a GPU, replay steps as graphs.")] = False,
     temperature: Annotated[float | None, typer.Option(help="Above 0 samples instead of searching.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest tokens of mass p.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the samples.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the random samples.")] = None,
     prefixes: Annotated[Path | None, typer.Option(help="Text: what each line's translation begins with.")] = None,
     attention: Annotated[Path | None, typer.Option(help="Picture of the first line's attention: .svg or .png.")] = None,
     device: Device = "auto",
@@ -308,7 +308,7 @@ def convert(
     model: Model,
     out: Annotated[Path, typer.Argument(help="A new directory.")],
     to: Annotated[str | None, typer.Option("--format", help="ctranslate2, huggingface or onnx.")] = None,
-    precision: Annotated[str | None, typer.Option(help="int8, of a model of ours.")] = None,
+    precision: Annotated[str | None, typer.Option(help="int8: write an 8-bit copy.")] = None,
     shortlist: Annotated[
         Path | None, typer.Option(help="Text like that to be translated, for a shortlist of a model of ours.")
     ] = None,
@@ -365,7 +365,7 @@ def bench(
     size: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "base",
     vocabulary: Annotated[int, typer.Option(help="How many tokens the model knows.")] = 32_000,
     sentences: Annotated[int | None, typer.Option(help="How many; 512 to decode, 192 to train on.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Of a peer that asks for a number; all cores.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Of the peer; all cores if not given.")] = None,
     rounds: Annotated[int, typer.Option(help="Turns of each side; the median counts.")] = 3,
     only: Annotated[str, typer.Option(help="Rows whose name holds this.")] = "",
     model: Annotated[str | None, typer.Option(help="A trained model to decode with, instead of drawn weights.")] = None,

@@ -49,7 +49,7 @@ class _Section:
 
     Attributes:
         family: the kind of model.
-        size: a named size of the family; it gives values to some keys, and what the recipe says goes before them.
+        size: a named size of the family; it gives values to some keys, over which the recipe's own are laid.
         start_from: a model directory, `RUN/model`, whose weights are taken where names agree, and its tokenizer if it
             has one; a stage after the first has that of the stage before.
     """

@@ -17,7 +17,7 @@ class TrainingConfig:
             dropout adds is planned for on average, so that a batch may be some percent over.
         accumulate: batches a rank whose gradients make one step.
         learning_rate: the peak, reached after `warmup` steps.
-        warmup: steps of a straight way up from 0.
+        warmup: steps in which the rate rises linearly from 0.
         schedule: from the peak on: down with the inverse square root of the step, straight or along a cosine to 0 at
             the last step, or flat.
         label_smoothing: the share of each target's probability that is spread over all labels or tokens; boxes and

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from transduct.data.masking import (
     second_lines,
 )
 from transduct.data.sources import TextSource
+from transduct.data.text import texts_of
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 
@@ -190,7 +192,7 @@ def test_lines_of_blanks_are_blank_whatever_the_tokenizer_makes_of_them():
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"train": []}, "train is empty; name at least one text"),
+        ({"train": []}, "train is empty; name at least one corpus"),
         (
             {"train": [{"source": "a", "target": "b"}]},
             "a corpus gives 2 texts a row, must be 1: give text, or name one",
@@ -211,4 +213,4 @@ def test_a_section_that_makes_no_sense_is_refused(section, message):
 def test_one_column_of_others_is_plain_text(tmp_path):
     (tmp_path / "a.tsv").write_text("1\tx y\n0\tz\n")
     data = PlainTextConfig([TextSource(pairs="a.tsv", columns=[1])], root=str(tmp_path))
-    assert list(data.lines(data.train[0])) == ["x y", "z"]
+    assert list(texts_of(data.train, Path(data.root))) == ["x y", "z"]

@@ -13,7 +13,7 @@ from transduct.data.pictures import (
     Examples,
     PicturesConfig,
     PictureSource,
-    examples_given,
+    pictures_given,
     prepare,
     read_examples,
 )
@@ -93,22 +93,17 @@ def test_nothing_left_is_refused(tmp_path):
 
 
 def test_what_a_model_is_scored_on(folder):
-    test = PictureSource(generate="scenes", part="test", count=2)
-    data = PicturesConfig(train=[SCENES], test=test, size=8)
-    assert len(examples_given({}, data, True).captions) == 2
     write_pictures(folder / "bars", 3)
-    given = examples_given({"source": str(folder / "bars")}, None, True)
+    given = pictures_given({"source": str(folder / "bars")}, True)
     kinds = ["across", "aslope", "down"]
     assert given.at(12).captions == kinds
     for number, found in zip((0, 2, 1), given.at(8).pictures, strict=True):
         assert np.array_equal(found, fitted(bar(BARS[number], number), 8))
     (folder / "captions.tsv").write_text("across/0000.png\tone\ndown/0001.png\ttwo\naslope/0002.png\tthree\n")
-    named = examples_given({"source": str(folder / "bars"), "reference": str(folder / "captions.tsv")}, None, True)
+    named = pictures_given({"source": str(folder / "bars"), "reference": str(folder / "captions.tsv")}, True)
     assert sorted(named.at(8).captions) == ["one", "three", "two"]
-    with pytest.raises(TransductError, match="names no test set; give --source"):
-        examples_given({}, None, True)
     with pytest.raises(TransductError, match="captions, without their pictures; give them as --source"):
-        examples_given({"reference": "captions.tsv"}, data, True)
+        pictures_given({"reference": "captions.tsv"}, True)
 
 
 def test_examples_are_brought_to_another_size():
@@ -127,12 +122,12 @@ def test_of_the_files_given_no_picture_is_kept_at_its_size(folder, monkeypatch):
         return photograph
 
     monkeypatch.setattr(images, "read_picture", read)
-    assert len(examples_given({"source": str(folder / "bars")}, None, True).at(40).pictures) == len(kept) == 9
+    assert len(pictures_given({"source": str(folder / "bars")}, True).at(40).pictures) == len(kept) == 9
 
 
 def test_of_files_given_the_error_names_them_and_no_recipe(folder):
     (folder / "bars" / "down").mkdir(parents=True)
-    given = examples_given({"source": str(folder / "bars")}, None, True)
+    given = pictures_given({"source": str(folder / "bars")}, True)
     with pytest.raises(TransductError, match=r"bars: found no picture in it; give one that holds some$"):
         given.at(8)
     (folder / "bars" / "down" / "1.png").write_bytes(b"broken")

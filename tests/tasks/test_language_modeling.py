@@ -425,7 +425,7 @@ def test_a_recipe_is_resolved_with_every_default(texts, tmp_path):
         ({"model": {"d_model": 6, "positions": "rotary"}}, "recipe: model: rotary positions turn pairs of numbers"),
         ({"model": {"start_from": 3}}, "recipe: model.start_from is 3, expected a valid string"),
         ({"tokenizer": {"shared": True}}, "recipe: unknown key 'tokenizer.shared'"),
-        ({"data": {"train": []}}, "recipe: data: train is empty; name at least one text"),
+        ({"data": {"train": []}}, "recipe: data: train is empty; name at least one corpus"),
         ({"data": {"train": [{"source": "a", "target": "b"}]}}, "a corpus gives 2 texts a row, must be 1: give text"),
         ({"data": {"valid": {"pairs": "a.tsv"}}}, "a corpus gives 2 texts a row, must be 1: give text, or name one"),
         ({"data": {"train": [{"text": "a", "weight": 2.0}]}}, "weight is 2.0, must be 1: an epoch shows every token"),

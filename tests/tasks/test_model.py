@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,14 @@ from tests.families import tiny_gpt, tiny_rnn
 from tests.helpers import tiny, tokens_of
 from transduct.blocks.packed import PackedLinear, PackedTable
 from transduct.blocks.quantised import QuantisedLinear, quantise
+from transduct.config import Recipe
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional import kernels
 from transduct.functional.segments import Shape
 from transduct.models import bert, rnn, transformer, vit
 from transduct.tasks import model as shared
+from transduct.tasks.model import data_with_test
 from transduct.tasks.text import make_batch
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
@@ -265,6 +268,23 @@ def test_a_blank_model_holds_nothing_until_it_is_filled(tmp_path, name):
     assert not [each for each in (*empty.parameters(), *empty.buffers()) if each.is_meta or each.requires_grad]
     assert not empty.training
     torch.testing.assert_close(answers(empty), answers(model), atol=1e-5, rtol=1e-5)
+
+
+@dataclass(frozen=True)
+class Section:
+    train: list[str]
+    test: str | None = None
+
+
+def test_the_section_of_a_test_set_names_one():
+    assert data_with_test(Section, Recipe("any", data={"train": [], "test": "a"})) == Section([], "a")
+    for recipe in (None, Recipe("any", data={"train": []})):
+        with pytest.raises(
+            TransductError, match=r"^the model's recipe names no test set; give --source and --reference$"
+        ):
+            data_with_test(Section, recipe)
+    with pytest.raises(TransductError, match=r"names no test set; give --source$"):
+        data_with_test(Section, None, "--source")
 
 
 @torch.inference_mode()

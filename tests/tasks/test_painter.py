@@ -96,10 +96,10 @@ def test_equal_pictures_are_equal():
 
 
 def test_a_text_that_is_too_long_loses_its_end(made, tokenizer):
-    ids = painter.text_tokens(tokenizer, made.model, "red " * 9)
+    [ids, none], cut = painter.text_tokens(tokenizer, made.model, ["red " * 9, ""])
     assert len(ids) == 5
     assert min(ids) > BEGIN
-    assert painter.text_tokens(tokenizer, made.model, "") == []
+    assert (none, cut) == ([], 1)
 
 
 def test_the_sample_with_the_median_gain_is_kept(made, tokenizer, monkeypatch):
@@ -111,7 +111,7 @@ def test_the_sample_with_the_median_gain_is_kept(made, tokenizer, monkeypatch):
         return best(self, text, samples, budget)
 
     monkeypatch.setattr(Painter, "_best", spy)
-    texts = [painter.text_tokens(tokenizer, made.model, text) for text in ("red circle", "blue")]
+    texts, _ = painter.text_tokens(tokenizer, made.model, ["red circle", "blue"])
     chosen = made._codes(texts, PaintingConfig(samples=5, seed=3))
     for text, codes in zip(texts, chosen.tolist()):
         gains = []
@@ -135,7 +135,7 @@ def test_scores_of_pictures_and_captions(made):
     codes = painter.codes_of(made.model.vae, pictures())
     total = 0.0
     for text, row in zip(TEXTS, codes.tolist()):
-        tokens = painter.text_tokens(made.tokenizer, made.model, text)
+        [tokens], _ = painter.text_tokens(made.tokenizer, made.model, [text])
         likely = logits_of(made.model, tokens, row[:-1]).log_softmax(-1)
         total -= float(sum(likely[place, code] for place, code in enumerate(row)))
     assert report.scores["nats_per_code"] == pytest.approx(total / codes.size, rel=1e-5)

@@ -178,7 +178,7 @@ def test_what_is_left_out_or_resampled_is_said(tmp_path):
 @pytest.mark.parametrize(
     "sections, message",
     [
-        ({"data": {"train": []}}, "train is empty; name at least one source of sounds"),
+        ({"data": {"train": []}}, "train is empty; name at least one corpus"),
         ({"data": {"ctc": 1.5}}, "ctc is 1.5, must be a weight from 0 to 1"),
         ({"data": {"max_seconds": 0.01}}, "max_seconds is 0.01, must be longer than a window"),
         ({"data": {"workers": -1}}, "workers is -1, must be at least 0"),

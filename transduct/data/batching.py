@@ -85,11 +85,11 @@ def _cut(
         sides = np.rint(sides * np.asarray(growth)).astype(np.int64)
     blur = 1.0 + BLUR * random.random((len(order), 2), dtype=np.float32)
     by_length = np.lexsort((sides[:, 0] * blur[:, 0], np.rint(sides.max(1) * blur[:, 1])))
-    order, totals = order[by_length], np.cumsum(sides[by_length], 0)
+    order, totals = order[by_length], np.cumsum(sides[by_length].T, 1)  # (sides, n), each side in one piece
     batches, start = [], 0
     while start < len(order):
-        before = totals[start - 1] if start else np.zeros_like(totals[0])
-        stop = min(np.searchsorted(totals[:, side], before[side] + budget, "right") for side in range(totals.shape[1]))
+        before = totals[:, start - 1] if start else np.zeros_like(totals[:, 0])
+        stop = min(np.searchsorted(side, done + budget, "right") for side, done in zip(totals, before, strict=True))
         stop = max(int(stop), start + 1)
         batches.append(order[start:stop])
         start = stop

@@ -329,7 +329,7 @@ def _kept_columns(
         weights.append((start, rows, source.weight))
 
 
-def _hashes(texts: Iterable[str]) -> np.ndarray:
+def hashes(texts: Iterable[str]) -> np.ndarray:
     """8 bytes that stand for each text."""
     digests = [blake2b(text.encode(), digest_size=8).digest() for text in texts]
     return np.frombuffer(b"".join(digests), "<u8")
@@ -337,7 +337,7 @@ def _hashes(texts: Iterable[str]) -> np.ndarray:
 
 def _hashes_of_pairs(pairs: Iterable[Pair]) -> np.ndarray:
     """8 bytes that stand for both texts of each pair."""
-    return _hashes(f"{source}\n{target}" for source, target in pairs)
+    return hashes(f"{source}\n{target}" for source, target in pairs)
 
 
 def _hold_out(data: DataConfig) -> list[Pair]:
@@ -349,7 +349,7 @@ def _hold_out(data: DataConfig) -> list[Pair]:
     largest = 1 << 64
     for pairs in chain.from_iterable(read_pairs(corpus, Path(data.root)) for corpus in data.train):
         made = changed(pairs, data.replace)
-        sources = _hashes(source for source, _ in made)
+        sources = hashes(source for source, _ in made)
         for source, key, pair in zip(sources.tolist(), _hashes_of_pairs(made).tolist(), pairs):
             if source <= largest and pair[0].strip() and pair[1].strip():
                 held[source] = min(held.get(source, (key, pair)), (key, pair))
@@ -368,7 +368,7 @@ class Filters:
     def __init__(self, data: DataConfig, held: list[Pair]) -> None:
         self.dropped = dict.fromkeys(("held_out", "empty", "too_long", "length_ratio", "duplicate"), 0)
         self._data = data
-        self._held = [_hashes(texts) for texts in zip(*changed(held, data.replace))]  # of the sources, the targets
+        self._held = [hashes(texts) for texts in zip(*changed(held, data.replace))]  # of the sources, the targets
         self._seen = Seen()
 
     def keep(self, pairs: Sequence[Pair], source: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -376,14 +376,14 @@ class Filters:
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
         keep = np.ones(len(pairs), bool)
         for texts, held in zip(zip(*pairs), self._held):
-            self._leave_out("held_out", keep, np.isin(_hashes(texts), held))
+            self._leave_out("held_out", keep, np.isin(hashes(texts), held))
         self._leave_out("empty", keep, shorter == 0)
         self._leave_out("too_long", keep, longer + 1 > self._data.max_length)
         if self._data.max_ratio:
             self._leave_out("length_ratio", keep, longer > self._data.max_ratio * shorter)
         if self._data.drop_duplicates:
-            hashes, known = _hashes_of_pairs(pairs), np.zeros(len(pairs), bool)
-            known[keep] = ~self._seen.add(hashes[keep])
+            known = np.zeros(len(pairs), bool)
+            known[keep] = ~self._seen.add(_hashes_of_pairs(pairs)[keep])
             self._leave_out("duplicate", keep, known)
         return keep
 

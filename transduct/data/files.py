@@ -24,6 +24,7 @@ NAMED = 10  # refused files that are named; the rest is counted
 BLOCK = 1 << 20
 NO_FILE = "no such file; a relative path in a recipe starts at data.root"
 LARGEST = 1 << 30  # bytes of a file; what is larger is no picture and no sound, and is refused before it is read
+WORDS = 1 << 22  # of packed pictures that are handed on at a time, four bytes each
 
 
 def require_files(data: Any, tested: bool = False) -> None:
@@ -37,6 +38,18 @@ def require_files(data: Any, tested: bool = False) -> None:
         for path in (Path(data.root) / name for name in source.files()):
             if not path.exists():
                 raise TransductError(f"{path}: {NO_FILE}")
+
+
+def check_section(data: Any) -> None:
+    """Refuse a `data` section with nothing to train on, or a number of workers that there cannot be.
+
+    Raises:
+        ValueError: it is such a one.
+    """
+    if not data.train:
+        raise ValueError("train is empty; name at least one corpus")
+    if data.workers < 0:
+        raise ValueError(f"workers is {data.workers}, must be at least 0")
 
 
 def names_of(sources: Iterable[Any]) -> list[str]:

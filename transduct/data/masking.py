@@ -11,8 +11,9 @@ import numpy as np
 
 from transduct.data.batching import Indices, philox
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
+from transduct.data.files import check_section
 from transduct.data.sources import TextSource
-from transduct.data.text import in_chunks, read_rows
+from transduct.data.text import in_chunks, texts_of
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import WrongData
 
@@ -40,8 +41,7 @@ class PlainTextConfig:
     workers: int = 1
 
     def __post_init__(self) -> None:
-        if not self.train:
-            raise ValueError("train is empty; name at least one text")
+        check_section(self)
         for source in [*self.train, *filter(None, (self.valid, self.test))]:
             if source.width != 1:
                 raise ValueError(f"a corpus gives {source.width} texts a row, must be 1: give text, or name one column")
@@ -49,17 +49,11 @@ class PlainTextConfig:
             raise ValueError(f"max_length is {self.max_length}, must be at least 5")
         if not 0.0 < self.mask < 1.0:
             raise ValueError(f"mask is {self.mask}, must be above 0 and below 1")
-        if self.workers < 0:
-            raise ValueError(f"workers is {self.workers}, must be at least 0")
 
     @property
     def unit(self) -> str:
         """What an example is."""
         return "pairs" if self.next_sentence else "lines"
-
-    def lines(self, source: TextSource) -> Iterator[str]:
-        """The lines of a text, blank ones too."""
-        return (row[0] for row in read_rows(source, Path(self.root)))
 
 
 @dataclass(frozen=True)
@@ -136,7 +130,7 @@ def _columns(
     """The encoded examples, chunk by chunk; `counts` and `weights` are filled in."""
     room, stop = data.max_length - 2 - data.next_sentence, 0
     for source in data.train:
-        start, lines = stop, _encoded(data.lines(source), tokenizer, counts)
+        start, lines = stop, _encoded(texts_of([source], Path(data.root)), tokenizer, counts)
         examples: Iterator[tuple[list[int], ...]] = pairwise(lines) if data.next_sentence else zip(lines)
         for chunk in in_chunks(examples, lambda example: sum(map(len, example))):
             counts[f"ends_of_long_{data.unit}"] += sum(sum(map(len, example)) > room for example in chunk)

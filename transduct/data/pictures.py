@@ -3,21 +3,20 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from transduct.data.corpus import Corpus, Ragged, build, write_rows
-from transduct.data.files import Policy, Refused
+from transduct.data.files import WORDS, Policy, Refused, check_section
 from transduct.data.images import ImageSource, Picture, fitted, read_labelled, read_pictures
 from transduct.data.samples import Part
 from transduct.data.scenes import generate
+from transduct.data.text import in_chunks
 from transduct.errors import TransductError
 
 log = logging.getLogger("transduct")
-CHUNK = 256  # pictures handed on at a time
 Notify = Callable[[str], None]
 Columns = Callable[[Sequence[str], np.ndarray], list[Ragged]]  # captions and (n, size, size, 3) -> columns of a corpus
 
@@ -90,11 +89,9 @@ class PicturesConfig:
     workers: int = 1
 
     def __post_init__(self) -> None:
-        if not self.train:
-            raise ValueError("train is empty; name at least one corpus")
-        for name, least in (("size", 1), ("workers", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
+        check_section(self)
+        if self.size < 1:
+            raise ValueError(f"size is {self.size}, must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -124,11 +121,11 @@ class Unread:
             TransductError: as `read_examples`.
         """
         data = PicturesConfig([self.source], size=size)
-        return read_examples(self.source, data, self.captioned, log.warning, advise=False)
+        return read_examples(self.source, data, self.captioned, advise=False)
 
 
 def read_examples(
-    source: PictureSource, data: PicturesConfig, captioned: bool, notify: Notify, advise: bool = True
+    source: PictureSource, data: PicturesConfig, captioned: bool, notify: Notify = log.warning, advise: bool = True
 ) -> Examples:
     """All of a corpus that is small.
 
@@ -148,20 +145,15 @@ def read_examples(
     return Examples([text for text, _ in found], [picture for _, picture in found], source.generate)
 
 
-def examples_given(files_given: Mapping[str, str], data: PicturesConfig | None, captioned: bool) -> Examples | Unread:
-    """What a model is scored on: the pictures of `source`, with the captions of `reference`, or the test set of the
-    recipe.
+def pictures_given(files_given: Mapping[str, str], captioned: bool) -> Unread:
+    """What a model is scored on: the pictures of `source`, with the captions of `reference`.
 
     Raises:
-        TransductError: there is neither, or the test set cannot be read.
+        TransductError: there are captions without pictures.
     """
-    if files_given.keys() == {"source"} or files_given.keys() == {"source", "reference"}:
-        return Unread(PictureSource(files_given["source"], files_given.get("reference")), captioned)
-    if files_given:
+    if "source" not in files_given:
         raise TransductError("found --reference, captions, without their pictures; give them as --source")
-    if data is None or data.test is None:
-        raise TransductError("the model's recipe names no test set; give --source, a folder or archive of pictures")
-    return read_examples(data.test, data, captioned, log.warning)
+    return Unread(PictureSource(files_given["source"], files_given.get("reference")), captioned)
 
 
 def prepare(
@@ -206,7 +198,7 @@ def _chunks(
     rows = 0
     for source in data.train:
         start, found = rows, source.read(Path(data.root), data.size, refused, captioned)
-        while chunk := list(islice(found, CHUNK)):
+        for chunk in in_chunks(found, lambda pair: pair[1].size // 4, WORDS):
             captions, pictures = zip(*chunk)
             yield columns(captions, np.stack(pictures))
             rows += len(chunk)

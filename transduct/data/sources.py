@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Literal
 
+from transduct.data.files import check_section
 from transduct.data.samples import CORPORA, WIDTHS, Pair, Part
 from transduct.data.trees import VIEWS
 
@@ -160,8 +161,7 @@ class DataConfig:
     bleu_tokenize: str = "13a"
 
     def __post_init__(self) -> None:
-        if not self.train:
-            raise ValueError("train is empty; name at least one corpus")
+        check_section(self)
         corpora = [*self.train, *filter(None, (self.valid, self.test))]
         if wrong := [corpus for corpus in corpora if corpus.width != 2]:
             raise ValueError(f"a corpus gives {wrong[0].width} texts a row; a translation has 2: source and target")
@@ -171,8 +171,6 @@ class DataConfig:
             raise ValueError(f"max_ratio is {self.max_ratio}; give at least 1, or 0 for no bound")
         if self.held_out < 0 or (self.held_out and self.valid):
             raise ValueError(f"held_out is {self.held_out}; give at least 0, and 0 where valid is given")
-        if self.workers < 0:
-            raise ValueError(f"workers is {self.workers}; give at least 0")
 
 
 def changed(pairs: list[Pair], replace: Sequence[Replacement]) -> list[Pair]:

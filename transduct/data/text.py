@@ -44,14 +44,15 @@ def read_pairs(source: TextSource, root: Path, replace: Sequence[Replacement] = 
         yield changed([(row[0], row[1]) for row in chunk], replace)
 
 
-def in_chunks(items: Iterable[Item], measure: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """The items in lists of up to `CHUNK`, or fewer where those first reach `CHARACTERS`, as `measure` counts them."""
+def in_chunks(items: Iterable[Item], measure: Callable[[Item], int], most: int | None = None) -> Iterator[list[Item]]:
+    """The items in lists of up to `CHUNK`, or fewer where those first reach `most` (if not said, `CHARACTERS`), as
+    `measure` counts them."""
     chunk: list[Item] = []
     held = 0
     for item in items:
         chunk.append(item)
         held += measure(item)
-        if len(chunk) >= CHUNK or held >= CHARACTERS:
+        if len(chunk) >= CHUNK or held >= (most or CHARACTERS):
             yield chunk
             chunk, held = [], 0
     if chunk:
@@ -131,6 +132,11 @@ def read_rows(source: TextSource, root: Path, labelled: bool = False) -> Iterato
         names = ", ".join(str(root / name) for name in source.files())
         raise TransductError(f"{names}: nothing in it; name files that hold text")
     return chain([first], rows)
+
+
+def texts_of(sources: Iterable[TextSource], root: Path) -> Iterator[str]:
+    """The first text of each row, blank ones too, of one corpus after the other; raises as `read_pairs` does."""
+    return (row[0] for source in sources for row in read_rows(source, root))
 
 
 def _rows_of_each(source: TextSource, root: Path, labelled: bool) -> Iterator[Row]:

@@ -22,7 +22,7 @@ from transduct.evaluation.classification import Scores, label_scores, mcnemar, s
 from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks.base import Report
-from transduct.tasks.model import blank, on, read_weights, require_finite
+from transduct.tasks.model import Movable, blank, read_weights, require_finite
 from transduct.tasks.text import TOKENIZER, Attention, check_inputs, check_sizes, encoder_input
 from transduct.training import checkpoint as files
 
@@ -73,7 +73,7 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Movable):
     """Sequences and their answers.
 
     Attributes:
@@ -97,10 +97,6 @@ class Batch:
     def counts(self) -> dict[str, float]:
         """The loss is an average over answers."""
         return {"labels": float(len(self.places))}
-
-    def to(self, device: torch.device) -> "Batch":
-        """The batch on a device."""
-        return on(self, device)
 
 
 class Classifier:

@@ -24,7 +24,7 @@ from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
 from transduct.models.detr import Config, Detr
 from transduct.tasks.base import Report
-from transduct.tasks.model import Panel, blank, on, read_weights, require_finite
+from transduct.tasks.model import Movable, Panel, blank, read_weights, require_finite
 from transduct.tasks.text import check_inputs
 from transduct.training import checkpoint as files
 
@@ -96,7 +96,7 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Movable):
     """Scenes and the objects in them.
 
     Attributes:
@@ -125,10 +125,6 @@ class Batch:
         """The loss is an average over weighted queries, over objects and over places."""
         counts = set_counts(self.sizes, self.config.queries, self.config.no_object)
         return {**counts, "places": float(len(self.places))}
-
-    def to(self, device: torch.device) -> "Batch":
-        """The batch on a device."""
-        return on(self, device)
 
 
 def make_batch(examples: Sequence[Example], config: Config) -> Batch:

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, BinaryIO
@@ -22,8 +21,9 @@ from transduct.data.augmentation import Augmentation, augmented, mixed
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import Policy, Refused, names_of, pack
+from transduct.data.files import WORDS, Policy, Refused, check_section, names_of, pack
 from transduct.data.images import ImageSource, fitted, read_labelled
+from transduct.data.text import in_chunks
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.models.vit import SIZES, Config, ViT
@@ -33,11 +33,12 @@ from transduct.tasks.model import (
     Family,
     LabelRows,
     ModelSection,
+    Movable,
     NoOptions,
     card,
+    data_with_test,
     files_said,
     filled,
-    on,
     only_train,
     training_section,
     write_model,
@@ -47,7 +48,6 @@ from transduct.training.config import TrainingConfig
 from transduct.training.trainer import Terms
 
 ABOUT = "pictures.json"
-CHUNK = 1024  # pictures that are written together
 FAMILIES = {"vit": Family(Config, SIZES, ViT)}
 DERIVED = {"image_size": "data.size", "labels": "data.train"}  # of the model, and what says it
 
@@ -74,8 +74,7 @@ class DataConfig:
     workers: int = 1
 
     def __post_init__(self) -> None:
-        if not self.train:
-            raise ValueError("train is empty; name at least one corpus")
+        check_section(self)
         if self.size < 1:
             raise ValueError(f"size is {self.size}, must be at least 1")
         if self.augmentation.crop > self.size:
@@ -84,12 +83,10 @@ class DataConfig:
             raise ValueError(f"hold_out is {self.hold_out}, must be in [0, 1)")
         if self.hold_out and self.valid:
             raise ValueError("hold_out and valid are both set; pictures are held out where valid names none")
-        if self.workers < 0:
-            raise ValueError(f"workers is {self.workers}, must be at least 0")
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Movable):
     """Pictures and their labels.
 
     Attributes:
@@ -114,10 +111,6 @@ class Batch:
     def counts(self) -> dict[str, float]:
         """The loss is an average over pictures."""
         return {"labels": float(len(self.pictures))}
-
-    def to(self, device: torch.device) -> "Batch":
-        """The batch on a device."""
-        return on(self, device)
 
 
 @dataclass(frozen=True)
@@ -207,7 +200,7 @@ class Rows:
 
 
 def _chunks(rows: Iterator[tuple[np.ndarray, int]]) -> Iterator[list[Ragged]]:
-    while chunk := list(islice(rows, CHUNK)):
+    for chunk in in_chunks(rows, lambda row: len(row[0]), WORDS):
         yield [ragged([words for words, _ in chunk]), ragged([[label] for _, label in chunk])]
 
 
@@ -347,7 +340,5 @@ def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Labelled:
         return Labelled(ImageSource(files_given["source"], files_given.get("reference")), ".")
     if files_given:
         raise TransductError("--reference holds the labels of --source; give both")
-    data = None if recipe is None else record(DataConfig, recipe.data, "data")
-    if data is None or data.test is None:
-        raise TransductError("the model's recipe names no test set; give --source, with a folder for each label")
+    data = data_with_test(DataConfig, recipe, "--source, with a folder for each label")
     return Labelled(data.test, data.root, data.broken)

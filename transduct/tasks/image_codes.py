@@ -18,7 +18,7 @@ from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
 from transduct.data.files import names_of, pack, unpack
 from transduct.data.images import Given, Picture, as_picture, fitted
-from transduct.data.pictures import Examples, PicturesConfig, Unread, examples_given, prepare, read_examples
+from transduct.data.pictures import Examples, PicturesConfig, Unread, pictures_given, prepare, read_examples
 from transduct.data.scenes import COLOURS
 from transduct.evaluation.scenes import attribute_scores
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
@@ -26,12 +26,13 @@ from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import (
     Family,
     ModelSection,
+    Movable,
     NoOptions,
     blank,
     card,
+    data_with_test,
     files_said,
     filled,
-    on,
     only_train,
     read_weights,
     training_section,
@@ -60,7 +61,7 @@ TEMPERATURES = 1.0, 1 / 16  # of the Gumbel-softmax in the first epoch and in th
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Movable):
     """Pictures (B, height, width, 3) of 0 to 255, of `places` codes each, and the temperature these are drawn at."""
 
     pictures: Tensor
@@ -77,10 +78,6 @@ class Batch:
         """Error and what the quantiser adds are sums over a picture (van den Oord et al. 2017, equation 3); both are
         averaged over its colours."""
         return dict.fromkeys(("pixels", "codes"), float(self.pictures.numel()))
-
-    def to(self, device: torch.device) -> "Batch":
-        """The batch on a device."""
-        return on(self, device)
 
 
 @dataclass(frozen=True)
@@ -245,5 +242,7 @@ def load(directory: Path, config: dict[str, Any], device: torch.device, precisio
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples | Unread:
     """The pictures in the folder or archive given as `source`, or the test set of the recipe."""
-    data = None if recipe is None or files_given else record(PicturesConfig, recipe.data, "data")
-    return examples_given(files_given, data, captioned=False)
+    if files_given:
+        return pictures_given(files_given, captioned=False)
+    data = data_with_test(PicturesConfig, recipe, "--source, a folder or archive of pictures")
+    return read_examples(data.test, data, captioned=False)

@@ -8,7 +8,6 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,9 +21,9 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
-from transduct.data.files import names_of
+from transduct.data.files import check_section, names_of
 from transduct.data.sources import TextSource
-from transduct.data.text import in_chunks, read_rows
+from transduct.data.text import in_chunks, texts_of
 from transduct.data.tokenizer import Side, Tokenizer, sample
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
@@ -37,12 +36,13 @@ from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import (
     Family,
     ModelSection,
+    Movable,
     asked_for,
     blank,
     card,
+    data_with_test,
     files_said,
     filled,
-    on,
     only_train,
     read_weights,
     training_section,
@@ -77,20 +77,14 @@ class TextConfig:
     workers: int = 1
 
     def __post_init__(self) -> None:
-        if not self.train:
-            raise ValueError("train is empty; name at least one text")
+        check_section(self)
         for source in [*self.train, *filter(None, (self.valid, self.test))]:
             if source.width != 1:
                 raise ValueError(f"a corpus gives {source.width} texts a row, must be 1: give text, or name one column")
             if source.weight != 1.0:
                 raise ValueError(f"weight is {source.weight}, must be 1: an epoch shows every token once")
-        for name, least in (("context", 2), ("workers", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
-
-    def lines(self, source: TextSource) -> Iterator[str]:
-        """The lines of a text, blank ones too."""
-        return (row[0] for row in read_rows(source, Path(self.root)))
+        if self.context < 2:
+            raise ValueError(f"context is {self.context}, must be at least 2")
 
 
 @dataclass(frozen=True)
@@ -111,7 +105,7 @@ class WritingConfig(DecodingConfig):
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Movable):
     """Tokens of windows (N,), and the token after each (N,)."""
 
     inputs: Tensor
@@ -127,10 +121,6 @@ class Batch:
     def counts(self) -> dict[str, float]:
         """The loss is an average over tokens."""
         return {"tokens": float(self.tokens)}
-
-    def to(self, device: torch.device) -> "Batch":
-        """The batch on a device."""
-        return on(self, device)
 
 
 @dataclass(frozen=True)
@@ -310,7 +300,7 @@ class LanguageModelingTask:
         """
         data = self.data
         if data.valid is not None:
-            self._validation = list(data.lines(data.valid))
+            self._validation = list(texts_of([data.valid], Path(data.root)))
         held = None if self.model.start is None else self.model.start / TOKENIZER
         self.tokenizer = run_tokenizer(self.directory / TOKENIZER, held, self._trained_tokenizer, self.notify)
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer})
@@ -341,7 +331,7 @@ class LanguageModelingTask:
         yield np.array([END], np.int32)
 
     def _lines(self) -> Iterator[str]:
-        return chain.from_iterable(self.data.lines(source) for source in self.data.train)
+        return texts_of(self.data.train, Path(self.data.root))
 
     def build_model(self) -> GPT:
         """The model of the recipe for the tokenizer's vocabulary, begun from another's weights if it says so."""
@@ -417,10 +407,8 @@ def load(directory: Path, config: dict[str, Any], device: torch.device, precisio
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> list[str]:
     """The lines of a text: of the file given as `source`, or of the recipe's test set."""
     if files_given.keys() == {"source"}:
-        return [row[0] for row in read_rows(TextSource(text=files_given["source"]), Path())]
+        return list(texts_of([TextSource(text=files_given["source"])], Path()))
     if files_given:
         raise TransductError("a language model is measured on one text; give --source and no --reference")
-    data = None if recipe is None else record(TextConfig, recipe.data, "data")
-    if data is None or data.test is None:
-        raise TransductError("the model's recipe names no test set; give --source")
-    return list(data.lines(data.test))
+    data = data_with_test(TextConfig, recipe, "--source")
+    return list(texts_of([data.test], Path(data.root)))

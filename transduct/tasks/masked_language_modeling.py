@@ -8,7 +8,7 @@ Let N be the tokens of a batch, B its sequences, K its masked tokens, V the toke
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,6 +34,7 @@ from transduct.data.masking import (
 )
 from transduct.data.pieces import BLANK
 from transduct.data.sources import TextSource
+from transduct.data.text import texts_of
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, sample
 from transduct.decoding.engine import in_batches
 from transduct.errors import TransductError
@@ -44,12 +45,13 @@ from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import (
     Family,
     ModelSection,
+    Movable,
     NoOptions,
     blank,
     card,
+    data_with_test,
     files_said,
     filled,
-    on,
     only_train,
     read_weights,
     require_finite,
@@ -77,7 +79,7 @@ DERIVED = {  # of the model, and what says it
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Movable):
     """Sequences with masks in them.
 
     Attributes:
@@ -104,10 +106,6 @@ class Batch:
         """The loss is an average over masked tokens and, if there are any, one over pairs of lines."""
         pairs = {} if self.apart is None else {"pairs": float(len(self.apart))}
         return {"tokens": float(len(self.places)), **pairs}
-
-    def to(self, device: torch.device) -> "Batch":
-        """The batch on a device."""
-        return on(self, device)
 
 
 @dataclass(frozen=True)
@@ -329,7 +327,7 @@ class MaskedLanguageModelingTask:
         """
         data = self.data
         if data.valid is not None:
-            self._validation = list(data.lines(data.valid))
+            self._validation = list(texts_of([data.valid], Path(data.root)))
         held = None if self.model.start is None else self.model.start / TOKENIZER
         self.tokenizer = run_tokenizer(self.directory / TOKENIZER, held, self._trained_tokenizer, self.notify)
         if self._validation is not None:
@@ -395,7 +393,7 @@ class MaskedLanguageModelingTask:
 
     def _trained_tokenizer(self) -> Tokenizer:
         config = self.tokenizer_config
-        lines = chain.from_iterable(self.data.lines(source) for source in self.data.train)
+        lines = texts_of(self.data.train, Path(self.data.root))
         return Tokenizer.train(sample(lines, config.sample), config.kind, config.size, config.dropout)
 
 
@@ -405,11 +403,8 @@ create, load = MaskedLanguageModelingTask, MaskedLanguageModel.load  # which `ta
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> list[str]:
     """The lines to measure: of the file given, or of the test set of the recipe."""
     if files_given.keys() == {"source"}:
-        source = TextSource(text=files_given["source"])
-        return list(PlainTextConfig([source]).lines(source))
+        return list(texts_of([TextSource(text=files_given["source"])], Path()))
     if files_given:
         raise TransductError("plain text has no reference; give --source alone")
-    data = None if recipe is None else record(PlainTextConfig, recipe.data, "data")
-    if data is None or data.test is None:
-        raise TransductError("the model's recipe names no test set; give --source")
-    return list(data.lines(data.test))
+    data = data_with_test(PlainTextConfig, recipe, "--source")
+    return list(texts_of([data.test], Path(data.root)))

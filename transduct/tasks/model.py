@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -146,6 +146,18 @@ def training_section(
     return training
 
 
+def data_with_test(kind: type, recipe: Recipe | None, give: str = "--source and --reference") -> Any:
+    """The recipe's `data` section, which names a test set; `give` says what to give where it does not.
+
+    Raises:
+        TransductError: it names none, or there is no recipe.
+    """
+    data: Any = None if recipe is None else record(kind, recipe.data, "data")
+    if data is None or data.test is None:
+        raise TransductError(f"the model's recipe names no test set; give {give}")
+    return data
+
+
 def filled(recipe: Recipe, data: Any, model: Mapping[str, Any], **records: Any) -> Recipe:
     """The recipe with every default of its sections, which can be read again from anywhere."""
     rest: dict[str, Any] = {name: asdict(each) for name, each in records.items()}
@@ -156,6 +168,14 @@ def only_train(split: str, task_has: str) -> None:
     """Refuse any other split; `task_has` is "translation has"."""
     if split != "train":
         raise TransductError(f"unknown split '{split}'; {task_has} batches of 'train'")
+
+
+class Movable:
+    """A batch, which is a record, that can be put on a device."""
+
+    def to(self, device: torch.device) -> Self:
+        """The batch on a device."""
+        return on(self, device)
 
 
 def on(batch: Batch, device: torch.device) -> Batch:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.collages import Collage, Example, Scenes, SceneSource, packed, read_examples
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import Policy, Refused, names_of
+from transduct.data.files import WORDS, Policy, Refused, check_section, names_of
+from transduct.data.text import in_chunks
 from transduct.errors import TransductError, missing_extra
 from transduct.functional.losses import SET_WEIGHTS, set_losses
 from transduct.models.detr import SIZES, Config, Detr
@@ -27,6 +27,7 @@ from transduct.tasks.model import (
     ModelSection,
     NoOptions,
     card,
+    data_with_test,
     files_said,
     filled,
     only_train,
@@ -38,7 +39,6 @@ from transduct.training.config import TrainingConfig
 from transduct.training.trainer import Terms
 
 LABELS = "labels.json"
-CHUNK = 1024  # pictures that are written together
 FAMILIES = {"detr": Family(Config, SIZES, Detr)}
 DERIVED = {"classes": "data.train", "side": "data.side"}  # of the model, and what says it
 
@@ -63,15 +63,12 @@ class DataConfig:
     workers: int = 1
 
     def __post_init__(self) -> None:
-        if not self.train:
-            raise ValueError("train is empty; name at least one corpus")
+        check_section(self)
         if self.side < 1:
             raise ValueError(f"side is {self.side}, must be at least 1")
         for source in [*self.train, *filter(None, (self.valid, self.test))]:
             if source.collage and source.collage.sizes[0] > self.side:
                 raise ValueError(f"sizes is {source.collage.sizes}, but a canvas has {self.side} pixels on a side")
-        if self.workers < 0:
-            raise ValueError(f"workers is {self.workers}, must be at least 0")
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
                 examples = read_examples(
                     source, Path(data.root), data.side, lambda label: labels.setdefault(label, len(labels)), refused
                 )
-                while chunk := [packed(example) for example in islice(examples, CHUNK)]:
+                for chunk in in_chunks(map(packed, examples), lambda row: len(row[0]), WORDS):
                     stop += len(chunk)
                     yield [ragged(column) for column in zip(*chunk, strict=True)]
                 weights.append((start, stop, 1.0))
@@ -237,7 +234,5 @@ def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> SceneSet:
         return SceneSet(SceneSource(files_given["source"], files_given["reference"]))
     if files_given:
         raise TransductError("--source, pictures, and --reference, their boxes, belong together; give both")
-    data = None if recipe is None else record(DataConfig, recipe.data, "data")
-    if data is None or data.test is None:
-        raise TransductError("the model's recipe names no test set; give --source and --reference")
+    data = data_with_test(DataConfig, recipe)
     return SceneSet(data.test, data.root, data.broken)

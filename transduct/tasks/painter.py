@@ -170,9 +170,9 @@ class Painter:
         """
         check_inputs(inputs)
         decoding = record(PaintingConfig, {**vars(self.decoding), **options}, "decoding", "predict")
-        texts = [text_tokens(self.tokenizer, self.model, text) for text in inputs]
-        longest = self.model.config.max_length
-        if cut := sum(len(ids) > longest for ids in self.tokenizer.encode(list(inputs))):
+        texts, cut = text_tokens(self.tokenizer, self.model, inputs)
+        if cut:
+            longest = self.model.config.max_length
             log.warning(
                 "%d of %d captions are longer than %d tokens: their ends are left out", cut, len(texts), longest
             )
@@ -198,7 +198,7 @@ class Painter:
         shown = data.at(vae.config.picture_size)
         pictures = np.stack(shown.pictures)
         codes = codes_of(vae, pictures)
-        texts = [text_tokens(self.tokenizer, self.model, text) for text in shown.captions]
+        texts, _ = text_tokens(self.tokenizer, self.model, shown.captions)
         likely = log_likelihoods(self.model, texts, codes.tolist(), self.decoding.batch_tokens)
         scores = {"nats_per_code": -sum(likely) / codes.size}
         scores |= code_scores(vae, pictures, codes, pictures_of(vae, codes))
@@ -214,7 +214,7 @@ class Painter:
     @torch.inference_mode()
     def attention(self, text: str, **options: Any) -> PictureAttention:
         """The attention weights of a text and the picture drawn from it, layer by layer and head by head."""
-        tokens = text_tokens(self.tokenizer, self.model, text)
+        [tokens], _ = text_tokens(self.tokenizer, self.model, [text])
         if not tokens:
             raise TransductError("found no words to attend to; give a text that holds some")
         decoding = record(PaintingConfig, {**vars(self.decoding), **options}, "decoding", "predict")
@@ -266,10 +266,11 @@ class Painter:
         return int(np.abs(gains - np.median(gains)).argmin())
 
 
-def text_tokens(tokenizer: Tokenizer, model: DALLE, text: str) -> list[int]:
-    """The tokens that the model takes for a text; of one that is too long the end is cut off."""
-    [ids] = tokenizer.encode([text])
-    return [model.config.begin + 1 + token for token in ids[: model.config.max_length]]
+def text_tokens(tokenizer: Tokenizer, model: DALLE, texts: Sequence[str]) -> tuple[list[list[int]], int]:
+    """The tokens that the model takes for each text, and how many texts are too long, of which the end is cut off."""
+    first, longest = model.config.begin + 1, model.config.max_length
+    coded = tokenizer.encode(texts)
+    return [[first + token for token in ids[:longest]] for ids in coded], sum(len(ids) > longest for ids in coded)
 
 
 @torch.inference_mode()

@@ -19,7 +19,7 @@ from transduct.data.audio import Features
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, build, inputs_of
-from transduct.data.files import Policy, Refused, names_of
+from transduct.data.files import Policy, Refused, check_section, names_of
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig
 from transduct.data.utterances import (
     STACK,
@@ -39,10 +39,11 @@ from transduct.models.speech import Speech
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import (
     ModelSection,
+    Movable,
     card,
+    data_with_test,
     files_said,
     filled,
-    on,
     only_train,
     three_of,
     training_section,
@@ -95,18 +96,15 @@ class DataConfig:
     workers: int = 1
 
     def __post_init__(self) -> None:
-        if not self.train:
-            raise ValueError("train is empty; name at least one source of sounds")
+        check_section(self)
         if not 0.0 <= self.ctc <= 1.0:
             raise ValueError(f"ctc is {self.ctc}, must be a weight from 0 to 1")
         if self.max_seconds <= self.features.window:
             raise ValueError(f"max_seconds is {self.max_seconds}, must be longer than a window")
-        if self.workers < 0:
-            raise ValueError(f"workers is {self.workers}, must be at least 0")
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Movable):
     """Utterances and their texts.
 
     Attributes:
@@ -133,10 +131,6 @@ class Batch:
         """Both losses are averages over target tokens, the ends included."""
         total = float(self.target_segments.total)
         return {"tokens": total, "ctc": total}
-
-    def to(self, device: torch.device) -> "Batch":
-        """The batch on a device."""
-        return on(self, device)
 
 
 @dataclass(frozen=True)
@@ -346,7 +340,5 @@ def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Spoken:
         return Spoken(SoundSource(files_given["source"], files_given["reference"]), [], Path())
     if files_given:
         raise TransductError("--source and --reference belong together; give both")
-    data = None if recipe is None else record(DataConfig, recipe.data, "data")
-    if data is None or data.test is None:
-        raise TransductError("the model's recipe names no test set; give --source and --reference")
+    data = data_with_test(DataConfig, recipe)
     return Spoken(data.test, data.train, Path(data.root), data.broken)

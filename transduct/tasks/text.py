@@ -18,7 +18,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.segments import Segments, Shape
 from transduct.tasks.base import Notify
-from transduct.tasks.model import Panel, on
+from transduct.tasks.model import Movable, Panel
 from transduct.training.checkpoint import write_file
 from transduct.training.config import TrainingConfig
 
@@ -55,7 +55,7 @@ class TextTraining(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Movable):
     """Source tokens (N,) with their end; target tokens (M,) after the begin token, and the same before the end.
 
     Attributes:
@@ -80,10 +80,6 @@ class Batch:
     def counts(self) -> dict[str, float]:
         """The loss is an average over target tokens."""
         return {"tokens": float(self.tokens)}
-
-    def to(self, device: torch.device) -> "Batch":
-        """The batch on a device."""
-        return on(self, device)
 
 
 def make_batch(sources: Sequence[Any], targets: Sequence[Any], shape: Shape | None = None) -> Batch:

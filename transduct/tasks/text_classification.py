@@ -7,8 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from hashlib import blake2b
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,9 +18,9 @@ from torch import Tensor
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
-from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
+from transduct.data.corpus import Corpus, Ragged, Seen, build, hashes, inputs_of, ragged, write_rows
 from transduct.data.dropout import growth
-from transduct.data.files import names_of
+from transduct.data.files import check_section, names_of
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, sample
@@ -50,6 +49,7 @@ from transduct.tasks.model import (
     LabelRows,
     ModelSection,
     card,
+    data_with_test,
     files_said,
     filled,
     only_train,
@@ -93,8 +93,7 @@ class DataConfig:
     workers: int = 1
 
     def __post_init__(self) -> None:
-        if not self.train:
-            raise ValueError("train is empty; name at least one corpus")
+        check_section(self)
         texts = TEXTS[self.kind]
         for corpus in [*self.train, *filter(None, (self.valid, self.test))]:
             if corpus.width != texts + 1:
@@ -104,8 +103,6 @@ class DataConfig:
                 raise ValueError("alternatives are references of a translation; here a row has one answer")
         if self.max_length < 1 + 2 * texts:
             raise ValueError(f"max_length is {self.max_length}, must be at least {1 + 2 * texts} for '{self.kind}'")
-        if self.workers < 0:
-            raise ValueError(f"workers is {self.workers}, must be at least 0")
 
 
 @dataclass(frozen=True)
@@ -185,7 +182,7 @@ class Rows:
         self.dropped = dict.fromkeys(("empty", "duplicate", "answer_not_found"), 0)
         self.weights: list[tuple[int, int, float]] = []
         self.cut = 0
-        self._seen: set[bytes] = set()
+        self._seen = Seen()
 
     def chunks(self) -> Iterator[list[Ragged]]:
         """The columns of the rows that are kept."""
@@ -193,7 +190,7 @@ class Rows:
         for source in self.data.train:
             start, examples = count, read_examples(source, self.data)
             for chunk in in_chunks(examples, lambda example: sum(map(len, example[0]))):
-                kept = [example for example in chunk if self._keep(*example[:2])]
+                kept = self._kept(chunk)
                 encoded, cut = encode(
                     self.tokenizer, self.data.kind, [texts for texts, _, _ in kept], self.data.max_length
                 )
@@ -206,17 +203,15 @@ class Rows:
                 count += len(rows)
             self.weights.append((start, count, source.weight))
 
-    def _keep(self, texts: list[str], answer: str) -> bool:
-        if not all(map(str.strip, texts)):
-            self.dropped["empty"] += 1
-            return False
+    def _kept(self, chunk: list[tuple[list[str], str, list[str]]]) -> list[tuple[list[str], str, list[str]]]:
+        """The examples that hold something and have not been there before."""
+        full = [example for example in chunk if all(map(str.strip, example[0]))]
+        self.dropped["empty"] += len(chunk) - len(full)
         if not self.data.drop_duplicates:
-            return True
-        digest = blake2b("\n".join([*texts, answer]).encode(), digest_size=8).digest()
-        known = digest in self._seen
-        self._seen.add(digest)
-        self.dropped["duplicate"] += known
-        return not known
+            return full
+        new = self._seen.add(hashes("\n".join([*texts, answer]) for texts, answer, _ in full))
+        self.dropped["duplicate"] += len(full) - int(new.sum())
+        return list(compress(full, new))
 
     def _rows(
         self, texts: list[str], answer: str, labels: list[str], pieces: list[Encoded]
@@ -391,7 +386,5 @@ def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples:
         return [text for text, _ in rows], [answer.strip() for _, answer in rows]
     if files_given:
         raise TransductError("--source and --reference belong together; give both")
-    data = None if recipe is None else record(DataConfig, recipe.data, "data")
-    if data is None or data.test is None:
-        raise TransductError("the model's recipe names no test set; give --source and --reference")
+    data = data_with_test(DataConfig, recipe)
     return inputs_and_answers(data.test, Path(data.root))

@@ -20,7 +20,7 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
 from transduct.data.files import Refused, names_of
-from transduct.data.pictures import Examples, PicturesConfig, Unread, examples_given, prepare, read_examples
+from transduct.data.pictures import Examples, PicturesConfig, Unread, pictures_given, prepare, read_examples
 from transduct.data.tokenizer import Side, Tokenizer, sample
 from transduct.decoding.engine import flat
 from transduct.errors import TransductError
@@ -31,11 +31,12 @@ from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import (
     Family,
     ModelSection,
+    Movable,
     blank,
     card,
+    data_with_test,
     files_said,
     filled,
-    on,
     only_train,
     read_weights,
     training_section,
@@ -78,7 +79,7 @@ class CaptionedConfig(PicturesConfig):
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Movable):
     """Captions and codes.
 
     Attributes:
@@ -101,10 +102,6 @@ class Batch:
     def counts(self) -> dict[str, float]:
         """The loss is an average over codes."""
         return {"codes": float(len(self.codes))}
-
-    def to(self, device: torch.device) -> "Batch":
-        """The batch on a device."""
-        return on(self, device)
 
 
 @dataclass(frozen=True)
@@ -287,5 +284,7 @@ def load(directory: Path, config: dict[str, Any], device: torch.device, precisio
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples | Unread:
     """Pictures (`source`) and their captions (`reference`), or the test set of the recipe."""
-    data = None if recipe is None or files_given else record(CaptionedConfig, recipe.data, "data")
-    return examples_given(files_given, data, captioned=True)
+    if files_given:
+        return pictures_given(files_given, captioned=True)
+    data = data_with_test(CaptionedConfig, recipe, "--source, a folder or archive of pictures, and --reference")
+    return read_examples(data.test, data, captioned=True)

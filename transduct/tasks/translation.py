@@ -37,6 +37,7 @@ from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import (
     ModelSection,
     card,
+    data_with_test,
     files_said,
     filled,
     only_train,
@@ -306,9 +307,7 @@ def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> tuple[lis
         return read_examples(pair, Path(), [record(Replacement, change, "replace") for change in changes])
     if files_given:
         raise TransductError("--source and --reference belong together; give both")
-    data = None if recipe is None else record(DataConfig, recipe.data, "data")
-    if data is None or data.test is None:
-        raise TransductError("the model's recipe names no test set; give --source and --reference")
+    data = data_with_test(DataConfig, recipe)
     return read_examples(data.test, Path(data.root), data.replace)
 
 

@@ -445,10 +445,10 @@ def panel(row: Row) -> Picture:
     shapes: list[Shape] = [Text(left, 10, f"{row.quantity}, {row.law.shape}", 12, bold=True)]
     for tick in ticks:
         _, y = place(row.xs[0], tick)
-        shapes += [Line(left, y, ((width, 0),), FAINT), Text(left - 8, y + 4, f"{tick:,.10g}", 11, "end")]
+        shapes += [Line(left, y, ((width, 0),), FAINT), Text(left - 8, y + 4, short(tick), 11, "end")]
     for number in row.xs[:: math.ceil(len(row.xs) / 5)]:
         x, bottom = place(number, ticks[0])
-        shapes += [Line(x, bottom, ((0, 5),)), Text(x, bottom + 18, f"{number:,}", 11, "middle")]
+        shapes += [Line(x, bottom, ((0, 5),)), Text(x, bottom + 18, short(number), 11, "middle")]
     shapes.append(Text(left + width / 2, top + height + 36, row.grows, 12, "middle"))
     dashes = list(pairwise([place(*point) for point in foretold]))[::2]
     shapes += [Line(*start, ((end[0] - start[0], end[1] - start[1]),), INK) for start, end in dashes]
@@ -473,6 +473,11 @@ def log_ticks(low: float, high: float) -> list[float]:
         if len(ticks) <= 7:
             break
     return ticks
+
+
+def short(number: float) -> str:
+    """A number as an axis has room for it: 20M for twenty million."""
+    return f"{number / 1e6:g}M" if number >= 1e6 else f"{number:,.10g}"
 
 
 def main() -> None:

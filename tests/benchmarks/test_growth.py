@@ -8,7 +8,7 @@ from pathlib import Path
 
 import growth
 import pytest
-from growth import DEFAULT, FULL, MINIATURE, Law, Row, axes, law_through, log_ticks, median_seconds, tables
+from growth import DEFAULT, FULL, MINIATURE, Law, Row, axes, law_through, log_ticks, median_seconds, short, tables
 
 from transduct.data.batching import WINDOW
 
@@ -120,6 +120,16 @@ def test_ticks_enclose_what_is_drawn(low, high):
     assert ticks[-1] >= high * (1 - 1e-9)
     assert ticks == sorted(set(ticks))
     assert 2 <= len(ticks) <= 12
+
+
+def test_an_axis_has_room_for_its_numbers():
+    assert [*map(short, (0.0002, 1000, 250_000, 1_000_000, 100_000_000))] == [
+        "0.0002",
+        "1,000",
+        "250,000",
+        "1M",
+        "100M",
+    ]
 
 
 def test_a_table_tells_the_cost_of_each_and_how_it_follows_its_law():

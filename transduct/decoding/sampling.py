@@ -80,9 +80,10 @@ def draw(logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) ->
     Returns:
         (R,) token ids.
     """
-    kept, tokens = logits.double().softmax(-1), None  # (R, V), every token in its place
     if top_k or top_p < 1.0:
-        kept, tokens = _likeliest(kept, top_k, top_p)  # (R, k) each
+        kept, tokens = _likeliest(logits, top_k, top_p)  # (R, k) each
+    else:
+        kept, tokens = logits.double().softmax(-1), None  # (R, V), every token in its place
     mass = kept.cumsum(-1)
     place = (mass <= uniform.double()[:, None] * mass[:, -1:]).sum(-1, keepdim=True)  # (R, 1)
     last = (kept.shape[-1] - 1) - (kept > 0).flip(-1).long().argmax(-1, keepdim=True)
@@ -90,15 +91,17 @@ def draw(logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) ->
     return (place if tokens is None else tokens.gather(1, place)).squeeze(1)  # (R,)
 
 
-def _likeliest(probabilities: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:
-    """What is left of probabilities (R, V), and the ids (R, k) it belongs to, in order. A few of the likeliest hold
-    nearly all: only where they hold less than p are all sorted."""
-    size = probabilities.shape[1]
-    values, tokens = probabilities.topk(min(top_k or FIRST, size), -1)
+def _likeliest(logits: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:
+    """The probabilities that are left and the ids that they belong to, in order: (R, V) -> (R, k), (R, k)."""
+    size = logits.shape[1]
     if top_k:
-        values = values / values.sum(-1, keepdim=True)
-    elif bool((values.sum(-1) < top_p).any()):
-        values, tokens = probabilities.topk(size, -1)
+        values, tokens = logits.topk(min(top_k, size), -1)
+        values = values.double().softmax(-1)
+    else:  # a few of the likeliest hold nearly all: only where they hold less than p are all sorted
+        probabilities = logits.double().softmax(-1)
+        values, tokens = probabilities.topk(min(FIRST, size), -1)
+        if bool((values.sum(-1) < top_p).any()):
+            values, tokens = probabilities.topk(size, -1)
     before = values.cumsum(-1) - values  # the mass of all likelier ones
     tokens, order = tokens.sort(-1)
     return (values * (before < top_p)).gather(-1, order), tokens

@@ -8,7 +8,8 @@
     GET  /            the page          GET /health   200 once warm          GET /metrics   for Prometheus
 
 Errors are {"error": ".."}: 400 the request is wrong, 401 no key, 413 too large, 415 of another type; 429 too much is
-waiting and 503 it took too long, both with Retry-After; 500 it is our fault.
+waiting and 503 it took too long, both with Retry-After; 500 it is our fault. Above `CONNECTIONS` uvicorn itself answers
+503, in plain text.
 """
 
 import asyncio

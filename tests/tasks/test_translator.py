@@ -128,6 +128,7 @@ def test_one_text_is_not_a_list_of_its_letters(translator):
 def test_numbers_and_ids_may_be_those_of_numpy(translator):
     plain = translator.translate(["a b"], 2, beam=3, prefixes=[[20, 21]])
     assert translator.translate(["a b"], np.int64(2), beam=np.int64(3), prefixes=[np.array([20, 21])]) == plain
+    assert translator.score(np.array(["a b"]), np.array(["b"])) == translator.score(["a b"], ["b"])
     assert translator.score(["a b"], [[np.int32(20)]]) == translator.score(["a b"], [torch.tensor([20])])
 
 

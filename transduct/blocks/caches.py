@@ -130,7 +130,7 @@ class Lineage:
         if self.clock is not None and self.slots is not None:
             self.slots.index_copy_(1, self.clock.now, own)
         else:
-            self.slots = own if self.slots is None else torch.cat((self.slots, own), 1)
+            self.slots = own.clone() if self.slots is None else torch.cat((self.slots, own), 1)
 
     def select(self, rows: Tensor) -> None:
         """Go on from these rows, in this order; a row may come twice."""

@@ -1,7 +1,7 @@
 """A trained translation model in use: text in, text out, with scores and attention."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -287,7 +287,7 @@ class Translator:
 
     def _target_ids(self, targets: Sequence[str | Sequence[int]], what: str) -> list[list[int]]:
         """Targets, given as texts or as token ids, as ids; `what` each is, is for messages."""
-        if not isinstance(targets, Sequence):
+        if not isinstance(targets, Collection) or isinstance(targets, Mapping):
             raise TransductError(f"found {targets!r:.60}, expected a list with a {what} for each text")
         check_inputs(targets if isinstance(targets, str) else [each for each in targets if isinstance(each, str)])
         targets = [each.tolist() if hasattr(each, "tolist") else each for each in targets]  # arrays of ids

@@ -145,8 +145,8 @@ def _check_file(path: Path, what: str) -> None:
 
 def read_object(path: Path, what: str) -> dict[str, Any]:
     """The JSON object in a file; raises TransductError if there is none."""
-    _check_file(path, what)
     try:
+        _check_file(path, what)
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise TransductError(f"{path}: cannot be read ({error.strerror}); expected {what}") from error

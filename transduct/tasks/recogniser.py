@@ -141,9 +141,11 @@ class Attention:
         last = max((n for n in self.weights if n.endswith("cross")), key=lambda n: int(n.split(".")[1]))
         cross = self.weights[last].mean(0)[: len(self.text) - 1]  # row t chooses token t + 1
         heads = zip(self.bands, self.weights["encoder.0.self"])
+        said = ["blank", *self.text[1:]]
+        first = [number for number, token in enumerate(said) if token not in said[:number]]  # of each token one row
         return [
-            Panel("where each token was heard", cross, self.text[1:], self.times),
-            Panel("what CTC heard", self.ctc, ["blank", *self.text[1:]], self.times),
+            Panel("where each token was heard, by seconds", cross, self.text[1:], self.times),
+            Panel("what CTC heard", self.ctc[first], [said[number] for number in first], self.times),
             *(Panel(f"head {i}: {band}", matrix, self.times, self.times) for i, (band, matrix) in enumerate(heads, 1)),
         ]
 

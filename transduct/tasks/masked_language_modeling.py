@@ -272,7 +272,8 @@ class MaskedLanguageModel:
 
     def _samples(self, lines: Sequence[str]) -> list[tuple[str, str, str]]:
         """A few lines with a word hidden, filled in, and as they are."""
-        short = [line for line in lines if len(line.split()) > 1 and len(line.encode()) < self.max_length - 2]
+        most = self.max_length - 3  # bytes: a text has no more tokens than these
+        short = [line for line in lines if len(line.split()) > 1 and len(line.encode()) <= most and MASK not in line]
         shown = [short[i] for i in three_of(len(short))]
         words = [line.split() for line in shown]
         hidden = [" ".join([*w[: len(w) // 2], MASK, *w[len(w) // 2 + 1 :]]) for w in words]

@@ -38,6 +38,8 @@ def write_directory(directory: Path, files: Mapping[str, bytes], replace: bool =
         for name, content in files.items():
             (beside / name).parent.mkdir(parents=True, exist_ok=True)
             _write_through(beside / name, content)
+        for folder in {beside, *((beside / name).parent for name in files)}:
+            sync(folder)
         if replace and directory.exists():
             directory.rename(aside)
         put_in_place(beside, directory)
@@ -94,7 +96,7 @@ def _write_through(path: Path, content: bytes) -> None:
 
 
 def sync(directory: Path) -> None:
-    """Make a rename inside `directory` outlast a power cut."""
+    """Make the names inside `directory` outlast a power cut."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

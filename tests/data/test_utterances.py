@@ -127,7 +127,8 @@ def test_a_text_without_a_sound_is_refused(tmp_path):
         ("a.wav one\n", "a.tsv:1: found 'a.wav one', expected file, text"),
         ("a.wav\tone\na.wav\ttwo\n", "a.tsv:2: 'a.wav' has a text already"),
         ("\n", "a.tsv:1: found '', expected file, text and, if known, speaker with tabs between; mend the line"),
-        ("a.wav\t \n", "a.wav: has no text in a.tsv; write its line"),
+        ("a.wav\t \n", "a.tsv:1: the text of 'a.wav' is empty; write one"),
+        ("b.wav\tone\n", "a.wav: has no text in a.tsv; write its line"),
     ],
 )
 def test_texts_that_make_no_sense_are_refused_with_their_line(lines, message, tmp_path):
@@ -143,7 +144,7 @@ def test_texts_that_make_no_sense_are_left_out_where_the_recipe_says_so(tmp_path
     recordings, found = read(SoundSource("a.tar", "a.tsv"), tmp_path, "skip")
     assert [(each.name, each.text) for each in recordings] == [("a.wav", "one")]
     assert found.dropped["broken"] == 3
-    for said in ("a.tsv:3: 'a.wav' has a text already", "a.tsv:4: found ''", "b.wav: has no text"):
+    for said in ("a.tsv:3: 'a.wav' has a text already", "a.tsv:4: found ''", "a.tsv:2: the text of 'b.wav' is empty"):
         assert said in found.refused.said()
 
 

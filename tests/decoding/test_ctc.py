@@ -103,6 +103,36 @@ def test_a_long_output_is_worth_what_the_loss_says(sharpness):
     torch.testing.assert_close(scorer.scores[:, END], -loss, rtol=1e-5, atol=1e-4)
 
 
+def test_who_stays_goes_on_as_without_those_who_leave():
+    random = torch.Generator().manual_seed(1)
+    parts = [(3 * torch.randn(length, SIZE, generator=random)).log_softmax(-1) for length in (7, 3, 5)]
+    newest = torch.tensor([3, 4, 3, 0, 0, 4])  # of two rows each
+
+    def scores(parts, tokens, stay):
+        scorer = CTCPrefix(torch.cat(parts), Segments.of([*map(len, parts)]), 2, BLANK, END, 0.4)
+        rows = torch.stack((torch.ones_like(tokens), tokens), 1)
+        scorer(torch.zeros(len(rows), SIZE), rows[:, :1])
+        scorer(torch.zeros(len(rows), SIZE), rows)
+        scorer.select(stay)
+        rows = torch.cat((rows[stay], tokens[stay].flip(0)[:, None]), 1)
+        return scorer(torch.zeros(len(rows), SIZE), rows)
+
+    stay = torch.tensor([0, 1, 4, 5])  # the source in the middle leaves
+    alone = scores([parts[0], parts[2]], newest[stay], torch.arange(4))
+    torch.testing.assert_close(scores(parts, newest, stay), alone)
+
+
+def test_a_row_longer_than_its_source_is_impossible():
+    """Also beside a longer one, whose frames it has as filler."""
+    frames = torch.zeros(6, SIZE).log_softmax(-1)
+    scorer = CTCPrefix(frames, Segments.of([1, 5]), 1, BLANK, END, 0.5)
+    rows = torch.tensor([[1, 3, 4], [1, 3, 4]])
+    for length in (1, 2, 3):
+        scorer(torch.zeros(2, SIZE), rows[:, :length])
+    assert scorer.scores[0].isinf().all()
+    assert scorer.scores[1, END].isfinite()
+
+
 def test_a_search_finds_the_likeliest_output(frames):
     scorer = CTCPrefix(*frames, beam=8, blank=BLANK, end=END, weight=0.999)
     strategy = Beam(8, [5, 3], BLANK, END, 0.0, "cpu")

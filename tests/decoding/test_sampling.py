@@ -68,6 +68,17 @@ def test_of_many_tokens_the_likeliest_are_drawn_from(sharpness, cut):
         assert token == left[int((chances <= number).sum())]
 
 
+@pytest.mark.parametrize("cut", [{"top_p": 0.7}, {"top_k": 900}, {"top_k": 2000, "top_p": 0.8}], ids=str)
+def test_what_is_equal_at_the_border_is_cut_alike_in_any_batch(cut):
+    """Logits of few bits have many that are equal, and a flat neighbour has all of both rows looked through."""
+    random = torch.Generator().manual_seed(1)
+    logits = (3 * torch.randn(60, 5000, generator=random)).bfloat16().float()
+    uniform, flat = torch.rand(60, generator=random), torch.zeros(1, 5000)
+    together = draw(torch.cat((logits, flat)), torch.cat((uniform, torch.rand(1))), **cut)[:60]
+    alone = torch.cat([draw(row[None], number[None], **cut) for row, number in zip(logits, uniform, strict=True)])
+    assert torch.equal(together, alone)
+
+
 def test_what_is_equal_but_for_rounding_does_not_change_places():
     """As in another batch, whose products are rounded otherwise."""
     random = torch.Generator().manual_seed(1)

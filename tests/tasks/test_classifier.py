@@ -245,6 +245,10 @@ def test_the_labels_in_an_answer():
 
 def test_blanks_around_a_label_make_no_other_label():
     assert labels_of("sequence", ["a"], " neg ", "row 1") == ["neg"]
+    model = make("sequence")
+    answers = [model.answers.labels[0]] * len(TEXTS)
+    scores = model.evaluate((TEXTS, answers)).scores
+    assert model.evaluate((TEXTS, [f" {answer}\t" for answer in answers])).scores == scores
 
 
 def test_labels_that_training_never_has_are_refused():

@@ -410,7 +410,7 @@ def test_training_may_start_from_another_model(tmp_path):
 
 def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):
     (tmp_path / "valid").write_text("a1\n\nb1\n")
-    with pytest.raises(TransductError, match="found 1 pairs of lines that are not blank, expected at least 3"):
+    with pytest.raises(TransductError, match=r"^valid: found 1 pairs of lines that are not blank, expected at least 3"):
         make_task(tmp_path)
     with pytest.raises(TransductError, match="none: no such file"):
         make_task(tmp_path, data={"valid": {"text": "none"}})

@@ -191,6 +191,8 @@ def test_targets_may_be_texts_and_ids_side_by_side(translator):
         (["a"], [[1.5]], r"pair 1: found \[1.5\], expected a text, or ids"),
         (["a"], [None], "pair 1: found None, expected a text, or ids"),
         (["a"], [5], r"pair 1: found 5, expected a text, or ids from 0 to \d+ in a list"),
+        (["a"], 5, "found 5, expected a list with one for each text"),
+        (["a"], {"a"}, "found {'a'}, expected a list with one for each text"),
     ],
 )
 def test_pairs_that_cannot_be_scored_are_refused(translator, texts, targets, message):
@@ -328,8 +330,8 @@ def test_the_prefix_of_a_long_text_is_that_of_its_first_piece(translator):
     [
         (["a"], "found 2 texts and 1 prefixes; give a list with one for each"),
         ("ab", "found one text, expected a list of texts: write ['ab']"),
-        (5, "found 5, expected a list with a prefix for each text"),
-        ({"a": "b"}, "found {'a': 'b'}, expected a list with a prefix for each text"),
+        (5, "found 5, expected a list with one for each text"),
+        ({"a": "b"}, "found {'a': 'b'}, expected a list with one for each text"),
         (["a", "\ud800"], "holds half of a surrogate pair"),
         (["a", 5], "prefix 2: found 5, expected a text, or ids from 0 to"),
         (["a", "a " * 24], "prefix 2: 24 tokens, the model takes 23; shorten it"),

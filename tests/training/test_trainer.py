@@ -5,6 +5,7 @@ import math
 import signal
 import threading
 from collections import Counter
+from concurrent.futures import wait
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from tests.training import toy
 from tests.training.toy import CONFIG, SIZES, Batch, Report, examples, network, train, weights
 from transduct.errors import NotFinite, TrainingFailed, TransductError
+from transduct.training import checkpoint
 from transduct.training.checkpoint import Checkpoints, read_tensors, weights_of
 from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
@@ -454,6 +456,44 @@ def test_the_toy_task_gives_every_batch_once_an_epoch():
         numbers = [b.number for rank in range(world) for b in toy.batches("train", 1, 0, rank, world)]
         assert sorted(numbers) == list(range(len(SIZES)))
     assert weights(network())[0].equal(weights(network())[0])
+
+
+def test_a_validation_takes_no_time_of_training(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("transduct.training.log.time.perf_counter", lambda: now[0])
+
+    def loss(model, batch):
+        now[0] += 2.0
+        return toy.loss(model, batch)
+
+    def validate(model):
+        now[0] += 100.0
+        return toy.validate(model)
+
+    train(tmp_path, loss=loss, validate=validate)
+    steps = [record for record in records(tmp_path) if "loss" in record]
+    sizes = [SIZES[number] for number in (0, 1, 2, 3, 4, 4, 3, 2, 1, 0, 0, 1)]
+    assert [record["tokens_per_second"] for record in steps] == [size / 2.0 for size in sizes]
+    assert steps[-1]["seconds"] == 2.0 * 12 + 100.0 * 2  # before the last validation
+
+
+def test_a_full_disk_ends_training_at_the_next_step(tmp_path, monkeypatch):
+    write, save = checkpoint.write_directory, Checkpoints.save
+
+    def full(directory, *rest, **named):
+        if directory.name == "step_6":
+            raise TransductError("the disk is full")
+        write(directory, *rest, **named)
+
+    def save_and_see(self, *given, **named):
+        save(self, *given, **named)
+        wait([self._writing])
+
+    monkeypatch.setattr(checkpoint, "write_directory", full)
+    monkeypatch.setattr(Checkpoints, "save", save_and_see)
+    with pytest.raises(TransductError, match="the disk is full"):
+        train(tmp_path, validate=None)
+    assert [record["step"] for record in records(tmp_path)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_fewer_steps_than_are_trained_already_are_refused(tmp_path):

@@ -22,6 +22,7 @@ from transduct.errors import TransductError
 
 SPEAKERS = "speakers.int32"
 CHUNK = 64  # recordings written at a time
+UNKNOWN = ("", "")  # text and speaker of which nothing is said
 STACK = 4  # frames that an encoder token stands for; an utterance is filled up to a multiple of it
 FADE = 0.005  # seconds over which a recording fades in and out where it is joined to others
 PAUSES = (0.05, 0.35)  # seconds between two recordings, and before the first and after the last
@@ -126,13 +127,14 @@ class Found:
         return {**self.refused.dropped, "not_fitting_the_pattern": self.other_names}
 
 
-def read_texts(source: SoundSource, root: Path, refused: Refused) -> dict[str, tuple[str, str]]:
-    """Text and speaker of each file named in a source's `texts`; what cannot be used is refused by its line.
+def read_texts(source: SoundSource, root: Path, refused: Refused) -> dict[str, tuple[str, str] | None]:
+    """Text and speaker of each file named in a source's `texts`; None of one whose line is refused.
 
     Raises:
-        TransductError: a line is no file and text, or names a file again, and such stop the reading.
+        TransductError: a line is no file and text, names a file again, or has an empty text, and such stop the reading.
     """
-    path, texts = root / str(source.texts), {}
+    path = root / str(source.texts)
+    texts: dict[str, tuple[str, str] | None] = {}
     for number, line in enumerate(read_lines(path), 1):
         name, *cells = line.split("\t")
         with refused.each():
@@ -141,6 +143,9 @@ def read_texts(source: SoundSource, root: Path, refused: Refused) -> dict[str, t
                 raise TransductError(f"{path}:{number}: found {line!r:.60}, {expected}")
             if name in texts:
                 raise TransductError(f"{path}:{number}: '{name}' has a text already; keep one of them")
+            texts[name] = None  # until it is seen to be a text
+            if not cells[0].strip():
+                raise TransductError(f"{path}:{number}: the text of '{name}' is empty; write one")
             texts[name] = (cells[0], cells[1] if len(cells) == 2 else "")
     return texts
 
@@ -158,6 +163,8 @@ def read_recordings(
     missing, count = set(texts or ()), 0
     for name, content in read_members(root / source.sounds, ENDINGS):
         missing.discard(name)
+        if texts is not None and texts.get(name, UNKNOWN) is None:
+            continue  # refused with its line
         said = _said(source, texts, name)
         if said is None:
             found.other_names += 1
@@ -170,7 +177,7 @@ def read_recordings(
             found.resampled += rate != features.rate
             count += 1
             yield Recording(name, samples, *said)
-    for name in sorted(missing):
+    for name in sorted(name for name in missing if texts and texts[name]):
         with found.refused.each():
             raise TransductError(f"{root / source.sounds}: '{name}' is not there, but has a text in {source.texts}")
     if not count:
@@ -192,10 +199,10 @@ def usable(samples: Sound, rate: int, features: Features, max_seconds: float, na
     return resampled(samples, rate, features.rate)
 
 
-def _said(source: SoundSource, texts: dict[str, tuple[str, str]] | None, name: str) -> tuple[str, str] | None:
+def _said(source: SoundSource, texts: dict[str, tuple[str, str] | None] | None, name: str) -> tuple[str, str] | None:
     """Text and speaker of a file, "" where nothing is known; None where it is no part of the source."""
     if texts is not None:
-        return texts.get(name, ("", ""))
+        return texts.get(name, UNKNOWN)
     match = re.search(str(source.pattern), name)
     return None if match is None else (match["text"] or "", match.groupdict().get("speaker") or "")
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from transduct.functional.segments import Segments, pad
 
-NOTHING, LEAST = float("-inf"), -1e4  # the latter for what never happens, where it must be a number
+NOTHING = float("-inf")
+LEAST = -1e4  # for what never happens, where it must be a number: a way through it is worth that much, or less
 
 
 def best_path(log_probabilities: Tensor, segments: Segments, blank: int) -> list[list[int]]:

@@ -80,28 +80,27 @@ def draw(logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) ->
     Returns:
         (R,) token ids.
     """
+    kept = logits.double().softmax(-1)  # (R, V)
     if top_k or top_p < 1.0:
-        kept, tokens = _likeliest(logits, top_k, top_p)  # (R, k) each
-    else:
-        kept, tokens = logits.double().softmax(-1), None  # (R, V), every token in its place
+        kept = _likeliest(kept, top_k, top_p)
     mass = kept.cumsum(-1)
-    place = (mass <= uniform.double()[:, None] * mass[:, -1:]).sum(-1, keepdim=True)  # (R, 1)
-    last = (kept.shape[-1] - 1) - (kept > 0).flip(-1).long().argmax(-1, keepdim=True)
-    place = place.minimum(last)  # should a uniform number be rounded up to one, or of NaN, whose score says so
-    return (place if tokens is None else tokens.gather(1, place)).squeeze(1)  # (R,)
+    place = (mass <= uniform.double()[:, None] * mass[:, -1:]).sum(-1)  # (R,)
+    last = (kept.shape[-1] - 1) - (kept > 0).flip(-1).long().argmax(-1)
+    return place.minimum(last)  # should a uniform number be rounded up to one, or of NaN, whose score says so
 
 
-def _likeliest(logits: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:
-    """The probabilities that are left and the ids that they belong to, in order: (R, V) -> (R, k), (R, k)."""
-    size = logits.shape[1]
+def _likeliest(probabilities: Tensor, top_k: int, top_p: float) -> Tensor:
+    """Probabilities (R, V) with zeros in place of what is cut; of equal ones the first stay."""
+    size = probabilities.shape[1]
+    values = probabilities.topk(min(top_k or FIRST, size), -1).values  # in order
     if top_k:
-        values, tokens = logits.topk(min(top_k, size), -1)
-        values = values.double().softmax(-1)
-    else:  # a few of the likeliest hold nearly all: only where they hold less than p are all sorted
-        probabilities = logits.double().softmax(-1)
-        values, tokens = probabilities.topk(min(FIRST, size), -1)
-        if bool((values.sum(-1) < top_p).any()):
-            values, tokens = probabilities.topk(size, -1)
-    before = values.cumsum(-1) - values  # the mass of all likelier ones
-    tokens, order = tokens.sort(-1)
-    return (values * (before < top_p)).gather(-1, order), tokens
+        shares = values / values.sum(-1, keepdim=True)
+    elif bool((values.sum(-1) < top_p).any()):  # a few of the likeliest hold nearly all, seldom too little
+        values = shares = probabilities.topk(size, -1).values
+    else:
+        shares = values
+    count = (shares.cumsum(-1) - shares < top_p).sum(-1, keepdim=True).clamp(min=1)  # (R, 1) that stay
+    least = values.gather(-1, count - 1)
+    more, equal = probabilities > least, probabilities == least
+    among = equal.cumsum(-1) <= count - more.sum(-1, keepdim=True)
+    return probabilities.masked_fill(~(more | (equal & among)), 0.0)

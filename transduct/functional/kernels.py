@@ -82,18 +82,20 @@ def usable(*tensors: Tensor) -> bool:
 def library() -> Any:
     """The compiled library, None where there is none, it was built from other sources than lie here, or the processor
     does not know its instructions."""
-    folder = Path(__file__).parent
-    sources = b"".join(path.read_bytes() for path in sorted(folder.glob("kernels*.[ch]")))  # installed, there are none
+    folder, older = Path(__file__).parent, None
+    sources = b"".join(path.read_bytes() for path in sorted(folder.glob("kernels*.[ch]")))
     for path in sorted(folder.glob("_kernels*.so")):
         found = ctypes.CDLL(str(path))
         if sources and getattr(found, "sources", int)() != ctypes.c_int(crc32(sources)).value:
-            warnings.warn(f"{path}: built from other sources; decoding is slower until you install again", stacklevel=2)
+            older = path
         elif found.supported():
             for name, arguments in ARGUMENTS.items():
                 function = getattr(found, name)
                 function.argtypes, function.restype = arguments, RESULTS.get(name)
             _share_threads(found)
             return found
+    if older is not None:
+        warnings.warn(f"{older}: built from other sources; decoding is slower until you install again", stacklevel=2)
     return None
 
 

@@ -29,8 +29,8 @@ def repeated(words: Sequence[str]) -> list[str]:
 
 
 def open_streams() -> None:
-    """Have a place for input and output where whoever began the program has closed them, and UTF-8 in every file and
-    pipe whatever the locale; what a terminal cannot show it shows as a question mark."""
+    """Have a place for input and output where whoever began the program has closed them, and results in UTF-8 in files
+    and pipes whatever the locale says; what a terminal cannot show it shows as a question mark."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (until the program ends)

@@ -246,7 +246,7 @@ def _train_one(
             return made
         if ranks.rank == 0:
             _check_start(recipe, directory)
-            with _named(names_of(task.data.train) or ["data.train"]):
+            with naming_files(names_of(task.data.train) or ["data.train"]):
                 task.prepare()
             if beside is not None:
                 _task_module(recipe.task).check_vocabularies([beside, directory])
@@ -264,7 +264,7 @@ def _train_one(
 
 
 @contextmanager
-def _named(files: Sequence[str]) -> Iterator[None]:
+def naming_files(files: Sequence[str]) -> Iterator[None]:
     """Around what is done with the data of these files: what is wrong with it is said with their names."""
     try:
         yield
@@ -311,7 +311,7 @@ def evaluate(
         raise TransductError(f"{against}: a model of {kinds[1]}, and {path} is one of {kinds[0]}; compare equals")
     model, other = load(path, device), None if against is None else load(against, device)
     data = _test_set(path, files or {})
-    with _named([*(files or {}).values()] or ["data.test"]):
+    with naming_files([*(files or {}).values()] or ["data.test"]):
         return model.evaluate(data, other, **options)
 
 

@@ -162,6 +162,7 @@ class Classifier:
         Raises:
             TransductError: as `predict`, or an answer has another label than the model or does not fit its text.
         """
+        data = data[0], [answer.strip() for answer in data[1]]
         try:
             check_labels(self.answers, data)
         except TransductError as error:

@@ -41,7 +41,7 @@ from transduct.errors import TransductError
 from transduct.evaluation.classification import mcnemar, wilson_interval
 from transduct.functional.segments import Segments
 from transduct.models.bert import SIZES, Bert, Config
-from transduct.tasks.base import Notify, Report
+from transduct.tasks.base import Notify, Report, naming_files
 from transduct.tasks.model import (
     Family,
     ModelSection,
@@ -333,7 +333,8 @@ class MaskedLanguageModelingTask:
         self.tokenizer = run_tokenizer(self.directory / TOKENIZER, held, self._trained_tokenizer, self.notify)
         if self._validation is not None:
             lines = encoded_lines(self._validation, self.tokenizer)
-            check_enough(len(lines) - data.next_sentence, data.next_sentence)
+            with naming_files(names_of([data.valid])):
+                check_enough(len(lines) - data.next_sentence, data.next_sentence)
         self.corpus = prepare_plain_text(data, self.tokenizer, self.directory / "corpus", self.notify)
 
     def build_model(self) -> Bert:

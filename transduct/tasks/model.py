@@ -51,7 +51,7 @@ class _Section:
         family: the kind of model.
         size: a named size of the family; it gives values to some keys, over which the recipe's own are laid.
         start_from: a model directory, `RUN/model`, whose weights are taken where names agree, and its tokenizer if it
-            has one; a stage after the first has that of the stage before.
+            has one; a stage after the first has that of the stage before unless the recipe or the stage names one.
     """
 
     family: str | None = None

@@ -146,7 +146,7 @@ def read_examples(source: TextSource, data: DataConfig) -> Iterator[tuple[list[s
     """The texts of each row, its answer, and the labels in it."""
     name = _name(source)
     for number, (*texts, answer) in enumerate(read_rows(source, Path(data.root), labelled=True), 1):
-        yield texts, answer, labels_of(data.kind, texts, answer, f"{name}, row {number}")
+        yield texts, answer.strip(), labels_of(data.kind, texts, answer, f"{name}, row {number}")
 
 
 def inputs_and_answers(source: TextSource, root: Path) -> Examples:
@@ -154,7 +154,7 @@ def inputs_and_answers(source: TextSource, root: Path) -> Examples:
     inputs, answers = [], []
     for *texts, answer in read_rows(source, root, labelled=True):
         inputs.append("\t".join(text.replace("\t", " ") for text in texts))
-        answers.append(answer.strip())
+        answers.append(answer)
     return inputs, answers
 
 
@@ -383,7 +383,7 @@ def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples:
     if files_given.keys() == {"source", "reference"}:
         pair = TextSource(source=files_given["source"], target=files_given["reference"])
         rows = list(read_rows(pair, Path()))
-        return [text for text, _ in rows], [answer.strip() for _, answer in rows]
+        return [text for text, _ in rows], [answer for _, answer in rows]
     if files_given:
         raise TransductError("--source and --reference belong together; give both")
     data = data_with_test(DataConfig, recipe)

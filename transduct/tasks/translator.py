@@ -1,7 +1,7 @@
 """A trained translation model in use: text in, text out, with scores and attention."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -163,9 +163,10 @@ class Translator:
             TransductError: the counts differ, or a text is longer than the model.
         """
         check_inputs(texts)
-        if len(texts) != len(targets):
-            raise TransductError(f"found {len(texts)} sources and {len(targets)} targets; give as many of each")
-        sources, ids = self._encode(texts), self._target_ids(targets, "pair")
+        ids = self._target_ids(targets, "pair")
+        if len(texts) != len(ids):
+            raise TransductError(f"found {len(texts)} sources and {len(ids)} targets; give as many of each")
+        sources = self._encode(texts)
         for number, pair in enumerate(zip(sources, ids, strict=True), 1):
             if max(map(len, pair)) > self.longest:
                 raise TransductError(
@@ -287,8 +288,8 @@ class Translator:
 
     def _target_ids(self, targets: Sequence[str | Sequence[int]], what: str) -> list[list[int]]:
         """Targets, given as texts or as token ids, as ids; `what` each is, is for messages."""
-        if not isinstance(targets, Collection) or isinstance(targets, Mapping):
-            raise TransductError(f"found {targets!r:.60}, expected a list with a {what} for each text")
+        if not isinstance(targets, Collection) or isinstance(targets, Mapping | Set):
+            raise TransductError(f"found {targets!r:.60}, expected a list with one for each text")
         check_inputs(targets if isinstance(targets, str) else [each for each in targets if isinstance(each, str)])
         targets = [each.tolist() if hasattr(each, "tolist") else each for each in targets]  # arrays of ids
         size = self.target_tokenizer.size

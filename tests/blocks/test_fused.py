@@ -101,6 +101,19 @@ def test_positions_whose_vectors_are_views_of_others_are_read_as_they_are(monkey
 
 
 @compiled
+@KINDS
+def test_a_copy_finds_the_same_also_where_the_first_is_gone(integers):
+    def found(model):
+        hypotheses = engine.generate(model, SOURCES, [8] * len(SOURCES), DecodingConfig(beam=2), BEGIN, END)
+        return [[(each.tokens, each.score) for each in of_source] for of_source in hypotheses]
+
+    used = both(integers)[1]
+    expected, copied = found(used), copy.deepcopy(used)
+    del used
+    assert found(copied) == expected
+
+
+@compiled
 @torch.inference_mode()
 def test_the_control_swapped_slots_are_another_decoder():
     def swap(lineage):

@@ -105,8 +105,12 @@ def test_each_score_of_its_validations_may_choose_and_no_other(finished, tmp_pat
     recipe, run = finished
     events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     module = import_module(f"transduct.tasks.{recipe.task}")
+    nothing = {key: value for key, value in recipe.data.items() if key not in ("valid", "held_out", "hold_out")}
     for name in {name for event in events for name in event.get("scores", {})}:
-        module.create(base.replace(recipe, training={**recipe.training, "best": name}), tmp_path, str)
+        chosen = base.replace(recipe, training={**recipe.training, "best": name})
+        module.create(chosen, tmp_path, str)
+        with pytest.raises(base.TransductError, match=rf"training\.best is '{name}', but nothing is validated on; "):
+            module.create(base.replace(chosen, data=nothing), tmp_path, str)
     with pytest.raises(base.TransductError, match=r"training\.best is 'beauty', expected a score of validations: "):
         module.create(base.replace(recipe, training={**recipe.training, "best": "beauty"}), tmp_path, str)
 

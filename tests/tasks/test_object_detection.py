@@ -92,6 +92,18 @@ def test_the_corpus_is_made_once_and_holds_photographs_whatever_is_pasted_of_the
     assert said[1:] == ["corpus unchanged: reused 12 rows"]
 
 
+def test_pictures_with_more_objects_than_the_model_finds_are_said(tmp_path):
+    boxes = [[i, 0, i + 5, 9] for i in range(4)]
+    source = annotate(tmp_path, [("a.png", boxes, ["x"] * 4), ("b.png", boxes[:1], ["x"])])
+    for train, holds in ((source, 4), ({"images": "photographs.tar", "collage": COLLAGE}, 3)):
+        for queries in (1, 4):
+            said = []
+            sections = {"data": {"train": [train], "valid": None}, "model": {"queries": queries}}
+            make_task(tmp_path, said.append, **sections).prepare()
+            warned = f"a picture holds up to {holds} objects, but {queries} queries find no more; raise model.queries"
+            assert (warned in said) is (queries == 1)
+
+
 def test_batches_hold_the_scenes_of_the_epoch_once_in_an_order_of_their_own(tmp_path):
     task, _ = prepared(tmp_path)
     batches = list(task.batches("train", 0, 0, 0, 1))

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from zlib import crc32
 
 import torch
@@ -117,7 +117,14 @@ def _pointer(x: Tensor | None) -> int | None:
     return None if x is None else x.data_ptr()
 
 
-class Packed:
+class _PointedAt:
+    """What holds pointers to numbers that nobody changes: a copy of a model has the same ones."""
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+
+class Packed(_PointedAt):
     """A linear layer as the kernels read it: a weight (F, D), of 8-bit integers with steps (F,) or of float32 without,
     and a bias or none."""
 
@@ -162,7 +169,7 @@ def remember(
 Norm = tuple[Tensor, Tensor | None, float]  # the scale, the shift or None (root mean square), and the epsilon
 
 
-class PackedLayers:
+class PackedLayers(_PointedAt):
     """Layers as the kernels read them.
 
     Args:
@@ -198,7 +205,7 @@ class PackedLayers:
         return x
 
 
-class PackedDecoder:
+class PackedDecoder(_PointedAt):
     """A decoder as the kernels read it, from tokens to logits.
 
     Args:

@@ -159,7 +159,14 @@ def data_with_test(kind: type, recipe: Recipe | None, give: str = "--source and 
 
 
 def filled(recipe: Recipe, data: Any, model: Mapping[str, Any], **records: Any) -> Recipe:
-    """The recipe with every default of its sections, which can be read again from anywhere."""
+    """The recipe with every default of its sections, which can be read again from anywhere.
+
+    Raises:
+        TransductError: a score is to choose the checkpoint, and there is nothing to validate on.
+    """
+    best = records["training"].best
+    if best is not None and not any(getattr(data, name, None) for name in ("valid", "held_out", "hold_out")):
+        raise TransductError(f"recipe: training.best is '{best}', but nothing is validated on; give data.valid")
     rest: dict[str, Any] = {name: asdict(each) for name, each in records.items()}
     return replace(recipe, data={**asdict(data), "root": str(Path(data.root).resolve())}, model=dict(model), **rest)
 

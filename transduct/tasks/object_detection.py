@@ -148,6 +148,11 @@ class ObjectDetectionTask:
         data = self.data
         self.corpus = prepare(data, self.directory / "corpus", self.notify)
         self.labels = json.loads((self.corpus.directory / LABELS).read_text(encoding="utf-8"))
+        queries = self._config(len(self.labels)).queries
+        pasted = (source.collage.objects[1] for source in data.train if source.collage)
+        most = max(int(self.corpus.lengths[:, 1].max()) // 4, *pasted, 0)  # four numbers a box
+        if most > queries:
+            self.notify(f"a picture holds up to {most} objects, but {queries} queries find no more; raise model.queries")
         if data.test is not None and data.test.boxes:
             self._read(data.test, "test")
         if data.valid is not None:

@@ -37,7 +37,7 @@ from transduct.interfaces.drawing import Picture
 from transduct.interfaces.pictures import curves, save
 from transduct.models.transformer import SIZES, Config
 from transduct.tasks import base
-from transduct.tasks.model import ModelSection
+from transduct.tasks.sections import ModelSection
 from transduct.tasks.translation import DERIVED, test_set
 from transduct.tasks.translator import FAMILIES
 from transduct.training.checkpoint import write_file

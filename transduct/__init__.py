@@ -5,20 +5,20 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
-AWAKE = "10000"  # turns that PyTorch's threads wait for each other awake: 0.1 ms, where they would wait several
+SPINS = "10000"  # 0.1 ms of waiting awake, where it would be several
 
 if TYPE_CHECKING:
     from transduct.tasks.base import load
 
 
 def share_cores() -> None:
-    """To be called before PyTorch is loaded. Its threads wait for each other awake, on a busy machine on the core that
-    the other one needs, a turn of the scheduler each time: a sentence then takes ten times as long.
+    """Call before torch is imported. Its OpenMP threads spin while they wait for each other, on a busy machine on the
+    core that the other one needs: a sentence then takes ten times as long.
 
-    Whoever has said how threads are to wait is obeyed.
+    An OMP_WAIT_POLICY that is set already is respected.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", AWAKE)
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
 def __getattr__(name: str) -> Any:

@@ -65,8 +65,8 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Safe YAML that quotes the text `1e-3`, which would else come back as a number, and escapes U+0085, which would
-    else come back as a blank."""
+    """Safe YAML that quotes the text `1e-3`, which would otherwise come back as a number, and escapes U+0085, which
+    would otherwise come back as a blank."""
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
         return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if "\x85" in data else None)

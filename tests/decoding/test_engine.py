@@ -239,7 +239,7 @@ def test_samples_depend_on_what_they_begin_after():
     first, other = (generate(tiny(), [[3, END]], [3], config, begin, END) for begin in (4, 5))
     same = [generate(tiny(), [[3, END]], [3], config, [begin], END) for begin in (4, 5)]
     assert same == [first, other]
-    draws = [Sampling(1, [3], begin, END, [[3, END, begin]], device="cpu").draws[0].random() for begin in (4, 5)]
+    draws = [Sampling(1, [3], begin, END, [[3, END, begin]], device="cpu").generators[0].random() for begin in (4, 5)]
     assert draws[0] != draws[1]
     assert [h.tokens for h in first[0]] != [h.tokens for h in other[0]]
 

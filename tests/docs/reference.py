@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from transduct.config import PROFILES, Recipe
 from transduct.tasks import base
-from transduct.tasks.model import _Section
+from transduct.tasks.sections import _Section
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 START = "\n## Every key\n"  # what follows on the page is written here

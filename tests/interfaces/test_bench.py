@@ -153,8 +153,8 @@ def test_a_peer_that_is_not_installed_is_said(monkeypatch):
         (None, "cpu", 7),
         ("ctranslate2", "cpu", 6),  # which has no bfloat16 on a CPU
         ("transformers", "cpu", 2),  # which has no int8
-        ("transformers", "cuda", 2),
-        (None, "cuda:1", 2),
+        ("transformers", "cuda", 4),  # each also captured
+        (None, "cuda:1", 4),
     ],
 )
 def test_rows_are_those_that_both_sides_can_do(tmp_path, against, device, rows):
@@ -168,7 +168,9 @@ def test_rows_are_those_that_both_sides_can_do(tmp_path, against, device, rows):
         for peer in row.peers:
             shared = peer.arguments.keys() & row.ours.arguments.keys() - {"model"}
             assert {"sources", "lengths", "beam", "precision"} <= shared
-            assert all(peer.arguments[name] == row.ours.arguments[name] for name in shared)
+            same = shared - {"threads"} if against == "ctranslate2" else shared | {"threads"}  # it shares them out
+            assert all(peer.arguments[name] == row.ours.arguments[name] for name in same)
+        assert row.ours.arguments["threads"] == 2
         for each in (row.ours, *row.peers):
             module, name = each.function.rsplit(".", 1)
             assert callable(getattr({speed.__name__: speed, peers.__name__: peers}[module], name))
@@ -211,7 +213,11 @@ def test_training_is_of_batches_of_one_size_on_both_sides():
     for sources, targets in batches:
         assert len(sources) == len(targets)
         assert sum(map(len, targets)) < 2 * 4096
+    assert all(row.ours.arguments["threads"] == row.peers[0].arguments["threads"] == 1 for row in rows)
     assert [row.peers for row in bench.training_rows(TINY, None)] == [[], []]
+    on_gpu = bench.training_rows(Sizes("tiny", 300, 300, 1, "cuda"), None)
+    assert [row.name.split(", ")[4:] for row in on_gpu] == [[], ["captured"], ["compiled"]] * 2
+    assert [row.ours.arguments.get("compiled", False) for row in on_gpu] == [False, False, True] * 2
 
 
 @pytest.mark.parametrize("kind", [CAPTIONS, NEWS], ids=["captions", "news"])

@@ -164,7 +164,7 @@ def test_a_recipe_that_lies_beside_a_model_is_not_its_own(trained_run, tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"), [({}, transduct.AWAKE), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, None)]
+    ("asked", "found"), [({}, transduct.SPINS), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, None)]
 )
 def test_threads_do_not_wait_awake_for_long_unless_someone_says_so(monkeypatch, asked, found):
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
@@ -180,7 +180,7 @@ def test_load_is_given_to_python_with_the_same_care():
     script = "import os, transduct; transduct.load; print(os.environ['GOMP_SPINCOUNT'])"
     env = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env, check=True)
-    assert done.stdout.strip() == transduct.AWAKE
+    assert done.stdout.strip() == transduct.SPINS
 
 
 # stages

@@ -101,6 +101,15 @@ def test_a_model_that_answers_with_nan_says_so(finished, tmp_path):
         model.predict(inputs_of(recipe))
 
 
+def test_losses_and_errors_are_better_as_they_fall(finished):
+    recipe, run = finished
+    task = import_module(f"transduct.tasks.{recipe.task}").create(recipe, run, str)
+    task.prepare()
+    report = task.evaluate(task.build_model().eval())
+    falls = ("loss", "perplexity", "nats_", "ter", "word_error_rate", "token_error_rate", "reconstruction_error")
+    assert report.lower_is_better & report.scores.keys() == {name for name in report.scores if name.startswith(falls)}
+
+
 def test_each_score_of_its_validations_may_choose_and_no_other(finished, tmp_path):
     recipe, run = finished
     events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]

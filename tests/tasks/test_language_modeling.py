@@ -1,4 +1,4 @@
-"""The language modelling task: every token is predicted once, nats are exact, and prompts are gone on from."""
+"""The language modelling task: every token is predicted once, nats are exact, and prompts are continued."""
 
 import logging
 import math
@@ -319,7 +319,7 @@ def test_prompts_that_do_not_fit_are_counted(saved, caplog):
     model = base.load(saved)
     with caplog.at_level(logging.WARNING, "transduct"):
         model.predict(["to", "to be or not " * CONTEXT], length=3)
-    said = f"1 of 2 prompts do not fit into {CONTEXT} tokens: gone on from their last {CONTEXT // 2}"
+    said = f"1 of 2 prompts do not fit into {CONTEXT} tokens: continued from their last {CONTEXT // 2}"
     assert caplog.messages == [said]
 
 

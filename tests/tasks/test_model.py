@@ -1,9 +1,6 @@
 """What tasks share: weights taken over by name, model directories and their cards."""
 
 import json
-import re
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,14 +9,12 @@ from tests.families import tiny_gpt, tiny_rnn
 from tests.helpers import tiny, tokens_of
 from transduct.blocks.packed import PackedLinear, PackedTable
 from transduct.blocks.quantised import QuantisedLinear, quantise
-from transduct.config import Recipe
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional import kernels
 from transduct.functional.segments import Shape
-from transduct.models import bert, rnn, transformer, vit
+from transduct.models import bert, transformer, vit
 from transduct.tasks import model as shared
-from transduct.tasks.model import data_with_test
 from transduct.tasks.text import make_batch
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
@@ -32,12 +27,12 @@ def written(directory, model):
 
 def test_a_batch_is_moved_whole_once():
     batch = make_batch([[5, 6]], [[7]], Shape(128, 9, 16))
-    moved, meta = shared.on(batch, torch.device("meta")), torch.device("meta")
+    moved, meta = batch.to(torch.device("meta")), torch.device("meta")
     segments = moved.source_segments, moved.target_segments
     tensors = (moved.source, moved.inputs, moved.outputs, moved.counted, *(each.lengths for each in segments))
     assert {each.device for each in tensors} == {meta}
     assert (moved.filler, moved.counts) == (batch.filler, batch.counts)
-    assert shared.on(moved, meta) is moved
+    assert moved.to(meta) is moved
 
 
 @pytest.mark.parametrize(("count", "numbers"), [(0, []), (1, [0]), (2, [0, 1]), (3, [0, 1, 2]), (10, [0, 3, 6])])
@@ -144,65 +139,6 @@ def test_rows_that_are_no_labels_are_not_taken(tmp_path):
     one.order(classifier(["a", "b"], 1), tmp_path / "nowhere", str, {})  # which has no such weights
 
 
-FAMILIES = {
-    "transformer": shared.Family(transformer.Config, transformer.SIZES, transformer.Transformer),
-    "rnn": shared.Family(rnn.Config, rnn.SIZES, rnn.RNN),
-}
-SIZES = {"source_size": 9, "target_size": 9}
-
-
-def section(**values):
-    return shared.ModelSection(values, FAMILIES, {"source_size": "tokenizer.size", "target_size": "tokenizer.size"})
-
-
-def test_sizes_that_no_machine_holds_are_refused():
-    with pytest.raises(TransductError, match=r"recipe: model: its weights would take [\d,]+ GB; make it smaller"):
-        section(size="tiny", d_model=10**8, num_heads=1).config(**SIZES)
-    with pytest.raises(TransductError, match="encoder_layers is 100000000, must be at most 1000"):
-        section(size="tiny", encoder_layers=10**8).config(**SIZES)
-
-
-def test_a_section_is_a_size_and_what_differs_from_it():
-    config = section(size="tiny", d_ff=7).config(**SIZES)
-    assert (config.d_model, config.d_ff, config.source_size) == (128, 7, 9)
-    assert isinstance(section(family="rnn").config(**SIZES), rnn.Config)
-
-
-def test_a_resolved_section_is_read_as_the_same():
-    one = section(family="rnn", size="tiny", start_from="other")
-    two = section(**one.resolved(one.config(**SIZES)))
-    assert two.config(**SIZES) == one.config(**SIZES)
-    assert (two.name, two.start) == ("rnn", Path("other").resolve())
-    assert not SIZES.keys() & one.resolved(one.config(**SIZES)).keys()
-
-
-def test_a_model_is_built_from_the_weights_of_another(tmp_path):
-    held = tiny(seed=3)
-    shape = {name: getattr(held.config, name) for name in ("d_model", "num_heads", "d_ff", "d_k", "max_length")}
-    layers = {"encoder_layers": 2, "decoder_layers": 2}
-    chosen = section(start_from=str(written(tmp_path / "held", held)), **shape, **layers)
-    sizes = {"source_size": held.config.source_size, "target_size": held.config.target_size}
-    model = chosen.build(chosen.config(**sizes), str)
-    assert torch.equal(model.encoder_norm.weight, held.encoder_norm.weight)
-
-
-@pytest.mark.parametrize(
-    "values, message",
-    [
-        ({"family": "cnn"}, "recipe: unknown model.family 'cnn'; known are: transformer, rnn"),
-        ({"size": "huge"}, "recipe: unknown model.size 'huge'; known are: tiny, small, base, big"),
-        ({"source_size": 3}, "recipe: model.source_size cannot be set; set tokenizer.size"),
-        ({"start_from": 3}, "recipe: model.start_from is 3, expected a valid string"),
-        ({"d_model": 10, "num_heads": 3}, "recipe: model: d_model 10 is not a multiple of num_heads 3; set d_k"),
-        ({"num_heads": 2, "d_k": 3, "positions": "rotary"}, "recipe: model: rotary positions turn pairs of numbers"),
-        ({"with": 3}, "recipe: unknown key 'model.with'"),
-    ],
-)
-def test_impossible_sections_are_refused(values, message):
-    with pytest.raises(TransductError, match=re.escape(message)):
-        section(**values).config(**SIZES)
-
-
 def test_a_model_directory_comes_back(tmp_path):
     model = tiny(seed=1)
     tokenizer = Tokenizer.train(["a b c", "b c d"], "character", 20)
@@ -268,23 +204,6 @@ def test_a_blank_model_holds_nothing_until_it_is_filled(tmp_path, name):
     assert not [each for each in (*empty.parameters(), *empty.buffers()) if each.is_meta or each.requires_grad]
     assert not empty.training
     torch.testing.assert_close(answers(empty), answers(model), atol=1e-5, rtol=1e-5)
-
-
-@dataclass(frozen=True)
-class Section:
-    train: list[str]
-    test: str | None = None
-
-
-def test_the_section_of_a_test_set_names_one():
-    assert data_with_test(Section, Recipe("any", data={"train": [], "test": "a"})) == Section([], "a")
-    for recipe in (None, Recipe("any", data={"train": []})):
-        with pytest.raises(
-            TransductError, match=r"^the model's recipe names no test set; give --source and --reference$"
-        ):
-            data_with_test(Section, recipe)
-    with pytest.raises(TransductError, match=r"names no test set; give --source$"):
-        data_with_test(Section, None, "--source")
 
 
 @torch.inference_mode()

@@ -113,3 +113,15 @@ def test_batches_filled_up_count_no_filler():
     batches = [([[3, 4], [5, 6, 7]], [[8, 9], [10, 11, 12]]), ([[4]], [[5, 6]])]
     run = training("tiny", 40, batches, "float32", "cpu", captured=True)
     assert run() == run() == 3 + 4 + 3
+
+
+def test_a_side_has_as_many_threads_as_it_is_given(tmp_path):
+    untrained(tmp_path / "model", "tiny", 30)
+    before = torch.get_num_threads()
+    try:
+        decoding(str(tmp_path / "model"), [[3, 4]], [3], 1, "float32", "cpu", threads=3)
+        assert torch.get_num_threads() == 3
+        training("tiny", 30, [([[3, 4]], [[5]])], "float32", "cpu", threads=2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -326,18 +326,7 @@ def test_the_checkpoint_of_the_best_score_is_chosen(tmp_path):
     assert_same(weights_of(model), saved(tmp_path, 8), **EXACTLY)
 
 
-@pytest.mark.parametrize(
-    "name, best",
-    [
-        ("loss", 4),
-        ("perplexity", 4),
-        ("ter", 4),
-        ("word_error_rate_unseen", 4),
-        ("bleu", 8),
-        ("exact_match", 8),
-        ("exact_match_unseen", 8),
-    ],
-)
+@pytest.mark.parametrize("name, best", [("loss", 4), ("bleu", 8)])
 def test_of_some_scores_the_lower_is_better(tmp_path, name, best):
     _, state = train(tmp_path, validate=scores_from([1.0, 3.0, 2.0], name), best=name)
     assert state.best_step == best

@@ -62,6 +62,7 @@ def network(dropout=0.0):
 class Report:
     scores: dict
     details: dict
+    lower_is_better: frozenset = frozenset({"loss"})
 
 
 def validate(model):

@@ -247,7 +247,7 @@ class MultiHeadAttention(nn.Module):
         return self.output(heads.flatten(1))  # (R, D)
 
     def remember_prompt(self, x: Tensor, segments: Segments) -> Memory:
-        """The keys and values of the start of a sequence, to be gone on from by `step`: (N, D) -> Memory.
+        """The keys and values of the start of a sequence, to be continued by `step`: (N, D) -> Memory.
 
         Each prompt stands at the end of its row, so that whatever follows stands at the right distance.
         """

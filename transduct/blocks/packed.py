@@ -59,10 +59,10 @@ class PackedTable(nn.Module):
 def exchange(
     model: nn.Module, layer: Callable[[nn.Linear], nn.Module], table: Callable[[Tensor, Tensor | None], Rows]
 ) -> None:
-    """Put others in the place of every linear layer of a model and of its tables of embeddings, for a model in use.
+    """Replace every linear layer and every table of embeddings of a model in use.
 
-    What self-attention reads its queries, keys and values with becomes one layer first. Tables that are one stay one,
-    and the bias of the output becomes its table's.
+    Queries, keys and values of self-attention become one layer first. Tables that are shared stay shared, and the bias
+    of the output becomes its table's.
     """
     tables: dict[int, Rows] = {}
     join_attention(model)

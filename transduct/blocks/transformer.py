@@ -153,8 +153,10 @@ def make_norm(shape: LayerShape) -> nn.Module:
 
 
 def settle(model: nn.Module) -> None:
-    """Make one product of three in every self-attention of a model in use, and look up the vectors of its positions,
-    before it leaves the CPU; on which `packed.pack_layers` does so, and more. Its numbers are as they were."""
+    """Prepare a model for use off the CPU: queries, keys and values in one product, positions in a table.
+
+    What it computes does not change. On a CPU `packed.pack_layers` does this, and more.
+    """
     join_attention(model)
     remember_positions(model, torch.float32)
 

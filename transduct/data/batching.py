@@ -78,7 +78,7 @@ def _cut(
 ) -> list[Indices]:
     """Sort by length, the fuller side first, and cut where it reaches the budget.
 
-    Lengths are blurred a little, for else the same examples would meet in every epoch.
+    Lengths are blurred a little, since otherwise the same examples would meet in every epoch.
     """
     sides = np.asarray(lengths[order], dtype=np.int64).reshape(len(order), -1)  # (n, sides)
     if any(factor != 1.0 for factor in growth):

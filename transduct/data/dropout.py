@@ -12,7 +12,7 @@ SAMPLED = 1000  # rows looked at
 
 
 def growth(corpus: Corpus, columns: Sequence[int], beside: int, tokenizer: Tokenizer, dropout: float) -> float:
-    """How many times as long rows become, by some from all over the corpus.
+    """By what factor BPE dropout lengthens rows, estimated on a sample of the corpus.
 
     Args:
         columns: those that a row is made of.

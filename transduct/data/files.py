@@ -237,7 +237,7 @@ class Refused:
 
     @contextmanager
     def each(self) -> Iterator[None]:
-        """Around what is done with one file; an error that a user can mend is what refuses it."""
+        """Wraps the handling of one file: a TransductError raised inside refuses that file."""
         try:
             yield
         except TransductError as error:

@@ -85,7 +85,7 @@ def capture(step: Step, held: Sequence[Tensor], device: torch.device, pool: Any)
 
 
 class Watch:
-    """How many sources are not done, as the device tells it while it goes on: what it told at the look before."""
+    """Counts sources that are not done without stalling the device: each look gives the answer to the one before."""
 
     def __init__(self, device: torch.device) -> None:
         cuda = device.type == "cuda"

@@ -76,7 +76,7 @@ class CTCPrefix:
     def _append(self, newest: Tensor) -> None:
         """Each row's newest token (R,) joins what it has put out.
 
-        With s the frames of a token, a way that ends in it is begun or gone on with: w[t + 1] = (w[t] + ways[t]) s[t].
+        With s the frames of a token, a way that ends in it is begun or continued: w[t + 1] = (w[t] + ways[t]) s[t].
         Divided by the product of s so far that is a sum, and so it is, once more, for a blank after the token.
         """
         of_a_kind = (newest == self.last)[:, None]  # between two of a kind stands a blank

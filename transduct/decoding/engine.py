@@ -232,7 +232,7 @@ CORES = Cores()
 def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
     """`work` done on each item, in order, by so many threads of one core each.
 
-    A step of decoding is too small to be shared by cores, and its kernels let Python's lock go.
+    A step of decoding is too small to be shared by cores, and its kernels release the GIL.
     """
     if workers == 1:
         yield from map(work, items)

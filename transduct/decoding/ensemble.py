@@ -13,7 +13,7 @@ from transduct.functional.segments import Segments
 
 @dataclass(frozen=True)
 class Limits:
-    """What whoever uses a model asks its configuration for."""
+    """The part of a model's configuration that search and scoring read."""
 
     max_length: int
 
@@ -34,7 +34,7 @@ class Ensemble(nn.Module):
     """Models of one vocabulary that each can `encode`, `decode`, `start` and `step`; so can they together.
 
     Their mistakes differ, their right answers do not (Hansen and Salamon 1990; Sutskever et al. 2014 for translation).
-    What they remember and what they make of an output is a list, with something of each.
+    Memories and hidden states are lists, one entry a member.
     """
 
     attention_names: Sequence[str] = ()  # each has its own

@@ -37,10 +37,10 @@ class Sampling:
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
         self.limits = list(limits)
-        self.draws = [random.Random(f"{seed}/{list(s)}/{i}") for s in sources for i in range(samples)]
-        self.finished = [False] * len(self.draws)
+        self.generators = [random.Random(f"{seed}/{list(s)}/{i}") for s in sources for i in range(samples)]
+        self.finished = [False] * len(self.generators)
         self.history = first_tokens(begin, len(limits), samples, device)  # (R, t + 1)
-        self.scores = torch.zeros(len(self.draws), dtype=torch.float64, device=device)
+        self.scores = torch.zeros(len(self.generators), dtype=torch.float64, device=device)
 
     @property
     def running(self) -> bool:
@@ -49,7 +49,7 @@ class Sampling:
 
     def choose(self, logits: Tensor, normaliser: Tensor) -> Tensor | None:
         """Draw one token a row from logits (R, V); the rows stay where they are."""
-        uniform = torch.tensor([draw.random() for draw in self.draws], device=self.device)
+        uniform = torch.tensor([generator.random() for generator in self.generators], device=self.device)
         tokens = draw(logits / self.temperature, uniform, self.top_k, self.top_p)  # (R,)
         length = self.history.shape[1]
         at_limit = torch.tensor([length >= limit for limit in self.limits for _ in range(self.beam)])

@@ -1,4 +1,4 @@
-"""Search is one loop: the model steps, filters forbid, a strategy chooses.
+"""Search is one loop: the model steps, filters rescore and forbid, a strategy chooses.
 
 Any model takes part that offers `start` and `step`, and any strategy that offers what `Strategy` says. Let B be
 sources, R = B * beam the rows of the search, V the vocabulary.
@@ -55,7 +55,7 @@ class Decodes(Protocol):
 
 
 class Filter(Protocol):
-    """Forbids tokens by minus infinity; what it remembers of each row follows the rows."""
+    """Rescores the next tokens, or forbids some by minus infinity; what it remembers of each row follows `select`."""
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
         """Logits (R, V) after the tokens (R, t) that each row holds so far -> (R, V)."""
@@ -102,13 +102,13 @@ def search(
         logits, state = model.step(strategy.history[:, -1], state)
         logits = logits.float()
         normaliser = log_normaliser(logits)  # (R,)
-        for forbid in filters:
-            logits = forbid(logits, strategy.history)
+        for each in filters:
+            logits = each(logits, strategy.history)
         rows = strategy.choose(logits, normaliser)
         if rows is not None and strategy.running:
             state.select(rows)
-            for forbid in filters:
-                forbid.select(rows)
+            for each in filters:
+                each.select(rows)
     return strategy.hypotheses
 
 

@@ -88,8 +88,8 @@ def paired_test(
     from sacrebleu.significance import PairedTest
 
     _, columns = PairedTest(systems, instances, _streams(references), test_type="bs", n_samples=RESAMPLES)()
-    results: list[Any] = list(columns.values())[1:]  # the first column holds the systems' names
-    return {name: 1.0 if ours.score == his.score else ours.p_value for name, (his, ours) in zip(instances, results)}
+    pairs: list[Any] = list(columns.values())[1:]  # the first column holds the systems' names
+    return {name: 1.0 if a.score == b.score else b.p_value for name, (a, b) in zip(instances, pairs)}
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
@@ -127,6 +127,7 @@ def token_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[st
     return 100 * edits / tokens
 
 
+ERROR_METRICS = frozenset({"ter", "word_error_rate", "token_error_rate"})  # the lower the better
 PLAIN_METRICS = {
     "exact_match": exact_match,
     "word_error_rate": word_error_rate,
@@ -180,10 +181,7 @@ def _sacrebleu_metric(name: str, tokenize: str) -> "Metric":
         raise TransductError(f"BLEU has no tokenizer '{tokenize}'; choose from {known}")
     try:
         return BLEU(tokenize=tokenize)
-    except (
-        ImportError,
-        RuntimeError,
-    ) as error:  # sacrebleu raises either for a package that is not installed
+    except (ImportError, RuntimeError) as error:  # sacrebleu raises either for a package that is not installed
         remedy = TOKENIZER_REMEDIES[tokenize]
         raise TransductError(f"BLEU's tokenizer '{tokenize}' is not installed; run: {remedy}") from error
     except OSError as error:

@@ -204,9 +204,17 @@ def decoding_rows(sizes: Sizes, against: str | None, folder: Path, given: tuple[
         work = {"sources": sources, "lengths": None if trained else lengths, "beam": beam, "precision": precision}
         ours = {**work, "model": str(folder / "int8" if precision == "int8" else model), "device": sizes.device}
         peers = _decoding_peers(against, work, folder, sizes, batch)
-        if peers or against is None:
-            rows.append(Row(name, Side("transduct", f"{OURS}.decoding", ours), peers))
+        for said, how in _ways(sizes, "captured"):
+            if peers or against is None:
+                given_us = {**ours, "threads": sizes.threads, **how}
+                rows.append(Row(name + said, Side("transduct", f"{OURS}.decoding", given_us), peers))
     return rows
+
+
+def _ways(sizes: Sizes, *switches: str) -> list[tuple[str, dict[str, bool]]]:
+    """As recipes have it, and on a GPU with each switch besides: what the name of a row says of it, and the switch."""
+    on_gpu = sizes.device.startswith("cuda")
+    return [("", {}), *((f", {switch}", {switch: True}) for switch in switches if on_gpu)]
 
 
 def _decoding_peers(against: str | None, work: dict[str, Any], folder: Path, sizes: Sizes, batch: int) -> list[Side]:
@@ -237,12 +245,13 @@ def training_rows(sizes: Sizes, against: str | None) -> list[Row]:
     ]
     rows = []
     for precision in ("float32", "bfloat16"):
-        work = {"batches": batches, "precision": precision, "device": sizes.device}
+        work = {"batches": batches, "precision": precision, "device": sizes.device, "threads": sizes.threads}
         ours = {**work, "size": sizes.size, "vocabulary": sizes.vocabulary}
-        theirs = {**work, "shape": _shape(sizes), "threads": sizes.threads}
+        theirs = {**work, "shape": _shape(sizes)}
         peers = [] if against is None else [Side(against, f"{PEERS}.{against}_training", theirs)]
         name = f"training, {sizes.size}, {precision}, batches of 4096 tokens"
-        rows.append(Row(name, Side("transduct", f"{OURS}.training", ours), peers))
+        for said, how in _ways(sizes, "captured", "compiled"):
+            rows.append(Row(name + said, Side("transduct", f"{OURS}.training", {**ours, **how}), peers))
     return rows
 
 

@@ -257,7 +257,7 @@ def predict(
     from transduct.errors import TransductError
     from transduct.interfaces.pictures import check_ending, draw_attention
     from transduct.interfaces.start import load
-    from transduct.tasks.model import check_drawable, draw, read_once
+    from transduct.tasks.showing import check_drawable, draw, read_once
 
     chosen: dict[str, Any] = {}
     for option in options or []:
@@ -365,7 +365,7 @@ def bench(
     size: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "base",
     vocabulary: Annotated[int, typer.Option(help="How many tokens the model knows.")] = 32_000,
     sentences: Annotated[int | None, typer.Option(help="How many; 512 to decode, 192 to train on.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Of the peer; all cores if not given.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Of each side; all cores if not given.")] = None,
     rounds: Annotated[int, typer.Option(help="Turns of each side; the median counts.")] = 3,
     only: Annotated[str, typer.Option(help="Rows whose name holds this.")] = "",
     model: Annotated[str | None, typer.Option(help="A trained model to decode with, instead of drawn weights.")] = None,

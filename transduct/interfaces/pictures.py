@@ -123,7 +123,7 @@ def grid(
     return _page(parts, per_row, title, limits)
 
 
-def overlays(panels: Sequence[tuple[str, Matrix, np.ndarray]], per_row: int | None = None, title: str = "") -> Picture:
+def overlays(panels: Sequence[tuple[str, Matrix, np.ndarray]], title: str = "") -> Picture:
     """Photographs (title, matrix, pixels) beside and below each other, reddened where the matrix is large.
 
     The matrix is stretched over the pixels (height, width, 3) and its largest value is the reddest. Raises
@@ -131,7 +131,7 @@ def overlays(panels: Sequence[tuple[str, Matrix, np.ndarray]], per_row: int | No
     """
     if not panels:
         raise TransductError("there is no photograph to draw; give at least one (title, matrix, pixels)")
-    per_row = min(len(panels), per_row or math.ceil(math.sqrt(len(panels))))
+    per_row = math.ceil(math.sqrt(len(panels)))
     parts = [_overlay(name, _matrix(matrix, None, None), pixels) for name, matrix, pixels in panels]
     return _page(parts, per_row, title, None)
 

@@ -42,7 +42,7 @@ from transduct.interfaces.requests import (
     value_of,
 )
 from transduct.interfaces.start import load
-from transduct.tasks.model import draw
+from transduct.tasks.showing import draw
 
 try:
     import uvicorn

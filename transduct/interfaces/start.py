@@ -5,8 +5,8 @@ from typing import Any
 
 
 def load(*asked: str) -> Any:
-    """A model in use, as `transduct.load`. PyTorch comes as half a million objects that stay: to look through them for
-    garbage while they come, and once more at the end, takes longer than to translate a sentence."""
+    """A model in use, as `transduct.load`. Importing PyTorch makes half a million objects that stay: collecting garbage
+    among them meanwhile, and once more at exit, takes longer than translating a sentence."""
     gc.disable()
     try:
         from transduct.tasks.base import load

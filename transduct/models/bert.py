@@ -82,7 +82,7 @@ class Config:
 class Bert(nn.Module):
     """Encoder over segments: `encode`, and the methods of the head that the configuration names.
 
-    The encoder's parameters are called as those of a Transformer's source side, save `types` and `embedding_norm`.
+    The encoder's parameters are named like those of a Transformer's source side, save `types` and `embedding_norm`.
     """
 
     def __init__(self, config: Config) -> None:

@@ -110,7 +110,7 @@ class Speech(nn.Module):
         first = cast(EncoderLayer, self.encoder[0])
         for name in ("query", "key", "value"):
             setattr(first.self_attention, name, GroupedLinear(width, width, groups))
-        if self.config.norm == "pre":  # whose mean and deviation would else tell a head of all bands
+        if self.config.norm == "pre":  # whose mean and deviation would otherwise tell a head of all bands
             first.around_attention.norm = nn.GroupNorm(groups, width)
 
     @property

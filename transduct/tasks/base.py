@@ -36,11 +36,18 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Report:
-    """What an evaluation found: scores by name, details (signatures, intervals, p-values), and the outputs."""
+    """What an evaluation found.
+
+    Attributes:
+        scores: by name; `lower_is_better` names those that get better as they fall.
+        details: signatures, intervals, p-values, samples.
+        outputs: the model's answers.
+    """
 
     scores: dict[str, float]
     details: dict[str, Any] = field(default_factory=dict)
     outputs: list[Any] = field(default_factory=list)
+    lower_is_better: frozenset[str] = frozenset()
 
     def as_json(self) -> str:
         """Scores and details; null stands for NaN and infinity, for which JSON has no word."""

@@ -1,4 +1,4 @@
-"""A run directory as one run's own: what it holds is compared, nobody else trains there, what never began is gone."""
+"""Claim a run directory: refuse another run's, lock out other processes, remove a run that failed before it began."""
 
 import errno
 import fcntl

@@ -22,7 +22,8 @@ from transduct.evaluation.classification import Scores, label_scores, mcnemar, s
 from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks.base import Report
-from transduct.tasks.model import Movable, blank, read_weights, require_finite
+from transduct.tasks.model import Movable, blank, named_weights, read_weights, require_finite
+from transduct.tasks.sections import PredictConfig, with_options
 from transduct.tasks.text import TOKENIZER, Attention, check_inputs, check_sizes, encoder_input
 from transduct.training import checkpoint as files
 
@@ -40,21 +41,6 @@ class Answers:
 
     kind: Kind
     labels: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class PredictConfig:
-    """The `decoding` section.
-
-    Attributes:
-        batch_tokens: the most tokens read together.
-    """
-
-    batch_tokens: int = 4096
-
-    def __post_init__(self) -> None:
-        if self.batch_tokens < 1:
-            raise ValueError(f"batch_tokens is {self.batch_tokens}, must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -181,8 +167,10 @@ class Classifier:
         return Report(ours.scores, details, found)
 
     @torch.inference_mode()
-    def attention(self, text: str, **options: Any) -> Attention:  # noqa: ARG002 (they change nothing in one text)
-        """The attention weights of a text, or of two with a tab between, layer by layer and head by head."""
+    def attention(self, text: str, **options: Any) -> Attention:
+        """The attention weights of a text, or of two with a tab between, layer by layer and head by head; options as
+        for `predict`, which change nothing in one text."""
+        with_options(self.decoding, options)
         encoded, _ = encode(self.tokenizer, self.answers.kind, self._texts([text]), self.longest)
         if not encoded[0]:
             raise TransductError("found no words to attend to; give a text that holds some")
@@ -190,7 +178,7 @@ class Classifier:
         batch = make_batch([(example.first, example.second, [], [])]).to(next(self.model.parameters()).device)
         weights: list[Tensor] = []
         self.model.encode(batch.ids, batch.types, batch.segments, weights)
-        named = {name: w[0].float().cpu() for name, w in zip(self.model.attention_names, weights, strict=True)}
+        named = named_weights(self.model, weights)
         return Attention(self.tokenizer.pieces(batch.ids.tolist()), [], named)
 
     @property
@@ -212,7 +200,7 @@ class Classifier:
     @torch.inference_mode()
     def _outputs(self, texts: list[list[str]], options: Mapping[str, Any]) -> tuple[list[list[Tensor]], int]:
         """The scores of each piece of each example, (1, labels), (S, labels) or (S, 2); how many were too long."""
-        decoding = record(PredictConfig, {**vars(self.decoding), **options}, "decoding", "predict")
+        decoding = with_options(self.decoding, options)
         encoded, cut = encode(self.tokenizer, self.answers.kind, texts, self.longest)
         pieces = list(chain.from_iterable(encoded))
         found = [torch.empty(0)] * len(pieces)

@@ -4,7 +4,7 @@ Let B be pictures of a batch, A their objects, Q the queries for each picture, P
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
 from transduct.models.detr import Config, Detr
 from transduct.tasks.base import Report
-from transduct.tasks.model import Movable, Panel, blank, read_weights, require_finite
+from transduct.tasks.model import Movable, blank, named_weights, read_weights, require_finite
+from transduct.tasks.sections import with_options
+from transduct.tasks.showing import Panel
 from transduct.tasks.text import check_inputs
 from transduct.training import checkpoint as files
 
@@ -211,7 +213,7 @@ class Detector:
             NotFinite: the model answers with NaN.
         """
         check_inputs(inputs, "picture")
-        decoding = self._decoding(options)
+        decoding = with_options(self.decoding, options)
         squares, shapes = [], []  # of a photograph no more is kept
         for number, each in enumerate(inputs, 1):
             picture = as_picture(each, f"input {number}")
@@ -232,7 +234,7 @@ class Detector:
         Raises:
             TransductError: the data cannot be read or hold no object, or an option is unknown.
         """
-        decoding = self._decoding(options)
+        decoding = with_options(self.decoding, options)
         refused = Refused(data.broken if isinstance(data, SceneSet) else "stop", advise=False)
         scenes = data.read(self.labels, self.side, refused) if isinstance(data, SceneSet) else data
         refused.report(log.warning)
@@ -250,12 +252,12 @@ class Detector:
     @torch.inference_mode()
     def attention(self, given: Given, **options: Any) -> Attention:
         """Every attention weight for a picture, and what was found in it, at least what the model is surest of."""
-        decoding, picture = self._decoding(options), as_picture(given, "the picture")
+        decoding, picture = with_options(self.decoding, options), as_picture(given, "the picture")
         weights: list[Tensor] = []
         logits, boxes = self._forward([self._square(picture)], weights)
         found, queries = _answers(logits[0], boxes[0])  # the surest first, so that those kept are the first ones
         decoding = replace(decoding, threshold=min(decoding.threshold, float(found.scores[0])))
-        named = {name: each[0].float().cpu() for name, each in zip(self.model.attention_names, weights, strict=True)}
+        named = named_weights(self.model, weights)
         return Attention(named, picture, list(zip(self._detections(found, picture.shape, decoding), queries.tolist())))
 
     def picture(self, given: Given, output: Detections) -> Picture:
@@ -280,9 +282,6 @@ class Detector:
         """Pixels on each side of what the model is shown."""
         side: int = self.model.config.side
         return side
-
-    def _decoding(self, options: Mapping[str, Any]) -> PredictConfig:
-        return record(PredictConfig, {**vars(self.decoding), **options}, "decoding", "predict")
 
     def _square(self, picture: Picture) -> Picture:
         return resized(picture, self.side, self.side)

@@ -28,22 +28,17 @@ from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.models.vit import SIZES, Config, ViT
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.classifier import PredictConfig
-from transduct.tasks.model import (
-    Family,
-    LabelRows,
-    ModelSection,
-    Movable,
-    NoOptions,
-    card,
-    data_with_test,
-    files_said,
-    filled,
-    only_train,
-    training_section,
-    write_model,
-)
+from transduct.tasks.model import LabelRows, Movable, card, files_said, only_train, write_model
 from transduct.tasks.picture_classifier import About, HeldOut, Labelled, PictureClassifier, rows_of
+from transduct.tasks.sections import (
+    Family,
+    ModelSection,
+    NoOptions,
+    PredictConfig,
+    data_with_test,
+    filled,
+    training_section,
+)
 from transduct.training.config import TrainingConfig
 from transduct.training.trainer import Terms
 
@@ -238,7 +233,7 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
 
 
 class ImageClassificationTask:
-    """The five verbs of image classification, for one recipe in one run directory."""
+    """The task of image classification, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify

@@ -23,22 +23,9 @@ from transduct.data.scenes import COLOURS
 from transduct.evaluation.scenes import attribute_scores
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import (
-    Family,
-    ModelSection,
-    Movable,
-    NoOptions,
-    blank,
-    card,
-    data_with_test,
-    files_said,
-    filled,
-    only_train,
-    read_weights,
-    training_section,
-    write_model,
-)
+from transduct.tasks.model import Movable, blank, card, files_said, only_train, read_weights, write_model
 from transduct.tasks.painter import (
+    CODE_ERRORS,
     CODE_SCORES,
     SHOWN,
     Drawn,
@@ -50,6 +37,7 @@ from transduct.tasks.painter import (
     save_sheet,
     sheet,
 )
+from transduct.tasks.sections import Family, ModelSection, NoOptions, data_with_test, filled, training_section
 from transduct.tasks.text import check_inputs
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
@@ -138,7 +126,7 @@ class ImageCodes:
             scores, details = scores | found.scores, details | found.details
         if against is not None:
             details["against"] = against.evaluate(data).scores
-        return Report(scores, details, [Drawn(picture) for picture in remade])
+        return Report(scores, details, [Drawn(picture) for picture in remade], CODE_ERRORS)
 
     def grid(self, pictures: Sequence[Picture]) -> Picture:
         """Pictures, each above what its codes keep of it, on one page."""
@@ -209,7 +197,7 @@ class ImageCodesTask:
 
     def evaluate(self, model: DiscreteVAE, data: Examples | None = None) -> Report:
         """Scores on `data` or on the validation set."""
-        data = data or self._validation
+        data = self._validation if data is None else data
         return Report({}) if data is None else ImageCodes(model).evaluate(data)
 
     def predict(self, model: DiscreteVAE, inputs: Sequence[Any]) -> list[Drawn]:

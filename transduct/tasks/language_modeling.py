@@ -33,21 +33,8 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.gpt import GPT, SIZES, Config
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import (
-    Family,
-    ModelSection,
-    Movable,
-    asked_for,
-    blank,
-    card,
-    data_with_test,
-    files_said,
-    filled,
-    only_train,
-    read_weights,
-    training_section,
-    write_model,
-)
+from transduct.tasks.model import Movable, blank, card, files_said, only_train, read_weights, write_model
+from transduct.tasks.sections import Family, ModelSection, asked_for, data_with_test, filled, training_section
 from transduct.tasks.text import TOKENIZER, check_inputs, check_sizes, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
@@ -89,7 +76,7 @@ class TextConfig:
 
 @dataclass(frozen=True)
 class WritingConfig(DecodingConfig):
-    """How a text is gone on with.
+    """How a text is continued.
 
     Attributes:
         length: how many tokens to write, line feeds included.
@@ -184,7 +171,7 @@ class LanguageModel:
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """What comes after each prompt, the prompt itself left out; an empty one begins a line.
 
-        Once the context is full, its last half is the prompt that is gone on from.
+        Once the context is full, its last half is the prompt that is continued.
 
         Args:
             options: fields of `WritingConfig`, such as length=500, temperature=0.8, top_k=10, seed=3.
@@ -196,7 +183,7 @@ class LanguageModel:
         decoding = asked_for(self.decoding, options, "predict")
         prompts = [with_ends(self.tokenizer, text.split("\n")) for text in inputs]
         if long := sum(len(prompt) >= self.context for prompt in prompts):
-            said = "%d of %d prompts do not fit into %d tokens: gone on from their last %d"
+            said = "%d of %d prompts do not fit into %d tokens: continued from their last %d"
             log.warning(said, long, len(prompts), self.context, self.context // 2)
         written = self._write(prompts, decoding)
         return [self._text(prompt, ids) for prompt, ids in zip(prompts, written, strict=True)]
@@ -217,7 +204,8 @@ class LanguageModel:
         details: dict[str, Any] = {"tokens": len(run) - 1, "context": self.context, "samples": [shown]}
         if against is not None:
             details["against"] = against.measure(data)
-        return Report(self.measure(data), details, [shown[1]])
+        scores = self.measure(data)
+        return Report(scores, details, [shown[1]], frozenset(scores))
 
     @torch.inference_mode()
     def measure(self, lines: Sequence[str]) -> dict[str, float]:
@@ -273,7 +261,7 @@ class LanguageModel:
 
 
 class LanguageModelingTask:
-    """The five verbs of language modelling, for one recipe in one run directory."""
+    """The task of language modelling, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify

@@ -43,22 +43,17 @@ from transduct.functional.segments import Segments
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.tasks.base import Notify, Report, naming_files
 from transduct.tasks.model import (
-    Family,
-    ModelSection,
     Movable,
-    NoOptions,
     blank,
     card,
-    data_with_test,
     files_said,
-    filled,
     only_train,
     read_weights,
     require_finite,
     three_of,
-    training_section,
     write_model,
 )
+from transduct.tasks.sections import Family, ModelSection, NoOptions, data_with_test, filled, training_section
 from transduct.tasks.text import TOKENIZER, check_inputs, check_sizes, encoder_input, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
@@ -237,7 +232,7 @@ class MaskedLanguageModel:
                 raise TransductError("the other model would be asked for other tokens; compare models of one recipe")
             details["against"], other = against._measure(data)
             details["p_values"] = {name: mcnemar(ours, other[name]) for name, ours in right.items()}
-        return Report(scores, details)
+        return Report(scores, details, lower_is_better=frozenset({"nats_per_token"}))
 
     @property
     def _asked_for(self) -> tuple[Any, ...]:
@@ -303,7 +298,7 @@ class MaskedLanguageModel:
 
 
 class MaskedLanguageModelingTask:
-    """The five verbs of masked language modelling, for one recipe in one run directory."""
+    """The task of masked language modelling, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
@@ -378,7 +373,7 @@ class MaskedLanguageModelingTask:
 
     def evaluate(self, model: Bert, data: Sequence[str] | None = None) -> Report:
         """Scores on the lines of `data` or of the validation text, and a few samples."""
-        data = data or self._validation
+        data = self._validation if data is None else data
         return Report({}) if data is None else MaskedLanguageModel(model, self.tokenizer, self.data.mask).evaluate(data)
 
     def predict(self, model: Bert, inputs: Sequence[str]) -> list[str]:

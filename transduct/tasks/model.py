@@ -1,14 +1,12 @@
-"""What tasks share: the `model` section of a recipe, a model to start from, the model directory and its card."""
+"""A model and its directory: what it is begun from, how it is written, with its card, and read for use."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,9 +15,6 @@ from transduct.blocks.fused import fuse
 from transduct.blocks.packed import pack_layers
 from transduct.blocks.quantised import pack_quantised
 from transduct.blocks.transformer import settle
-from transduct.config import Recipe, record
-from transduct.data.images import check_ending, save_picture
-from transduct.decoding.engine import DecodingConfig
 from transduct.errors import NotFinite, TransductError
 from transduct.functional.segments import Segments
 from transduct.tasks.base import Notify
@@ -28,147 +23,6 @@ from transduct.training.config import TrainingConfig
 from transduct.training.machine import forget_shapes, keep_freed_memory
 
 Rename = Callable[[dict[str, Tensor]], None]
-Decoding = TypeVar("Decoding", bound=DecodingConfig)
-Training = TypeVar("Training", bound=TrainingConfig)
-Batch = TypeVar("Batch")
-LARGEST = 10**12  # bytes of weights, which no machine holds
-
-
-@dataclass(frozen=True)
-class Family:
-    """A family of models: its configuration, its named sizes, and what builds it."""
-
-    config: type
-    sizes: Mapping[str, Mapping[str, Any]]
-    build: Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
-class _Section:
-    """The part of a `model` section that is no part of the model.
-
-    Attributes:
-        family: the kind of model.
-        size: a named size of the family; it gives values to some keys, over which the recipe's own are laid.
-        start_from: a model directory, `RUN/model`, whose weights are taken where names agree, and its tokenizer if it
-            has one; a stage after the first has that of the stage before unless the recipe or the stage names one.
-    """
-
-    family: str | None = None
-    size: str | None = None
-    start_from: str | None = None
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """A section of a recipe, or the options of a call, where there are none."""
-
-
-class ModelSection:
-    """The `model` section of a recipe: a family, a named size and what differs from it, a model to start from.
-
-    Args:
-        families: those the task knows, by name; the first is taken where none is named.
-        derived: what other sections say of the model, and of each the key that says it.
-
-    Raises:
-        TransductError: the family or the size is unknown, or what is derived is set here.
-    """
-
-    def __init__(self, section: Mapping[str, Any], families: Mapping[str, Family], derived: Mapping[str, str]) -> None:
-        own = {field.name for field in fields(_Section)}
-        known = record(_Section, {name: value for name, value in section.items() if name in own}, "model")
-        self.name = known.family or next(iter(families))
-        if self.name not in families:
-            raise TransductError(f"recipe: unknown model.family '{self.name}'; known are: {', '.join(families)}")
-        self.family, self.derived = families[self.name], derived
-        if known.size is not None and known.size not in self.family.sizes:
-            raise TransductError(
-                f"recipe: unknown model.size '{known.size}'; known are: {', '.join(self.family.sizes)}"
-            )
-        values = {name: value for name, value in section.items() if name not in own}
-        if given := [name for name in derived if name in values]:
-            raise TransductError(f"recipe: model.{given[0]} cannot be set; set {derived[given[0]]}")
-        self.values = {**self.family.sizes.get(known.size or "", {}), **values}
-        self.start = None if known.start_from is None else Path(known.start_from)
-
-    def config(self, **derived: Any) -> Any:
-        """The model's configuration with what other sections say; raises TransductError if it is impossible."""
-        config: Any = record(self.family.config, {**self.values, **derived}, "model")
-        try:
-            held = sum(p.numel() * p.element_size() for p in blank(self.family.build, config).parameters())
-        except ValueError as error:  # widths that do not fit together
-            raise TransductError(f"recipe: model: {error}") from error
-        if held > LARGEST:
-            raise TransductError(f"recipe: model: its weights would take {held / 1e9:,.0f} GB; make it smaller")
-        return config
-
-    def resolved(self, config: Any) -> dict[str, Any]:
-        """The section with every default filled in."""
-        start = {} if self.start is None else {"start_from": str(self.start.resolve())}
-        rest = {name: value for name, value in asdict(config).items() if name not in self.derived}
-        return {"family": self.name, **start, **rest}
-
-    def build(
-        self, config: Any, notify: Notify, rename: Rename | None = None, labels: "LabelRows | None" = None
-    ) -> Any:
-        """The model, begun from another's weights if the section says so; see `start_from` and `LabelRows`."""
-        model = self.family.build(config)
-        if self.start is not None:
-            if labels is not None:
-                rename = partial(labels.order, model, self.start, notify)
-            start_from(model, self.start, notify, rename)
-        return model
-
-
-def training_section(
-    kind: type[Training], section: Mapping[str, Any], scores: Sequence[str], one_shape: bool = False
-) -> Training:
-    """The `training` section of a recipe.
-
-    Args:
-        scores: what validations may give, of which `best` is one.
-        one_shape: whether batches can all have one shape, as compiled and captured steps want them.
-
-    Raises:
-        TransductError: a key is unknown or a value wrong, validations give no such score, or batches have many shapes.
-    """
-    training = record(kind, section, "training")
-    if training.best is not None and training.best not in scores:
-        raise TransductError(
-            f"recipe: training.best is '{training.best}', expected a score of validations: {', '.join(scores)}"
-        )
-    if (training.compile or training.capture) and not one_shape:
-        raise TransductError(
-            "recipe: training.compile and training.capture are for translation, whose batches can have one shape; "
-            "set both to false"
-        )
-    return training
-
-
-def data_with_test(kind: type, recipe: Recipe | None, give: str = "--source and --reference") -> Any:
-    """The recipe's `data` section, which names a test set; `give` says what to give where it does not.
-
-    Raises:
-        TransductError: it names none, or there is no recipe.
-    """
-    data: Any = None if recipe is None else record(kind, recipe.data, "data")
-    if data is None or data.test is None:
-        raise TransductError(f"the model's recipe names no test set; give {give}")
-    return data
-
-
-def filled(recipe: Recipe, data: Any, model: Mapping[str, Any], **records: Any) -> Recipe:
-    """The recipe with every default of its sections, which can be read again from anywhere.
-
-    Raises:
-        TransductError: a score is to choose the checkpoint, and there is nothing to validate on.
-    """
-    best = records["training"].best
-    if best is not None and not any(getattr(data, name, None) for name in ("valid", "held_out", "hold_out")):
-        raise TransductError(f"recipe: training.best is '{best}', but nothing is validated on; give data.valid")
-    rest: dict[str, Any] = {name: asdict(each) for name, each in records.items()}
-    return replace(recipe, data={**asdict(data), "root": str(Path(data.root).resolve())}, model=dict(model), **rest)
 
 
 def only_train(split: str, task_has: str) -> None:
@@ -181,20 +35,15 @@ class Movable:
     """A batch, which is a record, that can be put on a device."""
 
     def to(self, device: torch.device) -> Self:
-        """The batch on a device."""
-        return on(self, device)
-
-
-def on(batch: Batch, device: torch.device) -> Batch:
-    """A batch, which is a record, on a device: itself if its first tensor is there."""
-    held = [(name, value) for name, value in vars(batch).items() if isinstance(value, Tensor | Segments)]
-    if next(value for _, value in held if isinstance(value, Tensor)).device == device:
-        return batch
-    moved = {
-        name: value.to(device) if isinstance(value, Segments) else value.to(device, non_blocking=True)
-        for name, value in held
-    }
-    return replace(batch, **moved)  # type: ignore[type-var]
+        """The batch on a device: itself if its first tensor is there."""
+        held = [(name, value) for name, value in vars(self).items() if isinstance(value, Tensor | Segments)]
+        if next(value for _, value in held if isinstance(value, Tensor)).device == device:
+            return self
+        moved = {
+            name: value.to(device) if isinstance(value, Segments) else value.to(device, non_blocking=True)
+            for name, value in held
+        }
+        return replace(self, **moved)  # type: ignore[type-var]
 
 
 def three_of(count: int) -> range:
@@ -287,19 +136,9 @@ def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename
     notify(f"started from {directory}: {len(taken)} of {len(own)} weights taken, the rest is new")
 
 
-def asked_for(config: Decoding, options: Mapping[str, Any], where: str, count: int = 1) -> Decoding:
-    """A model's decoding section with the options of a call.
-
-    Unless the call says how many, the beam is as wide as what it shows, and samples are as many: the likeliest of more
-    is no fair draw.
-
-    Raises:
-        TransductError: an option is unknown or has a wrong value.
-    """
-    found = record(type(config), {**vars(config), **options}, "decoding", where)
-    if "beam" in options:
-        return found
-    return replace(found, beam=count if found.temperature > 0.0 else max(found.beam, count))
+def named_weights(model: Any, weights: Sequence[Tensor]) -> dict[str, Tensor]:
+    """What a model has handed over of its attention, in order: by name the weights of a batch's first sequence."""
+    return {name: held[0].float().cpu() for name, held in zip(model.attention_names, weights, strict=True)}
 
 
 def require_finite(*answers: Tensor) -> None:
@@ -388,61 +227,3 @@ def files_said(names: Sequence[str], dropped: Mapping[str, int]) -> str:
     """ "from a.de, a.en (left out: 3 empty)"."""
     left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items() if count)
     return f"from {', '.join(names) or 'a generated corpus'} (left out: {left_out or 'none'})"
-
-
-def check_drawable(model: Any, name: str, path: Path | None, attention: Path | None = None) -> None:
-    """Refuse a place for pictures that does not fit a model, or of no known format, before it has answered.
-
-    Raises:
-        TransductError: it answers in text and there is a place, it answers in pictures and there is none, or its name
-            ends in no format of pictures; or there is a place for its attention, of which it has none.
-    """
-    if attention is not None and not hasattr(model, "attention"):
-        raise TransductError(f"{name}: this model has no attention to show; leave --attention away")
-    if path is None:
-        if getattr(model, "paints", False):
-            raise TransductError(
-                f"{name}: this model answers with pictures; say where to draw them with --out FILE.png"
-            )
-        return
-    if not hasattr(model, "picture"):
-        raise TransductError(f"{name}: this model answers in text, which has no picture; leave --out away")
-    check_ending(path)
-
-
-def read_once(model: Any, given: str) -> Any:
-    """What a model is given: a text, with U+FFFD for bytes that are not UTF-8, or a file's name; for a model of
-    pictures the content of a pipe, since drawing on it reads it once more."""
-    if getattr(model, "reads", "text") == "text":
-        return given.encode(errors="surrogateescape").decode(errors="replace")
-    try:
-        piped = getattr(model, "reads", "text") == "picture" and Path(given).is_fifo()
-        return Path(given).read_bytes() if piped else given
-    except OSError:  # which is said once it is to be answered
-        return given
-
-
-def draw(model: Any, given: Any, output: Any, path: Path) -> None:
-    """Write the picture that shows a model's answer to what it was given: boxes on a photograph, a painted caption.
-
-    Raises:
-        TransductError: the file cannot be written.
-    """
-    save_picture(model.picture(given, output), path)
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One picture of attention.
-
-    Attributes:
-        weights: (rows, columns), a labelled matrix, or what is laid over `picture`.
-        rows, columns: labels; none where the weights lie over a picture.
-        picture: (height, width, 3) in 0 to 255; the weights are stretched to its size.
-    """
-
-    title: str
-    weights: Tensor
-    rows: Sequence[str] | None = None
-    columns: Sequence[str] | None = None
-    picture: np.ndarray | None = None

@@ -21,20 +21,8 @@ from transduct.functional.losses import SET_WEIGHTS, set_losses
 from transduct.models.detr import SIZES, Config, Detr
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.detector import Batch, Detections, Detector, PredictConfig, SceneSet, make_batch
-from transduct.tasks.model import (
-    Family,
-    LabelRows,
-    ModelSection,
-    NoOptions,
-    card,
-    data_with_test,
-    files_said,
-    filled,
-    only_train,
-    three_of,
-    training_section,
-    write_model,
-)
+from transduct.tasks.model import LabelRows, card, files_said, only_train, three_of, write_model
+from transduct.tasks.sections import Family, ModelSection, NoOptions, data_with_test, filled, training_section
 from transduct.training.config import TrainingConfig
 from transduct.training.trainer import Terms
 
@@ -123,7 +111,7 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
 
 
 class ObjectDetectionTask:
-    """The five verbs of object detection, for one recipe in one run directory."""
+    """The task of object detection, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         try:
@@ -152,7 +140,9 @@ class ObjectDetectionTask:
         pasted = (source.collage.objects[1] for source in data.train if source.collage)
         most = max(int(self.corpus.lengths[:, 1].max()) // 4, *pasted, 0)  # four numbers a box
         if most > queries:
-            self.notify(f"a picture holds up to {most} objects, but {queries} queries find no more; raise model.queries")
+            self.notify(
+                f"a picture holds up to {most} objects, but {queries} queries find no more; raise model.queries"
+            )
         if data.test is not None and data.test.boxes:
             self._read(data.test, "test")
         if data.valid is not None:
@@ -203,7 +193,7 @@ class ObjectDetectionTask:
 
     def evaluate(self, model: Detr, data: Sequence[Example] | None = None) -> Report:
         """`ap` and `ap50` on `data`, or on the validation set, and a few samples."""
-        data = data or self._validation
+        data = self._validation if data is None else data
         if data is None:
             return Report({})
         report = self._in_use(model).evaluate(data)

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.config import record
 from transduct.data.images import Picture, save_picture
 from transduct.data.pictures import Examples, Unread
 from transduct.data.scenes import COLOURS
@@ -27,12 +26,15 @@ from transduct.errors import TransductError, missing_extra
 from transduct.evaluation.scenes import attribute_scores
 from transduct.models.dalle import DALLE, DiscreteVAE, Guided
 from transduct.tasks.base import Report
-from transduct.tasks.model import Panel, require_finite
+from transduct.tasks.model import named_weights, require_finite
+from transduct.tasks.sections import with_options
+from transduct.tasks.showing import Panel
 from transduct.tasks.text import check_inputs
 
 log = logging.getLogger("transduct")
 AT_ONCE = 64  # pictures that are encoded or decoded together
 SHOWN = 16  # pictures of a sheet
+CODE_ERRORS = frozenset({"reconstruction_error"})  # of these, the lower the better
 CODE_SCORES = ("reconstruction_error", "psnr", "code_usage", "code_perplexity", "attributes_right")
 CELL, PER_ROW, EDGE = 128, 8, 8  # of a sheet: the least width of a picture, pictures in a row, pixels between
 
@@ -169,7 +171,7 @@ class Painter:
             TransductError: the inputs are no list of texts, or an option is unknown or has a wrong value.
         """
         check_inputs(inputs)
-        decoding = record(PaintingConfig, {**vars(self.decoding), **options}, "decoding", "predict")
+        decoding = with_options(self.decoding, options)
         texts, cut = text_tokens(self.tokenizer, self.model, inputs)
         if cut:
             longest = self.model.config.max_length
@@ -209,7 +211,7 @@ class Painter:
             scores, details = {**found.scores, **scores}, {**details, **found.details}
         if against is not None:
             details["against"] = against.evaluate(data, **options).scores
-        return Report(scores, details, drawn)
+        return Report(scores, details, drawn, CODE_ERRORS | {"nats_per_code"})
 
     @torch.inference_mode()
     def attention(self, text: str, **options: Any) -> PictureAttention:
@@ -217,13 +219,13 @@ class Painter:
         [tokens], _ = text_tokens(self.tokenizer, self.model, [text])
         if not tokens:
             raise TransductError("found no words to attend to; give a text that holds some")
-        decoding = record(PaintingConfig, {**vars(self.decoding), **options}, "decoding", "predict")
+        decoding = with_options(self.decoding, options)
         codes = self._codes([tokens], decoding)
         begin = self.model.config.begin
         ids, segments = engine.flat([[*tokens, begin, *codes[0].tolist()]], self.device)
         weights: list[Tensor] = []
         self.model.hidden(ids, segments, weights)
-        named = {name: w[0].float().cpu() for name, w in zip(self.model.attention_names, weights, strict=True)}
+        named = named_weights(self.model, weights)
         words = self.tokenizer.pieces([token - begin - 1 for token in tokens])
         return PictureAttention(words, pictures_of(self.model.vae, codes)[0], named)
 

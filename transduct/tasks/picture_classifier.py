@@ -23,8 +23,9 @@ from transduct.errors import TransductError
 from transduct.evaluation.classification import label_scores, mcnemar
 from transduct.models.vit import Config, ViT
 from transduct.tasks.base import Report
-from transduct.tasks.classifier import PredictConfig
-from transduct.tasks.model import Panel, blank, read_weights, require_finite
+from transduct.tasks.model import blank, named_weights, read_weights, require_finite
+from transduct.tasks.sections import PredictConfig, with_options
+from transduct.tasks.showing import Panel
 from transduct.tasks.text import check_inputs
 from transduct.training import checkpoint as files
 
@@ -210,24 +211,25 @@ class PictureClassifier:
         return Report(ours.scores, details, found[0])
 
     @torch.inference_mode()
-    def attention(self, given: Given, **options: Any) -> PictureAttention:  # noqa: ARG002 (they change nothing)
-        """The attention weights of a picture, layer by layer and head by head.
+    def attention(self, given: Given, **options: Any) -> PictureAttention:
+        """The attention weights of a picture, layer by layer and head by head; options as for `predict`.
 
         Raises:
             NotFinite: the model answers with NaN.
         """
+        with_options(self.decoding, options)  # which change nothing in one picture
         picture = self._picture(given, "the picture")
         weights: list[Tensor] = []
         self.model.encode(self._read([picture]), weights)
         require_finite(*weights)
-        named = {name: w[0].float().cpu() for name, w in zip(self.model.attention_names, weights, strict=True)}
+        named = named_weights(self.model, weights)
         return PictureAttention(named, picture, self.model.config.grid)
 
     @torch.inference_mode()
     def _scores(self, inputs: Sequence[Given], options: Mapping[str, Any]) -> Tensor:
         """(B, labels)."""
         check_inputs(inputs, "picture")
-        decoding = record(PredictConfig, {**vars(self.decoding), **options}, "decoding", "predict")
+        decoding = with_options(self.decoding, options)
         step = max(1, decoding.batch_tokens // self.model.config.grid**2)
         parts, every = [torch.empty(0, len(self.about.labels))], list(inputs)
         for start in range(0, len(every), step):

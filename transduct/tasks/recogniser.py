@@ -36,7 +36,9 @@ from transduct.evaluation.text import token_error_rate
 from transduct.functional.segments import Segments
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.tasks.base import Report
-from transduct.tasks.model import Family, Panel, blank, read_weights
+from transduct.tasks.model import blank, named_weights, read_weights
+from transduct.tasks.sections import Family, with_options
+from transduct.tasks.showing import Panel
 from transduct.tasks.text import TOKENIZER, check_inputs, check_sizes
 from transduct.training import checkpoint as files
 
@@ -221,7 +223,8 @@ class Recogniser:
             details["against"] = self._scores(others, recordings)
             right = [[o.split() == r.text.split() for o, r in zip(each, recordings)] for each in (outputs, others)]
             details["p_values"] = {"whole_utterances": mcnemar(*right)}
-        return Report(self._scores(outputs, recordings), details, outputs)
+        scores = self._scores(outputs, recordings)
+        return Report(scores, details, outputs, frozenset(scores))
 
     def texts_of(self, recordings: Sequence[Recording], rate: int, options: dict[str, Any]) -> list[str]:
         """What is said in recordings of another rate, however long they are."""
@@ -248,7 +251,7 @@ class Recogniser:
         memory, memory_segments = self._encode([sound], weights)
         inputs, segments = flat([[Tokenizer.BEGIN, *ids]], device)
         self.model.decode(inputs, segments, memory, memory_segments, weights)
-        named = {name: w[0].float().cpu() for name, w in zip(self.model.attention_names, weights, strict=True)}
+        named = named_weights(self.model, weights)
         seconds = STACK * self.hearing.features.hop
         times = [f"{i * seconds:.2f}" for i in range(len(memory))]
         ctc = self.model.ctc(memory).exp()[:, [BLANK, *ids]].T.cpu()  # (S, T)
@@ -287,7 +290,7 @@ class Recogniser:
         self, sounds: Sequence[Sound], options: dict[str, Any]
     ) -> tuple[list[list[Hypothesis]], list[list[int]]]:
         """The n-best list of each sound, and the best path of CTC alone."""
-        decoding = record(DecodingConfig, {**vars(self.decoding), **options}, "decoding", "predict")
+        decoding = with_options(self.decoding, options)
         lengths = [tokens_of(self.hearing.features, len(sound)) for sound in sounds]
         found: list[list[Hypothesis]] = [[] for _ in sounds]
         paths: list[list[int]] = [[] for _ in sounds]

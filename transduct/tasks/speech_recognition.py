@@ -37,18 +37,7 @@ from transduct.functional.losses import ctc_loss, projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.speech import Speech
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import (
-    ModelSection,
-    Movable,
-    card,
-    data_with_test,
-    files_said,
-    filled,
-    only_train,
-    three_of,
-    training_section,
-    write_model,
-)
+from transduct.tasks.model import Movable, card, files_said, only_train, three_of, write_model
 from transduct.tasks.recogniser import (
     BLANK,
     FAMILIES,
@@ -60,6 +49,7 @@ from transduct.tasks.recogniser import (
     Spoken,
     flat_features,
 )
+from transduct.tasks.sections import ModelSection, data_with_test, filled, training_section
 from transduct.tasks.text import TOKENIZER, run_tokenizer
 from transduct.training.config import TrainingConfig
 from transduct.training.trainer import Terms
@@ -166,7 +156,7 @@ def ctc_frames(ids: Sequence[int]) -> int:
 
 
 class SpeechRecognitionTask:
-    """The five verbs of speech recognition, for one recipe in one run directory."""
+    """The task of speech recognition, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
@@ -309,7 +299,7 @@ class SpeechRecognitionTask:
 
     def evaluate(self, model: Speech, data: list[Recording] | None = None) -> Report:
         """Error rates on `data` or the validation set, and a few samples."""
-        data = data or self._validation
+        data = self._validation if data is None else data
         if not data:
             return Report({})
         decoding = replace(self.decoding, beam=self.decoding.validation_beam)

@@ -69,14 +69,18 @@ def decoding(
     beam: int,
     precision: str,
     device: str,
+    threads: int | None = None,
     **settings: Any,
 ) -> Callable[[], int]:
     """A function that decodes the sources once and tells how many tokens it wrote.
 
     Args:
         lengths: how many tokens each output has; each ends where the model ends it if not given.
+        threads: of this process; as many as PyTorch takes if not given.
         settings: other fields of `DecodingConfig`.
     """
+    if threads is not None:
+        torch.set_num_threads(threads)
     translator = load(model, device, "bfloat16" if precision == "bfloat16" else "float32", "translate")
     ended = [[*source, Tokenizer.END] for source in sources]
     config = DecodingConfig(beam=beam, **settings)
@@ -103,14 +107,18 @@ def training(
     batches: Sequence[tuple[Sequence[Sentence], Sequence[Sentence]]],
     precision: Any,
     device: str,
+    threads: int | None = None,
     compiled: bool = False,
     captured: bool = False,
 ) -> Callable[[], int]:
     """A function that takes one step of training on each batch and tells how many target tokens it has seen.
 
     Args:
+        threads: of this process; as many as PyTorch takes if not given.
         compiled, captured: as `TrainingConfig` has it; batches are then filled up to one shape.
     """
+    if threads is not None:
+        torch.set_num_threads(threads)
     place = pick_device(device)
     prepare_machine()
     model: Any = Transformer(Config(vocabulary, vocabulary, **SIZES[size])).to(place).train()

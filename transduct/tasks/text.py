@@ -18,7 +18,8 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.segments import Segments, Shape
 from transduct.tasks.base import Notify
-from transduct.tasks.model import Movable, Panel
+from transduct.tasks.model import Movable
+from transduct.tasks.showing import Panel
 from transduct.training.checkpoint import write_file
 from transduct.training.config import TrainingConfig
 

@@ -37,26 +37,14 @@ from transduct.tasks.classifier import (
     Encoded,
     Examples,
     Kind,
-    PredictConfig,
     check_labels,
     encode,
     labels_of,
     make_batch,
     scores_of,
 )
-from transduct.tasks.model import (
-    Family,
-    LabelRows,
-    ModelSection,
-    card,
-    data_with_test,
-    files_said,
-    filled,
-    only_train,
-    three_of,
-    training_section,
-    write_model,
-)
+from transduct.tasks.model import LabelRows, card, files_said, only_train, three_of, write_model
+from transduct.tasks.sections import Family, ModelSection, PredictConfig, data_with_test, filled, training_section
 from transduct.tasks.text import TOKENIZER, TextTraining, run_tokenizer
 from transduct.training.trainer import Terms
 
@@ -260,7 +248,7 @@ def prepare(data: DataConfig, tokenizer: Tokenizer, directory: Path, notify: Not
 
 
 class TextClassificationTask:
-    """The five verbs of text classification, for one recipe in one run directory."""
+    """The task of text classification, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
@@ -353,7 +341,7 @@ class TextClassificationTask:
 
     def evaluate(self, model: Bert, data: Examples | None = None) -> Report:
         """Scores on `data`, inputs and their answers, or on the validation set, and a few samples."""
-        data = data or self._validation
+        data = self._validation if data is None else data
         if data is None:
             return Report({})
         report = self._in_use(model).evaluate(data)

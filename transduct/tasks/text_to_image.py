@@ -28,21 +28,9 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.dalle import DALLE, SIZES, CodesConfig, Config, DiscreteVAE
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import (
-    Family,
-    ModelSection,
-    Movable,
-    blank,
-    card,
-    data_with_test,
-    files_said,
-    filled,
-    only_train,
-    read_weights,
-    training_section,
-    write_model,
-)
+from transduct.tasks.model import Movable, blank, card, files_said, only_train, read_weights, write_model
 from transduct.tasks.painter import CODE_SCORES, Drawn, Painter, PaintingConfig, codes_of, pillow, places_of, save_sheet
+from transduct.tasks.sections import Family, ModelSection, data_with_test, filled, training_section
 from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
@@ -246,7 +234,7 @@ class TextToImageTask:
 
     def evaluate(self, model: DALLE, data: Examples | None = None) -> Report:
         """Scores on `data` or on the validation set."""
-        data = data or self._validation
+        data = self._validation if data is None else data
         return Report({}) if data is None else self._in_use(model).evaluate(data)
 
     def predict(self, model: DALLE, inputs: Sequence[str]) -> list[Drawn]:

@@ -29,22 +29,13 @@ from transduct.data.tokenizer import Tokenizer, TokenizerConfig, train_tokenizer
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.errors import TransductError
-from transduct.evaluation.text import check_metrics, corpus_scores
+from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores
 from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Shape
 from transduct.tasks import ensemble
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import (
-    ModelSection,
-    card,
-    data_with_test,
-    files_said,
-    filled,
-    only_train,
-    three_of,
-    training_section,
-    write_model,
-)
+from transduct.tasks.model import card, files_said, only_train, three_of, write_model
+from transduct.tasks.sections import ModelSection, data_with_test, filled, training_section
 from transduct.tasks.text import (
     TOKENIZER,
     Batch,
@@ -106,7 +97,7 @@ class MakeBatch:
 
 
 class TranslationTask:
-    """The five verbs of translation, for one recipe in one run directory."""
+    """The task of translation, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
@@ -200,7 +191,7 @@ class TranslationTask:
 
     def evaluate(self, model: Any, data: tuple[list[str], list[list[str]]] | None = None) -> Report:
         """Loss, BLEU and chrF on `data` (texts and their references) or the validation set, and a few samples."""
-        data = data or self._validation
+        data = self._validation if data is None else data
         if data is None:
             return Report({})
         sources, references = data
@@ -210,7 +201,7 @@ class TranslationTask:
         scores["perplexity"] = math.exp(min(scores["loss"], 100.0))
         scores |= corpus_scores(outputs, references, self.metrics, self.data.bleu_tokenize, False).scores
         samples = [(sources[i], outputs[i], references[i][0]) for i in three_of(len(sources))]
-        return Report(scores, {"samples": samples}, outputs)
+        return Report(scores, {"samples": samples}, outputs, ERROR_METRICS | {"loss", "perplexity"})
 
     @torch.inference_mode()
     def _validation_loss(self, model: Any, sources: list[str], targets: list[str]) -> float:

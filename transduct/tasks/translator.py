@@ -24,11 +24,12 @@ from transduct.decoding.search import Filter, Prefix
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.decoding.trees import WellFormedTrees
 from transduct.errors import TransductError
-from transduct.evaluation.text import corpus_scores, paired_test
+from transduct.evaluation.text import ERROR_METRICS, corpus_scores, paired_test
 from transduct.models import rnn, transformer
 from transduct.tasks import ensemble
 from transduct.tasks.base import Report
-from transduct.tasks.model import Family, asked_for, blank, read_weights
+from transduct.tasks.model import blank, named_weights, read_weights
+from transduct.tasks.sections import Family, asked_for
 from transduct.tasks.text import TOKENIZER, Attention, check_inputs, check_sizes
 from transduct.training import checkpoint as files
 
@@ -202,7 +203,7 @@ class Translator:
         memory = self.model.encode(memory_tokens, memory_segments, weights)
         inputs, segments = engine.flat([[Tokenizer.BEGIN, *ids]], device)
         self.model.decode(inputs, segments, memory, memory_segments, weights)
-        named = {name: w[0].float().cpu() for name, w in zip(self.model.attention_names, weights, strict=True)}
+        named = named_weights(self.model, weights)
         source_pieces = self.source_tokenizer.pieces(source)
         return Attention(source_pieces, self.target_tokenizer.pieces([Tokenizer.BEGIN, *ids]), named)
 
@@ -223,7 +224,7 @@ class Translator:
             others = [t.text for t in against.translate(sources, **options)]
             details["against"] = corpus_scores(others, references, self.metrics, self.bleu_tokenize, False).scores
             details["p_values"] = paired_test(outputs, others, references, tokenize=self.bleu_tokenize)
-        return Report(found.scores, details, outputs)
+        return Report(found.scores, details, outputs, ERROR_METRICS)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """The best translation of each text; options as for `translate`."""
@@ -231,10 +232,10 @@ class Translator:
 
     @torch.inference_mode()
     def align(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """The source token that each token of the greedy translations of texts is aligned with, and these.
+        """Pairs of a source token and a target token, from the greedy translations of texts.
 
-        It is the token that the cross-attentions look at most, all layers and heads together, while the other is
-        chosen; the end of the sentence, where they look when they look at nothing, is none.
+        Each target token is paired with the source token that the cross-attentions weigh most while it is chosen,
+        summed over layers and heads. The end of a sentence, where they look when they look at nothing, is no partner.
 
         Raises:
             TransductError: the model has no attention.

@@ -6,7 +6,7 @@ default generators are reseeded before each micro-batch, so that a checkpoint ho
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -29,10 +29,6 @@ from transduct.training.optim import MovingAverage, clip_gradients, guarded_step
 from transduct.training.optim import rate as scheduled
 from transduct.training.replay import Replay
 
-LOWER_IS_BETTER = (
-    *("loss", "perplexity", "nats_per_token", "nats_per_character", "nats_per_code"),
-    *("ter", "word_error_rate", "token_error_rate", "reconstruction_error"),
-)
 Terms = Mapping[str, tuple[Tensor, float, float]]
 
 
@@ -65,6 +61,11 @@ class Report(Protocol):
     @property
     def details(self) -> Mapping[str, Any]:
         """What belongs in the log beside the scores."""
+        ...
+
+    @property
+    def lower_is_better(self) -> Container[str]:
+        """The names of scores that get better as they fall."""
         ...
 
 
@@ -197,7 +198,7 @@ class Trainer:
                 continue
             if self.ranks.sum_of(self.stopping):  # whichever rank the signal reached
                 if not saved:
-                    self._save()
+                    self.save()
                 raise TrainingFailed(f"stopped by a signal at step {self.state.step}; go on with --resume")
 
     def stop(self) -> None:
@@ -212,7 +213,7 @@ class Trainer:
             better = self._validate()
         due = last or step % config.checkpoint_every == 0 or better or self._out_of_patience()
         if due:
-            self._save()
+            self.save()
         return due
 
     def _validate(self) -> bool:
@@ -241,7 +242,7 @@ class Trainer:
             raise TrainingFailed(f"training.best is '{config.best}', the validation gives: {known}")
         mine = report.scores[config.best] if self.ranks.rank == 0 else 0.0  # or ranks a rounding apart would part ways
         score, best = self.ranks.sum_of(mine), self.state.best_score
-        sign = -1.0 if config.best.removesuffix("_unseen") in LOWER_IS_BETTER else 1.0
+        sign = -1.0 if config.best in report.lower_is_better else 1.0
         if not math.isnan(score) and (best is None or sign * score > sign * best):
             self.state = replace(self.state, best_score=score, best_step=self.state.step, without_progress=0)
             return True
@@ -295,19 +296,19 @@ class Trainer:
 
     def _stream(self) -> Iterator[list[Any]]:
         """This rank's micro-batches of each step, from the present position on, epoch after epoch."""
-        empty_epochs = 0
+        empty = False
         while True:
-            ranks, state = self.ranks, self.state
+            ranks, state, held = self.ranks, self.state, False
             batches = self.batches("train", state.epoch, state.batch, ranks.rank, ranks.world)
             while True:
                 micro_batches = list(islice(batches, self.config.accumulate))
                 if not ranks.sum_of(len(micro_batches)):
                     break
-                empty_epochs = -1
+                held = True
                 yield micro_batches
-            empty_epochs += 1
-            if empty_epochs > 1:
+            if empty and not held:  # two in turn: the first may have been resumed at its end
                 raise TrainingFailed("an epoch holds no batch; is the corpus smaller than the weights allow?")
+            empty = not held
             self.state = replace(self.state, epoch=self.state.epoch + 1, batch=0)
 
     def _window(self, step: int) -> list[int]:
@@ -316,7 +317,7 @@ class Trainer:
         regular = [s for s in self.checkpoints.steps() if s < step and s % every == 0 and s > 0]
         return [*regular, step][-self.config.average :]
 
-    def _save(self) -> None:
+    def save(self) -> None:
         """Write a checkpoint and drop those nothing needs any more."""
         if self.ranks.rank == 0:
             steps = sorted({*self.checkpoints.steps(), self.state.step})
@@ -384,7 +385,7 @@ def fit(
     step = trainer.checkpoints.last_good(trainer.checkpoints.steps())
     trainer.ranks.wait()  # until every rank has looked, for the next line may write
     if step is None:
-        trainer._save()  # so that a run can always go back
+        trainer.save()  # so that a run can always go back
     else:
         trainer.restore(step)
         if step > config.steps:

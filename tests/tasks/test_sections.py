@@ -1,0 +1,100 @@
+"""The sections of a recipe: what a size stands for, what is refused, what is filled in."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.helpers import tiny
+from transduct.config import Recipe
+from transduct.errors import TransductError
+from transduct.models import rnn, transformer
+from transduct.tasks.sections import Family, ModelSection, PredictConfig, data_with_test, with_options
+from transduct.training import checkpoint as files
+
+FAMILIES = {
+    "transformer": Family(transformer.Config, transformer.SIZES, transformer.Transformer),
+    "rnn": Family(rnn.Config, rnn.SIZES, rnn.RNN),
+}
+SIZES = {"source_size": 9, "target_size": 9}
+
+
+def section(**values):
+    return ModelSection(values, FAMILIES, {"source_size": "tokenizer.size", "target_size": "tokenizer.size"})
+
+
+def test_sizes_that_no_machine_holds_are_refused():
+    with pytest.raises(TransductError, match=r"recipe: model: its weights would take [\d,]+ GB; make it smaller"):
+        section(size="tiny", d_model=10**8, num_heads=1).config(**SIZES)
+    with pytest.raises(TransductError, match="encoder_layers is 100000000, must be at most 1000"):
+        section(size="tiny", encoder_layers=10**8).config(**SIZES)
+
+
+def test_a_section_is_a_size_and_what_differs_from_it():
+    config = section(size="tiny", d_ff=7).config(**SIZES)
+    assert (config.d_model, config.d_ff, config.source_size) == (128, 7, 9)
+    assert isinstance(section(family="rnn").config(**SIZES), rnn.Config)
+
+
+def test_a_resolved_section_is_read_as_the_same():
+    one = section(family="rnn", size="tiny", start_from="other")
+    two = section(**one.resolved(one.config(**SIZES)))
+    assert two.config(**SIZES) == one.config(**SIZES)
+    assert (two.name, two.start) == ("rnn", Path("other").resolve())
+    assert not SIZES.keys() & one.resolved(one.config(**SIZES)).keys()
+
+
+def test_a_model_is_built_from_the_weights_of_another(tmp_path):
+    held = tiny(seed=3)
+    shape = {name: getattr(held.config, name) for name in ("d_model", "num_heads", "d_ff", "d_k", "max_length")}
+    layers = {"encoder_layers": 2, "decoder_layers": 2}
+    files.write_directory(tmp_path / "held", {files.WEIGHTS: files.pack(files.weights_of(held))})
+    chosen = section(start_from=str(tmp_path / "held"), **shape, **layers)
+    sizes = {"source_size": held.config.source_size, "target_size": held.config.target_size}
+    model = chosen.build(chosen.config(**sizes), str)
+    assert torch.equal(model.encoder_norm.weight, held.encoder_norm.weight)
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"family": "cnn"}, "recipe: unknown model.family 'cnn'; known are: transformer, rnn"),
+        ({"size": "huge"}, "recipe: unknown model.size 'huge'; known are: tiny, small, base, big"),
+        ({"source_size": 3}, "recipe: model.source_size cannot be set; set tokenizer.size"),
+        ({"start_from": 3}, "recipe: model.start_from is 3, expected a valid string"),
+        ({"d_model": 10, "num_heads": 3}, "recipe: model: d_model 10 is not a multiple of num_heads 3; set d_k"),
+        ({"num_heads": 2, "d_k": 3, "positions": "rotary"}, "recipe: model: rotary positions turn pairs of numbers"),
+        ({"with": 3}, "recipe: unknown key 'model.with'"),
+    ],
+)
+def test_impossible_sections_are_refused(values, message):
+    with pytest.raises(TransductError, match=re.escape(message)):
+        section(**values).config(**SIZES)
+
+
+@dataclass(frozen=True)
+class Section:
+    train: list[str]
+    test: str | None = None
+
+
+def test_the_section_of_a_test_set_names_one():
+    assert data_with_test(Section, Recipe("any", data={"train": [], "test": "a"})) == Section([], "a")
+    for recipe in (None, Recipe("any", data={"train": []})):
+        with pytest.raises(
+            TransductError, match=r"^the model's recipe names no test set; give --source and --reference$"
+        ):
+            data_with_test(Section, recipe)
+    with pytest.raises(TransductError, match=r"names no test set; give --source$"):
+        data_with_test(Section, None, "--source")
+
+
+def test_options_of_a_call_are_laid_over_the_section():
+    assert with_options(PredictConfig(7), {}) == PredictConfig(7)
+    assert with_options(PredictConfig(7), {"batch_tokens": 9}) == PredictConfig(9)
+    with pytest.raises(TransductError, match=r"^predict: unknown key 'decoding\.batch'"):
+        with_options(PredictConfig(), {"batch": 9})
+    with pytest.raises(TransductError, match="batch_tokens is 0, must be at least 1"):
+        with_options(PredictConfig(), {"batch_tokens": 0})

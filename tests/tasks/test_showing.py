@@ -1,0 +1,52 @@
+"""What a model can show is asked for in words that say what to change."""
+
+import os
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from transduct.errors import TransductError
+from transduct.tasks.showing import check_drawable, draw, read_once
+
+
+def draws(given, output):
+    return np.full((4, 6, 3), 200, np.uint8)
+
+
+TEXT, PAINTER = SimpleNamespace(), SimpleNamespace(paints=True, picture=draws, attention=print)
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "attention", "message"),
+    [
+        (TEXT, None, "a.svg", "m: this model has no attention to show; leave --attention away"),
+        (PAINTER, None, None, r"m: this model answers with pictures; say where to draw them with --out FILE\.png"),
+        (TEXT, "a.png", None, "m: this model answers in text, which has no picture; leave --out away"),
+        (PAINTER, "a.txt", None, "'a.txt' is no name for a picture; end it in "),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_before_it_is_answered(model, path, attention, message):
+    with pytest.raises(TransductError, match=f"^{message}"):
+        check_drawable(model, "m", path and Path(path), attention and Path(attention))
+
+
+def test_what_can_be_drawn_is_not_refused(tmp_path):
+    check_drawable(TEXT, "m", None)
+    check_drawable(PAINTER, "m", Path("a.png"), Path("b.svg"))
+    draw(PAINTER, "a", None, tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as found:
+        assert (found.size, found.getpixel((0, 0))) == ((6, 4), (200, 200, 200))
+
+
+def test_bytes_that_are_no_text_are_marked_and_a_pipe_is_read_once(tmp_path):
+    assert read_once(TEXT, b"a\xffb".decode(errors="surrogateescape")) == "a\ufffdb"
+    reader, pipe = SimpleNamespace(reads="picture"), tmp_path / "pipe"
+    assert read_once(reader, str(tmp_path)) == str(tmp_path)
+    os.mkfifo(pipe)
+    threading.Thread(target=pipe.write_bytes, args=(b"some",), daemon=True).start()
+    assert read_once(reader, str(pipe)) == b"some"
+    assert read_once(SimpleNamespace(reads="sound"), str(pipe)) == str(pipe)

@@ -1,0 +1,70 @@
+"""What a model in use shows of itself: pictures of its answers and of its attention."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from transduct.data.images import check_ending, save_picture
+from transduct.errors import TransductError
+
+
+def check_drawable(model: Any, name: str, path: Path | None, attention: Path | None = None) -> None:
+    """Refuse a place for pictures that does not fit a model, or of no known format, before it has answered.
+
+    Raises:
+        TransductError: it answers in text and there is a place, it answers in pictures and there is none, or its name
+            ends in no format of pictures; or there is a place for its attention, of which it has none.
+    """
+    if attention is not None and not hasattr(model, "attention"):
+        raise TransductError(f"{name}: this model has no attention to show; leave --attention away")
+    if path is None:
+        if getattr(model, "paints", False):
+            raise TransductError(
+                f"{name}: this model answers with pictures; say where to draw them with --out FILE.png"
+            )
+        return
+    if not hasattr(model, "picture"):
+        raise TransductError(f"{name}: this model answers in text, which has no picture; leave --out away")
+    check_ending(path)
+
+
+def read_once(model: Any, given: str) -> Any:
+    """What a model is given: a text, with U+FFFD for bytes that are not UTF-8, or a file's name; for a model of
+    pictures the content of a pipe, since drawing on it reads it once more."""
+    if getattr(model, "reads", "text") == "text":
+        return given.encode(errors="surrogateescape").decode(errors="replace")
+    try:
+        piped = getattr(model, "reads", "text") == "picture" and Path(given).is_fifo()
+        return Path(given).read_bytes() if piped else given
+    except OSError:  # which is said once it is to be answered
+        return given
+
+
+def draw(model: Any, given: Any, output: Any, path: Path) -> None:
+    """Write the picture that shows a model's answer to what it was given: boxes on a photograph, a painted caption.
+
+    Raises:
+        TransductError: the file cannot be written.
+    """
+    save_picture(model.picture(given, output), path)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture of attention.
+
+    Attributes:
+        weights: (rows, columns), a labelled matrix, or what is laid over `picture`.
+        rows, columns: labels; none where the weights lie over a picture.
+        picture: (height, width, 3) in 0 to 255; the weights are stretched to its size.
+    """
+
+    title: str
+    weights: Tensor
+    rows: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
+    picture: np.ndarray | None = None

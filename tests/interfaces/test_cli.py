@@ -27,6 +27,7 @@ from transduct.config import load_recipe
 from transduct.data.images import as_picture, read_picture
 from transduct.data.samples import generate
 from transduct.decoding import engine
+from transduct.errors import TransductError
 from transduct.interfaces import cli, lines
 from transduct.tasks import base
 from transduct.tasks.picture_classifier import PictureAttention, PictureClassifier
@@ -360,7 +361,31 @@ def test_on_a_terminal_it_answers_line_by_line(program, trained_run, monkeypatch
     assert done.err == "Write a sentence and press Enter; Ctrl-D ends.\n> > > "
 
 
+def test_on_a_terminal_options_hold_as_they_do_elsewhere(program, trained_run, monkeypatch, tmp_path):
+    words = ("translate", trained_run, "--n-best", 2, "--attention", tmp_path / "heads.svg")
+    expected = program(*words, given=b"a b c\nd\n").lines
+    (tmp_path / "heads.svg").rename(tmp_path / "expected.svg")
+    monkeypatch.setattr(Input, "terminal", True)
+    assert program(*words, given=b"a b c\nd\n").lines == expected
+    assert (tmp_path / "heads.svg").read_text() == (tmp_path / "expected.svg").read_text()
+    scored = program("translate", trained_run, "--scores", given=b"a b c\n").lines
+    assert len(scored) == 1
+    assert "\t" in scored[0]
+
+
 # predict, evaluate, score
+
+
+def test_a_picture_that_cannot_be_drawn_loses_no_answer(program, trained_run, monkeypatch, tmp_path):
+    def nothing(*_, **__):
+        raise TransductError("found nothing to attend to; give another")
+
+    monkeypatch.setattr(Translator, "attention", nothing)
+    done = program("predict", trained_run, "a b c", "d", "--attention", tmp_path / "a.svg")
+    assert done.lines == transduct.load(trained_run).predict(["a b c", "d"])
+    assert (done.code, done.err) == (2, "transduct: found nothing to attend to; give another\n")
+    done = program("translate", trained_run, "--attention", tmp_path / "a.svg", given=b"a b c\nd\n")
+    assert (done.code, done.lines) == (2, transduct.load(trained_run).predict(["a b c", "d"]))
 
 
 def test_predict_answers_each_input(program, trained_run):

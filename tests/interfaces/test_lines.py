@@ -1,22 +1,9 @@
-"""Lines come in chunks, numbered, and damage is counted once at the end; at a terminal one line answers one."""
-
-from dataclasses import dataclass
+"""Lines come in chunks, numbered, and damage is counted once at the end; at a terminal each line is one."""
 
 import pytest
 
 from transduct.errors import TransductError
 from transduct.interfaces import lines
-
-
-@dataclass
-class Upper:
-    """Translates by writing in capitals."""
-
-    seen: list
-
-    def translate(self, texts, **options):
-        self.seen.append((texts, options))
-        return [type("Translation", (), {"text": text.upper()}) for text in texts]
 
 
 def test_lines_come_in_numbered_chunks(trained_run, tmp_path, monkeypatch, capsys):
@@ -59,7 +46,7 @@ def test_each_line_has_its_own_beginning(trained_run, tmp_path, begun, message):
         list(lines.chunks(str(trained_run), tmp_path / "text", tmp_path / "begun"))
 
 
-def test_at_a_terminal_a_line_answers_a_line(monkeypatch, capsys):
+def test_at_a_terminal_lines_come_one_by_one(monkeypatch, capsys):
     given = iter(["a b", ""])
 
     def typed():
@@ -69,7 +56,5 @@ def test_at_a_terminal_a_line_answers_a_line(monkeypatch, capsys):
             raise EOFError from None
 
     monkeypatch.setattr("builtins.input", typed)
-    translator = Upper([])
-    lines.interactive(translator, {"beam": 2})
-    assert translator.seen == [(["a b"], {"beam": 2}), ([""], {"beam": 2})]
-    assert capsys.readouterr() == ("A B\n\n", "Write a sentence and press Enter; Ctrl-D ends.\n> > > ")
+    assert list(lines.typed()) == [(0, ["a b"], None), (1, [""], None)]
+    assert capsys.readouterr() == ("", "Write a sentence and press Enter; Ctrl-D ends.\n> > > ")

@@ -196,7 +196,7 @@ def translate(
     Example: transduct translate runs/de-en input.de > output.en
     """
     from transduct.errors import TransductError
-    from transduct.interfaces.lines import chunks, interactive
+    from transduct.interfaces.lines import chunks, typed
     from transduct.interfaces.start import load
 
     named = {
@@ -207,15 +207,15 @@ def translate(
     options |= {name: True for name, asked in (("shortlist", shortlist), ("captured", captured)) if asked}
     if file is not None and (file.is_dir() or not file.exists()):
         raise TransductError(f"{file}: no such file; give a text file, or none to read from stdin")
-    translator = load(model, device, precision, "translate")
-    if file is None and prefixes is None and sys.stdin.isatty():
-        return interactive(translator, options)
-    output, first = sys.stdout.buffer, -1
-    for first, lines, begun in chunks(model, file, prefixes):
-        if attention is not None and first == 0:
-            from transduct.interfaces.pictures import draw_attention
+    if attention is not None:
+        from transduct.interfaces.pictures import check_ending, draw_attention, require_folders
 
-            draw_attention(translator, lines[0], attention, options | ({"prefixes": begun[:1]} if begun else {}))
+        check_ending(attention)
+        require_folders(attention)
+    translator = load(model, device, precision, "translate")
+    output, first = sys.stdout.buffer, -1
+    talking = file is None and prefixes is None and sys.stdin.isatty()
+    for first, lines, begun in typed() if talking else chunks(model, file, prefixes):
         for number, found in enumerate(translator.translate(lines, n_best, begun, **options), first + 1):
             if n_best > 1:
                 rows = [f"{number}\t{t.score:.6f}\t{t.text}" for t in found.alternatives]
@@ -223,9 +223,10 @@ def translate(
                 rows = [f"{found.score:.6f}\t{found.text}" if scores else found.text]
             output.writelines(f"{row}\n".encode() for row in rows)
         output.flush()
+        if attention is not None and first == 0:
+            draw_attention(translator, lines[0], attention, options | ({"prefixes": begun[:1]} if begun else {}))
     if attention is not None and first < 0:
         raise TransductError("found no line to draw the attention of; give one at least")
-    return None
 
 
 @app.command()
@@ -254,8 +255,7 @@ def predict(
     transduct predict runs/detr street.jpg --out found.png
     """
     from transduct.config import parse_override
-    from transduct.errors import TransductError
-    from transduct.interfaces.pictures import check_ending, draw_attention
+    from transduct.interfaces.pictures import check_ending, draw_attention, require_folders
     from transduct.interfaces.start import load
     from transduct.tasks.showing import check_drawable, draw, read_once
 
@@ -264,17 +264,15 @@ def predict(
         chosen |= parse_override(option)
     loaded = load(model, device)
     check_drawable(loaded, str(model), out, attention)
-    for path in filter(None, (out, attention)):
-        if not path.parent.is_dir():
-            raise TransductError(f"{path}: there is no folder {path.parent}; make it, or give another file")
     check_ending(attention)
+    require_folders(out, attention)
     inputs = [read_once(loaded, given) for given in inputs]
-    if attention is not None:
-        draw_attention(loaded, inputs[0], attention, chosen)
     for number, (given, output) in enumerate(zip(inputs, loaded.predict(inputs, **chosen), strict=True), 1):
         print(output)
         if out is not None:
             draw(loaded, given, output, out if len(inputs) == 1 else out.with_stem(f"{out.stem}_{number}"))
+    if attention is not None:
+        draw_attention(loaded, inputs[0], attention, chosen)
 
 
 @app.command()

@@ -2,9 +2,8 @@
 
 import sys
 from collections.abc import Iterator
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
-from typing import Any
 
 from transduct.errors import TransductError
 from transduct.tasks.base import Report, readable_lines
@@ -59,13 +58,12 @@ def table(report: Report) -> Iterator[str]:
         yield f"{name:18} p = {p_values[name]:.4f}"
 
 
-def interactive(translator: Any, options: dict[str, Any]) -> None:
-    """A line in, a line out, until the end of input."""
+def typed() -> Iterator[tuple[int, list[str], None]]:
+    """As `chunks`, line by line from whoever sits at a terminal, until the end of input."""
     print("Write a sentence and press Enter; Ctrl-D ends.", file=sys.stderr)
-    while True:
+    for number in count():
         try:
             print("> ", end="", file=sys.stderr, flush=True)
-            line = input()
+            yield number, [input()], None
         except EOFError:
             return
-        print(translator.translate([line], **options)[0].text)

@@ -8,7 +8,7 @@ from rich.console import Console
 from transduct.interfaces import progress
 from transduct.interfaces.progress import Watcher
 
-STEP = {"step": 5, "loss": 1.25, "tokens_per_second": 12345.6, "seconds": 3.2, "details": {"steps": 10}}
+STEP = {"step": 5, "loss": 1.25, "tokens_per_second": 12345.6, "seconds": 3.0, "details": {"steps": 15}}
 SCORES = {"step": 6, "scores": {"bleu": 1.5, "chrf": 20.0}, "details": {"samples": [("a b", "b", "b a")]}}
 DIVERGED = {"step": 3, "diverged": "step 7: loss nan", "rate_scale": 0.5, "try": 1, "details": {}}
 
@@ -38,7 +38,7 @@ def shown(monkeypatch):
 @pytest.mark.parametrize(
     "event, text",
     [
-        (STEP, "step 5  loss 1.250  12,346 tokens/s  3 s\n"),
+        (STEP, "step 5  loss 1.250  12,346 tokens/s  3 s, 6 s left\n"),
         (SCORES, "step 6  validation: bleu 1.50  chrf 20.00\n    a b\n      -> b\n       = b a\n"),
         (DIVERGED, "training diverged (step 7: loss nan): back to step 3, rate x 0.5\n"),
     ],
@@ -55,7 +55,7 @@ def test_a_line_is_written_as_it_is_however_long(shown, line):
 def test_a_terminal_gets_a_bar_and_only_news_as_lines(shown):
     screen = shown(STEP, SCORES, terminal=True)
     assert "━" in screen
-    assert " 50%" in screen
+    assert " 33%" in screen
     assert "loss 1.250  12,346 tokens/s" in screen
     assert "step 5 " not in screen
     assert "step 6  validation: bleu 1.50" in screen

@@ -138,7 +138,7 @@ def test_members_that_were_exchanged_are_noticed(run, trained_run, tmp_path):
 @pytest.mark.parametrize("stages", [[], [{}], [{}, {"task": "language_modeling"}]])
 def test_a_recipe_needs_two_translators(tmp_path, stages):
     with pytest.raises(
-        TransductError, match="ensemble is true; expected two stages at least, each a translation model"
+        TransductError, match="ensemble is true; expected two stages or more, each a translation model; or"
     ):
         base.train(replace(together(), stages=stages), tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()

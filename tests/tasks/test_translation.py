@@ -282,7 +282,14 @@ def test_what_is_saved_answers_like_what_was_trained(tmp_path):
 
 def test_the_card_says_what_it_was_trained_on_and_how_well_it_does(trained_run, tmp_path):
     written = (trained_run / "model" / "card.md").read_text(encoding="utf-8")
-    for part in ("500 pairs from a generated corpus", "60 steps of at most 200 tokens", "seed 1", "| chrf | "):
+    signature = "; chrf nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:"
+    for part in (
+        "500 pairs from a generated corpus",
+        "60 steps of at most 200 tokens",
+        "| chrf | ",
+        ", greedy",
+        signature,
+    ):
         assert part in written
     (tmp_path / "text").write_text("a b\n" * 3 + "\n")
     pair = {"source": str(tmp_path / "text"), "target": str(tmp_path / "text")}

@@ -60,7 +60,10 @@ def test_a_record_holds_the_names_that_are_promised(tmp_path):
     assert [r["seconds"] for r in steps] == sorted(r["seconds"] for r in steps)
     validations = [record for record in found if "scores" in record]
     assert [record["step"] for record in validations] == [4, 8, 12]
-    assert all(record["scores"].keys() == {"loss"} and record["validation_seconds"] >= 0 for record in validations)
+    assert all(
+        record["scores"].keys() == {"loss"} and record["validation_seconds"] >= 0 < record["seconds"]
+        for record in validations
+    )
     for event, record in zip(watched, found, strict=True):
         details = {"seen": "all"} if "scores" in record else {"steps": 12}
         assert event == {**record, "details": details}, "details are for whoever watches"

@@ -41,10 +41,12 @@ class Watcher:
         """Show one record of the log."""
         step = event["step"]
         if "loss" in event:
+            steps, seconds = event["details"]["steps"], event["seconds"]
             status = f"loss {event['loss']:.3f}  {event['tokens_per_second']:,.0f} tokens/s"
-            self.bar.update(self.task, completed=step, total=event["details"]["steps"], status=status)
+            self.bar.update(self.task, completed=step, total=steps, status=status)
             if not self.console.is_terminal:
-                self.notify(f"step {step}  {status}  {event['seconds']:.0f} s")
+                left = seconds / step * (steps - step)
+                self.notify(f"step {step}  {status}  {seconds:.0f} s, {left:.0f} s left")
         elif "scores" in event:
             scores = "  ".join(f"{name} {value:.2f}" for name, value in event["scores"].items())
             self.notify(f"step {step}  validation: {scores}")

@@ -132,11 +132,12 @@ def _train_stages(
     if not recipe.ensemble:
         stages = [_after(stage, directory, number) for number, stage in enumerate(stages)]
     elif len(stages) < 2 or any(not hasattr(_task_module(stage.task), "combine") for stage in stages):
-        raise TransductError(
-            "ensemble is true; expected two stages at least, each a translation model, or leave it out"
-        )
+        raise TransductError("ensemble is true; expected two stages or more, each a translation model; or leave it out")
     # What is wrong with the last is said before the first is trained.
-    parts = {_stage(directory, number): _filled_in(stage, directory) for number, stage in enumerate(stages)}
+    parts = {}
+    for number, stage in enumerate(stages):
+        with _naming_stage(number):
+            parts[_stage(directory, number)] = _filled_in(stage, directory)
     if recipe.ensemble:
         _check_alike([*parts.values()])
     recipe = _with_absolute_paths(recipe)
@@ -166,6 +167,17 @@ def _train_stages(
                 write_directory(model, files_in(made[-1]))
         ranks.wait()
     return model
+
+
+@contextmanager
+def _naming_stage(number: int) -> Iterator[None]:
+    """An error that is of "recipe" becomes one of a stage of it."""
+    try:
+        yield
+    except TransductError as error:
+        if not str(error).startswith("recipe: "):
+            raise
+        raise TransductError(f"recipe: stages[{number}]: {str(error).removeprefix('recipe: ')}") from error
 
 
 def _check_alike(stages: Sequence[Recipe]) -> None:

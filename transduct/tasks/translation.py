@@ -199,9 +199,14 @@ class TranslationTask:
         outputs = translator.predict(sources)
         scores = {"loss": self._validation_loss(model, sources, [r[0] for r in references])}
         scores["perplexity"] = math.exp(min(scores["loss"], 100.0))
-        scores |= corpus_scores(outputs, references, self.metrics, self.data.bleu_tokenize, False).scores
+        found = corpus_scores(outputs, references, self.metrics, self.data.bleu_tokenize, False)
         samples = [(sources[i], outputs[i], references[i][0]) for i in three_of(len(sources))]
-        return Report(scores, {"samples": samples}, outputs, ERROR_METRICS | {"loss", "perplexity"})
+        return Report(
+            scores | found.scores,
+            {"samples": samples, **found.details},
+            outputs,
+            ERROR_METRICS | {"loss", "perplexity"},
+        )
 
     @torch.inference_mode()
     def _validation_loss(self, model: Any, sources: list[str], targets: list[str]) -> float:
@@ -228,7 +233,7 @@ class TranslationTask:
 
     def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with the scores of the final weights on its card."""
-        scores = self.evaluate(model).scores
+        report, beam = self.evaluate(model), self.decoding.validation_beam
         settings = {
             "family": self.model.name,
             "decoding": asdict(self.decoding),
@@ -237,8 +242,9 @@ class TranslationTask:
             "bleu_tokenize": self.data.bleu_tokenize,
         }
         made_of = f"{len(self.corpus):,} pairs {files_said(names_of(self.data.train), self.corpus.dropped)}"
-        how = f", greedy (sacrebleu, BLEU on tokens of {self.data.bleu_tokenize})"
-        about = card("Translation model", made_of, self.training, scores, log, how)
+        signatures = [f"{name} {report.details[name]['signature']}" for name in report.scores.keys() & report.details]
+        how = "; ".join([", greedy" if beam == 1 else f", beam {beam}", *sorted(signatures)])
+        about = card("Translation model", made_of, self.training, report.scores, log, how)
         tokenizers = [self.directory / name for name in TOKENIZERS[self.tokenizer.shared]]
         write_model(directory, "translation", model, settings, tokenizers, about)
 

@@ -232,8 +232,8 @@ class Trainer:
             raise Diverged(f"step {self.state.step}: {problem or 'another rank found no numbers'}") from problem
         if not report.scores:  # nothing to validate on
             return False
-        event: Event = {"step": self.state.step, "scores": dict(report.scores)}
-        event["validation_seconds"] = round(time.perf_counter() - started, 2)
+        event: Event = {"step": self.state.step, "epoch": self.state.epoch, "seconds": round(self.state.seconds, 2)}
+        event |= {"scores": dict(report.scores), "validation_seconds": round(time.perf_counter() - started, 2)}
         self._write(event, dict(report.details))
         if config.best is None:
             return False

@@ -106,6 +106,6 @@ def f1_of_groups(
 
 def _f1(found: Sequence[str], references: Sequence[Sequence[str]]) -> float | None:
     try:
-        return labelled_f1(found, references)
+        return labelled_f1(found, references).score
     except TransductError:
         return None

@@ -190,7 +190,7 @@ def main() -> None:
     grammar = Grammar(list(trees_of(arguments.train)))
     trees = list(trees_of(arguments.test))
     guesses = [str(grammar.parse([word for _, word in tree.leaves()])[0]) for tree in trees]
-    f1 = labelled_f1(guesses, [[linearised(tree)] for tree in trees])
+    f1 = labelled_f1(guesses, [[linearised(tree)] for tree in trees]).score
     seconds = time.perf_counter() - started
     print(json.dumps({"f1": round(f1, 2), "sentences": len(trees), "seconds": round(seconds, 1)}))
 

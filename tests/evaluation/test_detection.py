@@ -107,6 +107,22 @@ def test_what_is_there_found_again_scores_all():
     assert detection_scores(there, there, CLASSES).scores == pytest.approx({"ap": 100.0, "ap50": 100.0})
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_drawn_pictures_count_as_often_as_they_are_drawn(seed):
+    detected, there = pictures(seed, steps=10**9)  # no two scores alike
+    counts = np.random.default_rng(seed).integers(0, 3, len(there))
+    drawn = detection_scores(detected, there, CLASSES).drawn(counts)
+    again = [[each[i] for i in np.repeat(np.arange(len(there)), counts)] for each in (detected, there)]
+    assert drawn == pytest.approx(detection_scores(*again, CLASSES).scores["ap50"], abs=1e-3)
+
+
+def test_the_interval_holds_the_score():
+    ours = detection_scores(*pictures(1, count=60), CLASSES)
+    low, high = ours.details["ap50"]["interval"]
+    assert low < ours.scores["ap50"] < high
+    assert 0.0 < high - low < 30.0
+
+
 def test_what_cannot_be_scored_is_refused():
     nothing = [found([], [])]
     with pytest.raises(TransductError, match="1 predictions for 2 pictures"):

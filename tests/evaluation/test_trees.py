@@ -30,7 +30,7 @@ SAMPLE = [
 
 
 def f1(guess, gold):
-    return labelled_f1([guess], [[gold]])
+    return labelled_f1([guess], [[gold]]).score
 
 
 @pytest.mark.parametrize("guess, matched, guessed", SAMPLE)
@@ -63,7 +63,7 @@ def test_counts_are_added_up_over_sentences_and_the_first_reference_counts():
     guesses, references = zip(*((guess, [GOLD, "(X this)"]) for guess, *_ in SAMPLE))
     matched, guessed = (sum(column) for column in list(zip(*SAMPLE))[1:])
     expected = 200 * matched / (4 * len(SAMPLE) + guessed)
-    assert labelled_f1(guesses, references) == pytest.approx(expected)
+    assert labelled_f1(guesses, references).score == pytest.approx(expected)
     assert corpus_scores(guesses, references, ["f1"]).scores == {"f1": pytest.approx(expected)}
 
 
@@ -110,7 +110,7 @@ def test_another_implementation_agrees():
         matched, total = matched + (left & right).total(), total + left.total() + right.total()
         guesses.append(linearised(guess))
         golds.append([linearised(gold)])
-    assert labelled_f1(guesses, golds) == pytest.approx(200 * matched / total)
+    assert labelled_f1(guesses, golds).score == pytest.approx(200 * matched / total)
     assert 20 < 200 * matched / total < 90
 
 
@@ -118,4 +118,4 @@ def test_numbers_before_words_do_not_count():
     plain, numbered = "(S (NP XX )NP , (VP XX )VP . )S", "(S (NP #0XX )NP #1, (VP #2XX )VP #3. )S"
     assert read(plain) == read(numbered)
     assert read("(S #1 )S")[0] == ["#1"]
-    assert labelled_f1([numbered], [[plain]]) == labelled_f1([plain], [[numbered]]) == 100.0
+    assert labelled_f1([numbered], [[plain]]).score == labelled_f1([plain], [[numbered]]).score == 100.0

@@ -175,7 +175,11 @@ def test_scores_are_of_all_that_is_found_whatever_the_threshold():
     assert report.scores == model.evaluate(scenes(), threshold=0.9).scores
     assert report.details["objects"] == 8
     assert len(report.outputs) == 4
-    assert model.evaluate(scenes(), against=model).details["against"] == report.scores
+    compared = model.evaluate(scenes(), against=model).details
+    assert (compared["against"], compared["p_values"]) == (report.scores, {"ap50": 1.0})
+    other = Detector(model.model, [*model.labels[:-1], "unheard of"], model.decoding)
+    with pytest.raises(TransductError, match="the other model has other labels; compare equals"):
+        model.evaluate(scenes(), against=other)
 
 
 def test_a_model_that_says_what_is_there_scores_all(monkeypatch):
@@ -203,7 +207,7 @@ def test_unknown_labels_of_a_test_set_are_named_and_counted(tmp_path, caplog):
         detector().evaluate(SceneSet(own, str(tmp_path)))
     with caplog.at_level(logging.WARNING, "transduct"):
         report = detector().evaluate(SceneSet(own, str(tmp_path), "skip"))
-    assert (report.details["left_out"], report.details["pictures"]) == (1, 1)
+    assert (report.details["left_out"], report.details["pictures"]) == ({"broken": 1}, 1)
     assert "a.png: unknown label 'pink'" in caplog.text
 
 

@@ -74,6 +74,7 @@ def test_scores_are_those_of_the_pictures_given(codes, run, tmp_path):
         *("reconstruction_error", "psnr", "code_usage", "code_perplexity", "attributes_right")
     }
     assert report.details["against"] == report.scores
+    assert report.details["p_values"] == {"attributes_right": 1.0}
     assert report.scores["psnr"] == pytest.approx(-10 * np.log10(report.scores["reconstruction_error"]))
     pictures = np.stack([picture for _, picture in generate(3, "test", 8)]) / 255.0
     remade = np.stack([each.pixels for each in report.outputs]) / 255.0

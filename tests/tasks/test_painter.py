@@ -143,6 +143,9 @@ def test_scores_of_pictures_and_captions(made):
     assert len(report.outputs) == 4
     scenes = made.evaluate(Examples(TEXTS, list(pictures()), "scenes"))
     assert scenes.scores["attributes_right"] == 0.0
+    assert report.details["p_values"] == {}
+    data = Examples(TEXTS, list(pictures()), "scenes")
+    assert made.evaluate(data, against=made).details["p_values"] == {"attributes_right": 1.0}
     assert scenes.details["attributes_right"]["interval"][0] == 0.0
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from transduct.errors import TransductError, WrongData
+from transduct.evaluation.bootstrap import interval
 from transduct.functional.boxes import iou, pairwise
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
@@ -37,11 +38,55 @@ class Found:
 
 
 @dataclass(frozen=True)
+class Ranking:
+    """The detections of one class, the surest first.
+
+    Attributes:
+        right: (thresholds, D) whether each takes an object.
+        pictures: (D,) the picture each was made in.
+        objects: (pictures,) how many objects of the class each picture holds.
+    """
+
+    right: np.ndarray
+    pictures: np.ndarray
+    objects: np.ndarray
+
+    def average_precision(self) -> np.ndarray:
+        """(thresholds,) the mean height of the curve of precision over recall."""
+        hits = np.cumsum(self.right, axis=1)
+        precision = hits / (np.arange(1, hits.shape[1] + 1) + np.spacing(1))
+        best_after = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+        recall = hits / self.objects.sum()
+        return np.array([_mean_height(recall[t], best_after[t]) for t in range(len(THRESHOLDS))])
+
+    def drawn(self, counts: np.ndarray) -> float | None:
+        """Average precision at IoU .50 where each picture counts so often; None if none of them holds an object."""
+        objects = counts @ self.objects
+        if not objects:
+            return None
+        weights, hits = counts[self.pictures], np.flatnonzero(self.right[0])  # precision falls from hit to hit
+        found = np.cumsum(weights[hits])
+        precision = found / (np.cumsum(weights)[hits] + np.spacing(1))
+        best_after = np.maximum.accumulate(precision[::-1])[::-1]
+        return _mean_height(found / objects, best_after)
+
+
+@dataclass(frozen=True)
 class Scores:
-    """`ap`, `ap50`, and in the details both of each class that has an object."""
+    """`ap`, `ap50`, in the details both of each class that has an object and the interval of `ap50`.
+
+    Attributes:
+        rankings: of each class that has an object.
+    """
 
     scores: dict[str, float]
     details: dict[str, Any]
+    rankings: list[Ranking]
+
+    def drawn(self, counts: np.ndarray) -> float:
+        """`ap50` where each picture counts so often; see `bootstrap.Score`."""
+        each = [precision for ranking in self.rankings if (precision := ranking.drawn(counts)) is not None]
+        return 100 * float(np.mean(each)) if each else 0.0
 
 
 def detection_scores(found: Sequence[Found], there: Sequence[Found], classes: Sequence[str]) -> Scores:
@@ -56,38 +101,35 @@ def detection_scores(found: Sequence[Found], there: Sequence[Found], classes: Se
     """
     if len(found) != len(there):
         raise TransductError(f"{len(found):,} predictions for {len(there):,} pictures; give one of each for a picture")
-    each = {name: average_precision(found, there, label) for label, name in enumerate(classes)}
-    held = {name: precision for name, precision in each.items() if precision is not None}
+    each = {name: ranked(found, there, label) for label, name in enumerate(classes)}
+    held = {name: ranking for name, ranking in each.items() if ranking.objects.any()}
     if not held:
         raise WrongData("there is nothing to score; give at least one picture with an object")
-    whole = np.stack([*held.values()])  # (classes, thresholds)
-    details = {name: _named(precision) for name, precision in held.items()}
-    objects = sum(len(picture.labels) for picture in there)
-    return Scores(_named(whole), {"pictures": len(there), "objects": objects, "classes": details})
+    precisions = {name: ranking.average_precision() for name, ranking in held.items()}
+    details: dict[str, Any] = {"pictures": len(there), "objects": sum(len(picture.labels) for picture in there)}
+    details["classes"] = {name: _named(precision) for name, precision in precisions.items()}
+    scores = Scores(_named(np.stack([*precisions.values()])), details, [*held.values()])
+    details["ap50"] = {"interval": interval(scores.drawn, len(there))}
+    return scores
 
 
 def _named(precision: np.ndarray) -> dict[str, float]:
     return {"ap50": 100 * float(precision[..., 0].mean()), "ap": 100 * float(precision.mean())}
 
 
-def average_precision(found: Sequence[Found], there: Sequence[Found], label: int) -> np.ndarray | None:
-    """(thresholds,) the average precision of a class; None if no picture holds it."""
-    scores, rights, objects = [], [], 0
+def ranked(found: Sequence[Found], there: Sequence[Found], label: int) -> Ranking:
+    """The detections of a class in all pictures."""
+    scores, rights, objects = [], [], []
     for ours, truth in zip(found, there, strict=True):
         mine = np.flatnonzero(ours.labels == label)
         mine = mine[np.argsort(-ours.scores[mine], kind="stable")[:MOST]]
         truths = truth.boxes[truth.labels == label]
-        objects += len(truths)
+        objects.append(len(truths))
         scores.append(ours.scores[mine])
         rights.append(_right(ours.boxes[mine], truths))
-    if not objects:
-        return None
     order = np.argsort(-np.concatenate(scores), kind="stable")
-    right = np.concatenate(rights, axis=1)[:, order]  # (thresholds, detections)
-    hits = np.cumsum(right, axis=1)
-    precision = hits / (np.arange(1, right.shape[1] + 1) + np.spacing(1))
-    best_after = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    return np.array([_mean_height(hits[t] / objects, best_after[t]) for t in range(len(THRESHOLDS))])
+    pictures = np.repeat(np.arange(len(scores)), [len(each) for each in scores])
+    return Ranking(np.concatenate(rights, axis=1)[:, order], pictures[order], np.array(objects))
 
 
 def _right(boxes: np.ndarray, truths: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ sacrebleu's (Post, 2018), so that they compare with published ones: the same num
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,8 @@ if TYPE_CHECKING:  # imported where it is used: whoever translates waits for no 
     from sacrebleu.metrics.base import Metric, Score
 
 from transduct.errors import TransductError
+from transduct.evaluation.bootstrap import RESAMPLES, Share
 from transduct.evaluation.trees import labelled_f1
-
-RESAMPLES = 1000
-PAIRED_METRICS = ("bleu", "chrf", "ter")  # whose differences are tested
 
 # What sacrebleu needs for a tokenizer it does not bring along.
 TOKENIZER_REMEDIES = {
@@ -35,7 +33,7 @@ TOKENIZER_REMEDIES = {
 
 @dataclass(frozen=True)
 class TextScores:
-    """Scores by name; for sacrebleu's also details: `signature` and, if asked for, `mean` and `interval`."""
+    """Scores by name, and details: `interval` if asked for; for sacrebleu's also `signature` and `mean`."""
 
     scores: dict[str, float]
     details: dict[str, dict[str, Any]]
@@ -48,7 +46,7 @@ def corpus_scores(
     tokenize: str = "13a",
     intervals: bool = True,
 ) -> TextScores:
-    """Scores of a corpus, with 95 % bootstrap intervals (Koehn, 2004) for BLEU, chrF and TER.
+    """Scores of a corpus, with 95 % bootstrap intervals (Koehn 2004).
 
     `metrics` may also name `word_error_rate` and `token_error_rate`; `tokenize` is BLEU's tokenizer. Raises
     TransductError if counts differ, a sentence has no reference, a metric is unknown or a tokenizer missing.
@@ -58,7 +56,10 @@ def corpus_scores(
     details: dict[str, dict[str, Any]] = {}
     for name in metrics:
         if name in PLAIN_METRICS:
-            scores[name] = PLAIN_METRICS[name](hypotheses, references)
+            share = PLAIN_METRICS[name](hypotheses, references)
+            scores[name] = share.score
+            if intervals:
+                details[name] = {"interval": share.interval()}
             continue
         metric = _sacrebleu_metric(name, tokenize)
         score = metric.corpus_score(hypotheses, _streams(references), n_bootstrap=RESAMPLES if intervals else 1)
@@ -73,6 +74,7 @@ def paired_test(
     hypotheses: Sequence[str],
     other: Sequence[str],
     references: Sequence[Sequence[str]],
+    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
     tokenize: str = "13a",
 ) -> dict[str, float]:
     """How likely each metric's difference is chance: p-values by paired bootstrap (`sacrebleu --paired-bs`).
@@ -83,52 +85,58 @@ def paired_test(
     """
     _check(hypotheses, references)
     _check(other, references)
+    shares = {name: PLAIN_METRICS[name] for name in metrics if name in PLAIN_METRICS}
+    plain = {name: of(hypotheses, references).p_value(of(other, references)) for name, of in shares.items()}
+    instances = {name: _sacrebleu_metric(name, tokenize) for name in metrics if name not in shares}
+    if not instances:
+        return plain
     systems = [("other", other), ("hypotheses", hypotheses)]
-    instances = {name: _sacrebleu_metric(name, tokenize) for name in PAIRED_METRICS}
     from sacrebleu.significance import PairedTest
 
     _, columns = PairedTest(systems, instances, _streams(references), test_type="bs", n_samples=RESAMPLES)()
     pairs: list[Any] = list(columns.values())[1:]  # the first column holds the systems' names
-    return {name: 1.0 if a.score == b.score else b.p_value for name, (a, b) in zip(instances, pairs)}
+    return plain | {name: 1.0 if a.score == b.score else b.p_value for name, (a, b) in zip(instances, pairs)}
 
 
-def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Percent of outputs that equal one of their references, character for character."""
+def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
+    """Outputs that equal one of their references, character for character."""
     _check(hypotheses, references)
-    return 100 * sum(hypothesis in options for hypothesis, options in zip(hypotheses, references)) / len(hypotheses)
+    right = np.array([hypothesis in options for hypothesis, options in zip(hypotheses, references)], np.float64)
+    return Share(right, np.ones_like(right))
 
 
-def word_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Percent of outputs that equal none of their references.
+def word_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
+    """Outputs that equal none of their references.
 
     The convention of grapheme-to-phoneme conversion, where an output is the pronunciation of one word. What
     speech recognition calls by this name is `token_error_rate`.
     """
-    return 100 - exact_match(hypotheses, references)
+    right = exact_match(hypotheses, references)
+    return Share(1.0 - right.parts, right.wholes)
 
 
-def token_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Edits per reference token in percent; white space separates tokens, the nearest reference counts.
+def token_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
+    """Edits per reference token; white space separates tokens, the nearest reference counts.
 
     Of words it is speech recognition's word error rate, of phonemes the phoneme error rate. Raises
     TransductError if the references hold no token.
     """
     _check(hypotheses, references)
-    edits = tokens = 0
+    edits, tokens = [], []
     for hypothesis, options in zip(hypotheses, references):
         lengths = [len(option.split()) for option in options]
         distances = [_edit_distance(hypothesis.split(), option.split()) for option in options]
         fewest = min(distances)
-        edits += fewest
+        edits.append(fewest)
         # Of equally near references the longest: the rate that favours the system, as the nearest does.
-        tokens += max(length for length, distance in zip(lengths, distances) if distance == fewest)
-    if tokens == 0:
+        tokens.append(max(length for length, distance in zip(lengths, distances) if distance == fewest))
+    if not any(tokens):
         raise TransductError("the references hold no token, so there is no error rate; check the reference file")
-    return 100 * edits / tokens
+    return Share(np.array(edits, np.float64), np.array(tokens, np.float64))
 
 
 ERROR_METRICS = frozenset({"ter", "word_error_rate", "token_error_rate"})  # the lower the better
-PLAIN_METRICS = {
+PLAIN_METRICS: dict[str, Callable[[Sequence[str], Sequence[Sequence[str]]], Share]] = {
     "exact_match": exact_match,
     "word_error_rate": word_error_rate,
     "token_error_rate": token_error_rate,
@@ -172,10 +180,7 @@ def _sacrebleu_metric(name: str, tokenize: str) -> "Metric":
     if name == "ter":
         return _of_one_type(TER())
     if name != "bleu":
-        plain = ", ".join(PLAIN_METRICS)
-        raise TransductError(
-            f"no metric is called '{name}' here; sacrebleu's are bleu, chrf and ter; {plain} have no p-values"
-        )
+        raise TransductError(f"no metric is called '{name}'; known are: bleu, chrf, ter, {', '.join(PLAIN_METRICS)}")
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(sorted(BLEU.TOKENIZERS))
         raise TransductError(f"BLEU has no tokenizer '{tokenize}'; choose from {known}")

@@ -5,7 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
+import numpy as np
+
 from transduct.errors import TransductError
+from transduct.evaluation.bootstrap import Share
 
 Span = tuple[str, int, int]  # a label, the first word, the one after the last
 
@@ -17,8 +20,8 @@ PARTS = re.compile(r"\(([^\s()]*)|\)([^\s()]*)|([^\s()]+)")
 NUMBER = re.compile(r"#\d+(?=.)")  # before a word that a recipe counts
 
 
-def labelled_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Harmonic mean, in percent, of labelled precision and recall over the constituents of all sentences.
+def labelled_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
+    """Harmonic mean of labelled precision and recall over the constituents of all sentences.
 
     A tree is linearised, "(S (NP XX XX )NP (VP XX )VP . )S", or bracketed, "(S (NP The cat) (VP sat) .)", without a
     level of tags. TOP does not count, PRT is ADVP, and words that are punctuation in the reference are taken out of
@@ -27,19 +30,19 @@ def labelled_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) 
     evalb passes over sentences in which the two trees have different numbers of words; here the hypothesis is all
     wrong, so that failing does not pay. Raises TransductError if the references hold no constituent.
     """
-    matched = guessed = expected = 0
+    matched, brackets, expected = [], [], 0
     for hypothesis, options in zip(hypotheses, references, strict=True):
         words, spans = read(options[0])
         kept = [word not in PUNCTUATION for word in words]
         gold = _counted(spans, kept)
         words_guessed, spans_guessed = read(hypothesis)
         guess = _counted(spans_guessed, kept) if len(words_guessed) == len(words) else Counter()
-        matched += (gold & guess).total()
-        guessed += guess.total()
+        matched.append(2 * (gold & guess).total())
+        brackets.append(gold.total() + guess.total())
         expected += gold.total()
     if not expected:
         raise TransductError("the references hold no constituent, so there is no F1; give trees as references")
-    return 100 * 2 * matched / (guessed + expected)
+    return Share(np.array(matched, np.float64), np.array(brackets, np.float64))
 
 
 def read(text: str) -> tuple[list[str], list[Span]]:

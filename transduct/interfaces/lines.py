@@ -54,8 +54,6 @@ def table(report: Report) -> Iterator[str]:
         rest += f"  p = {p_values[name]:.4f}" if name in p_values else ""
         number = f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
         yield f"{name:18} {number:>7}{interval}{rest}  {about.get('signature', '')}".rstrip()
-    for name in p_values.keys() - report.scores.keys():  # of what is no score, such as utterances without a mistake
-        yield f"{name:18} p = {p_values[name]:.4f}"
 
 
 def typed() -> Iterator[tuple[int, list[str], None]]:

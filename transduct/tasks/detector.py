@@ -19,7 +19,8 @@ from transduct.data.files import Policy, Refused
 from transduct.data.images import Given, Picture, as_picture, resized
 from transduct.decoding.engine import in_batches
 from transduct.errors import TransductError, missing_extra
-from transduct.evaluation.detection import MOST, Found, detection_scores
+from transduct.evaluation.bootstrap import p_value
+from transduct.evaluation.detection import MOST, Found, Scores, detection_scores
 from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
 from transduct.models.detr import Config, Detr
@@ -228,26 +229,38 @@ class Detector:
 
         Args:
             data: scenes to be read, or such as have been read for this model's labels and side.
-            against: another model; the details then hold its scores.
+            against: another model; the details then hold its scores and the p-value of `ap50` by paired bootstrap.
             options: as for `predict`.
 
         Raises:
-            TransductError: the data cannot be read or hold no object, or an option is unknown.
+            TransductError: the data cannot be read or hold no object, an option is unknown, or the other model has
+                other labels.
         """
         decoding = with_options(self.decoding, options)
+        if against is not None and {*against.labels} != {*self.labels}:
+            raise TransductError("the other model has other labels; compare equals")
         refused = Refused(data.broken if isinstance(data, SceneSet) else "stop", advise=False)
-        scenes = data.read(self.labels, self.side, refused) if isinstance(data, SceneSet) else data
+        scenes, found, ours = self._measured(data, decoding, refused)
         refused.report(log.warning)
-        found = self._found([scene.picture for scene in scenes], decoding)
-        whole = [Found(each.boxes * self.side, each.labels, each.scores) for each in found]
-        there = [Found(each.boxes, each.labels, np.ones(len(each.labels))) for each in scenes]
-        ours = detection_scores(whole, there, self.labels)
-        details = {**ours.details, "left_out": len(refused.errors)}
+        details = {**ours.details, "left_out": refused.dropped}
         if against is not None:
-            details["against"] = against.evaluate(data, **options).scores
+            again = Refused(refused.policy, advise=False)
+            *_, theirs = against._measured(data, with_options(against.decoding, options), again)
+            details["against"] = theirs.scores
+            details["p_values"] = {"ap50": p_value(ours.drawn, theirs.drawn, len(scenes))}
         return Report(
             ours.scores, details, [self._detections(f, e.picture.shape, decoding) for f, e in zip(found, scenes)]
         )
+
+    def _measured(
+        self, data: "SceneSet | Sequence[Example]", decoding: PredictConfig, refused: Refused
+    ) -> tuple[Sequence[Example], list[Found], Scores]:
+        """The scenes as this model sees them, what it finds in them, and the scores."""
+        scenes = data.read(self.labels, self.side, refused) if isinstance(data, SceneSet) else data
+        found = self._found([scene.picture for scene in scenes], decoding)
+        whole = [Found(each.boxes * self.side, each.labels, each.scores) for each in found]
+        there = [Found(each.boxes, each.labels, np.ones(len(each.labels))) for each in scenes]
+        return scenes, found, detection_scores(whole, there, self.labels)
 
     @torch.inference_mode()
     def attention(self, given: Given, **options: Any) -> Attention:

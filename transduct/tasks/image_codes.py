@@ -20,6 +20,7 @@ from transduct.data.files import names_of, pack, unpack
 from transduct.data.images import Given, Picture, as_picture, fitted
 from transduct.data.pictures import Examples, PicturesConfig, Unread, pictures_given, prepare, read_examples
 from transduct.data.scenes import COLOURS
+from transduct.evaluation.classification import mcnemar
 from transduct.evaluation.scenes import attribute_scores
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
 from transduct.tasks.base import Notify, Report
@@ -112,21 +113,29 @@ class ImageCodes:
         percentage that still show what they showed, `attributes_right`.
 
         Args:
-            against: another model, whose scores the details then hold.
+            against: another model; the details then hold its scores and, of generated scenes, the p-value of McNemar's
+                test.
         """
         record(NoOptions, options, "decoding", "evaluate")
+        scores, details, remade, right = self._measured(data)
+        if against is not None:
+            details["against"], _, _, theirs = against._measured(data)
+            details["p_values"] = {"attributes_right": mcnemar(right, theirs)} if right else {}
+        return Report(scores, details, remade, CODE_ERRORS)
+
+    def _measured(self, data: Examples | Unread) -> tuple[dict[str, float], dict[str, Any], list[Drawn], list[bool]]:
+        """Scores, details, what codes keep of the pictures, and where a rule can tell whether it shows the same."""
         shown = data.at(self.model.config.picture_size)
         pictures = np.stack(shown.pictures)
         codes = codes_of(self.model, pictures)
         remade = pictures_of(self.model, codes)
         scores = code_scores(self.model, pictures, codes, remade)
         details: dict[str, Any] = {"pictures": len(codes)}
-        if shown.generated == "scenes":
-            found = attribute_scores(shown.captions, list(remade), COLOURS)
-            scores, details = scores | found.scores, details | found.details
-        if against is not None:
-            details["against"] = against.evaluate(data).scores
-        return Report(scores, details, [Drawn(picture) for picture in remade], CODE_ERRORS)
+        drawn = [Drawn(picture) for picture in remade]
+        if shown.generated != "scenes":
+            return scores, details, drawn, []
+        found = attribute_scores(shown.captions, list(remade), COLOURS)
+        return scores | found.scores, details | found.details, drawn, found.right
 
     def grid(self, pictures: Sequence[Picture]) -> Picture:
         """Pictures, each above what its codes keep of it, on one page."""

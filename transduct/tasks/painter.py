@@ -6,7 +6,7 @@ the tokens of one text and its picture.
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.decoding.search import FixedLength
 from transduct.errors import TransductError, missing_extra
+from transduct.evaluation.classification import mcnemar
 from transduct.evaluation.scenes import attribute_scores
 from transduct.models.dalle import DALLE, DiscreteVAE, Guided
 from transduct.tasks.base import Report
@@ -193,9 +194,20 @@ class Painter:
         that are there `nats_per_code` given their captions, and how well they keep the pictures.
 
         Args:
-            against: another model, whose scores the details then hold.
+            against: another model; the details then hold its scores and, of generated scenes, the p-value of McNemar's
+                test.
             options: as for `predict`.
         """
+        scores, details, drawn, right = self._measured(data, options)
+        if against is not None:
+            details["against"], _, _, theirs = against._measured(data, options)
+            details["p_values"] = {"attributes_right": mcnemar(right, theirs)} if right else {}
+        return Report(scores, details, drawn, CODE_ERRORS | {"nats_per_code"})
+
+    def _measured(
+        self, data: Examples | Unread, options: Mapping[str, Any]
+    ) -> tuple[dict[str, float], dict[str, Any], list[Drawn], list[bool]]:
+        """Scores, details, the pictures drawn, and whether each shows what its caption says, where a rule can tell."""
         vae = self.model.vae
         shown = data.at(vae.config.picture_size)
         pictures = np.stack(shown.pictures)
@@ -206,12 +218,10 @@ class Painter:
         scores |= code_scores(vae, pictures, codes, pictures_of(vae, codes))
         drawn = self.predict(shown.captions, **options)
         details: dict[str, Any] = {"pictures": len(drawn)}
-        if shown.generated == "scenes":
-            found = attribute_scores(shown.captions, [each.pixels for each in drawn], COLOURS)
-            scores, details = {**found.scores, **scores}, {**details, **found.details}
-        if against is not None:
-            details["against"] = against.evaluate(data, **options).scores
-        return Report(scores, details, drawn, CODE_ERRORS | {"nats_per_code"})
+        if shown.generated != "scenes":
+            return scores, details, drawn, []
+        found = attribute_scores(shown.captions, [each.pixels for each in drawn], COLOURS)
+        return {**found.scores, **scores}, {**details, **found.details}, drawn, found.right
 
     @torch.inference_mode()
     def attention(self, text: str, **options: Any) -> PictureAttention:

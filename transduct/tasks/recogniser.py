@@ -4,7 +4,7 @@ Let T be the encoder tokens of an utterance and S the tokens of its text.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from transduct.decoding.ctc import CTCPrefix, best_path
 from transduct.decoding.engine import STEEPEST, flat, in_batches
 from transduct.decoding.search import Beam, Filter, Forbid, Hypothesis, finite, search
 from transduct.errors import TransductError
-from transduct.evaluation.classification import mcnemar
+from transduct.evaluation.bootstrap import Share
 from transduct.evaluation.text import token_error_rate
 from transduct.functional.segments import Segments
 from transduct.models.speech import SIZES, Config, Speech
@@ -195,7 +195,7 @@ class Recogniser:
         included; of speakers that were left out both again, `_unseen`.
 
         Args:
-            against: another model; the details then hold its scores and the p-value of McNemar's test.
+            against: another model; the details then hold its error rates and p-values by paired bootstrap.
             options: as for `predict`.
 
         Raises:
@@ -208,23 +208,24 @@ class Recogniser:
         outputs = self._texts(found)
         speakers = sorted({each.speaker for each in recordings})
         of_speakers = {
-            name: _error_rates([pair for pair in zip(outputs, recordings) if pair[1].speaker == name])
+            name: _error_rates([pair for pair in zip(outputs, recordings) if pair[1].speaker == name])[RATES[0]].score
             for name in speakers
         }
+        rates = self._rates(outputs, recordings)
         details: dict[str, Any] = {
             "utterances": len(recordings),
-            "left_out": len(refused.errors),
+            "left_out": refused.dropped,
             "seconds": round(sum(len(each.samples) for each in recordings) / self.hearing.features.rate, 1),
-            "speakers": {name: rates[RATES[0]] for name, rates in of_speakers.items()},
-            "ctc_alone": self._scores(self.tokenizer.decode(paths), recordings),
+            "speakers": of_speakers,
+            "ctc_alone": _scores(self._rates(self.tokenizer.decode(paths), recordings)),
+            **{name: {"interval": rate.interval()} for name, rate in rates.items()},
         }
         if against is not None:
             others = against.texts_of(recordings, self.hearing.features.rate, options)
-            details["against"] = self._scores(others, recordings)
-            right = [[o.split() == r.text.split() for o, r in zip(each, recordings)] for each in (outputs, others)]
-            details["p_values"] = {"whole_utterances": mcnemar(*right)}
-        scores = self._scores(outputs, recordings)
-        return Report(scores, details, outputs, frozenset(scores))
+            theirs = self._rates(others, recordings)
+            details["against"] = _scores(theirs)
+            details["p_values"] = {name: rate.p_value(theirs[name]) for name, rate in rates.items()}
+        return Report(_scores(rates), details, outputs, frozenset(rates))
 
     def texts_of(self, recordings: Sequence[Recording], rate: int, options: dict[str, Any]) -> list[str]:
         """What is said in recordings of another rate, however long they are."""
@@ -311,7 +312,7 @@ class Recogniser:
     def _texts(self, found: list[list[Hypothesis]]) -> list[str]:
         return [text.strip() for text in self.tokenizer.decode([hypotheses[0].tokens for hypotheses in found])]
 
-    def _scores(self, outputs: Sequence[str], recordings: Sequence[Recording]) -> dict[str, float]:
+    def _rates(self, outputs: Sequence[str], recordings: Sequence[Recording]) -> dict[str, Share]:
         """The error rates of known speakers, and of those left out."""
         pairs, out = list(zip(outputs, recordings, strict=True)), self.hearing.leave_out
         known, unseen = ([pair for pair in pairs if (pair[1].speaker in out) == left] for left in (False, True))
@@ -319,11 +320,15 @@ class Recogniser:
         return rates | ({f"{name}_unseen": rate for name, rate in _error_rates(unseen).items()} if unseen else {})
 
 
-def _error_rates(pairs: Sequence[tuple[str, Recording]]) -> dict[str, float]:
+def _scores(rates: Mapping[str, Share]) -> dict[str, float]:
+    return {name: rate.score for name, rate in rates.items()}
+
+
+def _error_rates(pairs: Sequence[tuple[str, Recording]]) -> dict[str, Share]:
     """Word and character error rate of outputs."""
     outputs, texts = [output for output, _ in pairs], [" ".join(each.text.split()) for _, each in pairs]
 
-    def rate(separate: Any) -> float:
+    def rate(separate: Callable[[str], str]) -> Share:
         return token_error_rate([separate(text) for text in outputs], [[separate(text)] for text in texts])
 
     return dict(zip(RATES, (rate(str), rate(lambda text: " ".join(text.replace(" ", "▁")))), strict=True))

@@ -223,7 +223,7 @@ class Translator:
         if against is not None:
             others = [t.text for t in against.translate(sources, **options)]
             details["against"] = corpus_scores(others, references, self.metrics, self.bleu_tokenize, False).scores
-            details["p_values"] = paired_test(outputs, others, references, tokenize=self.bleu_tokenize)
+            details["p_values"] = paired_test(outputs, others, references, self.metrics, self.bleu_tokenize)
         return Report(found.scores, details, outputs, ERROR_METRICS)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:

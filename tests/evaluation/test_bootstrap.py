@@ -1,0 +1,54 @@
+"""Intervals and p-values of drawn corpora are those of formulas, narrower with more examples, and know chance."""
+
+import numpy as np
+import pytest
+
+from transduct.evaluation import bootstrap
+from transduct.evaluation.bootstrap import Share, interval, p_value
+from transduct.evaluation.classification import wilson_interval
+
+
+def proportion(right, count, seed=0):
+    parts = np.random.default_rng(seed).permutation(np.arange(count) < right).astype(float)
+    return Share(parts, np.ones(count))
+
+
+def test_a_share_is_a_sum_over_a_sum():
+    share = Share(np.array([1.0, 0.0, 3.0]), np.array([2.0, 5.0, 3.0]))
+    assert share.score == 40.0
+    assert share.drawn(np.array([2, 0, 1])) == 100 * 5 / 7
+    assert Share(np.zeros(2), np.array([0.0, 1.0])).drawn(np.array([2, 0])) == 0.0  # nothing to divide by
+
+
+@pytest.mark.parametrize(("right", "count"), [(800, 1000), (50, 100), (990, 1000)])
+def test_the_interval_of_a_proportion_is_near_that_of_the_formula(right, count):
+    assert proportion(right, count).interval() == pytest.approx(wilson_interval(right, count), abs=1.0)
+
+
+def test_the_interval_narrows_with_the_root_of_the_examples():
+    few, many = (proportion(count // 2, count).interval() for count in (100, 1600))
+    assert (few[1] - few[0]) / (many[1] - many[0]) == pytest.approx(4.0, rel=0.15)
+
+
+def test_always_the_same_draws():
+    assert proportion(30, 70).interval() == proportion(30, 70).interval()
+    assert interval(lambda counts: float(counts.sum()), 7) == [7.0, 7.0]
+
+
+def test_what_is_alike_differs_by_chance_and_what_is_clearly_better_does_not():
+    ours = proportion(500, 1000)
+    assert ours.p_value(ours) == 1.0
+    assert ours.p_value(Share(1.0 - ours.parts, ours.wholes)) == 1.0  # other examples, the same score
+    better = Share(np.maximum(ours.parts, proportion(200, 1000, 1).parts), ours.wholes)
+    assert better.p_value(ours) == pytest.approx(1 / (bootstrap.RESAMPLES + 1))
+    assert ours.p_value(proportion(505, 1000, 2)) > 0.5
+
+
+def test_chance_alone_is_significant_as_often_as_it_says(monkeypatch):
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 200)
+    random = np.random.default_rng(3)
+    found = []
+    for _ in range(200):
+        one, other = (Share((random.random(80) < 0.5).astype(float), np.ones(80)) for _ in range(2))
+        found.append(p_value(one.drawn, other.drawn, 80))
+    assert 0.0 <= np.mean(np.array(found) <= 0.05) < 0.12

@@ -10,6 +10,7 @@ Writes training.json and training.md; a model that would begin after three quart
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,6 +84,7 @@ def sides_of(work: Work, batches: Batches, device: str, compilers: bool) -> list
     function, marian = f"{OURS}.training", f"{PEERS}.transformers_training"
     sides = [
         Side("ours, plain", function, ours),
+        Side("ours, plain, not deterministic", function, {**ours, "deterministic": False}),
         Side("ours, captured", function, {**ours, "captured": True}),
         Side("ours, compiled", function, {**ours, "compiled": True}),
         Side("ours, compiled and captured", function, {**ours, "compiled": True, "captured": True}),
@@ -91,7 +93,8 @@ def sides_of(work: Work, batches: Batches, device: str, compilers: bool) -> list
         Side("torch.nn.Transformer", f"{PEERS}.torch_training", theirs),
     ]
     if work.size == "big":  # all sides hold their memory at once: the slower half stays at home
-        sides = [side for side in sides if side.label not in ("ours, captured", "torch.nn.Transformer")]
+        slower = ("ours, plain, not deterministic", "ours, captured", "torch.nn.Transformer")
+        sides = [side for side in sides if side.label not in slower]
     return [side for side in sides if compilers or "compiled" not in side.label]
 
 
@@ -117,13 +120,17 @@ def rows_of(work: Work, device: str, rounds: int, compilers: bool) -> list[dict[
     ]
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as a page."""
+def table(rows: Sequence[dict[str, Any]], left_out: Sequence[str] = ()) -> str:
+    """The rows as a page, and what was not measured."""
     head = "| model | side | target tok/s | times best peer | MFU | ms a step | peak GiB |\n" + "| --- " * 7 + "|\n"
-    return head + "".join(
-        f"| {r['model']} | {r['side']} | {r['tokens_per_second']:,} | {r['ratio']:.2f} | {100 * r['mfu']:.1f} % "
-        f"| {r['milliseconds']:.1f} | {r['memory_gib']:.2f} |\n"
-        for r in rows
+    return (
+        head
+        + "".join(
+            f"| {r['model']} | {r['side']} | {r['tokens_per_second']:,} | {r['ratio']:.2f} | {100 * r['mfu']:.1f} % "
+            f"| {r['milliseconds']:.1f} | {r['memory_gib']:.2f} |\n"
+            for r in rows
+        )
+        + "".join(f"| {name} | not measured |\n" for name in left_out)
     )
 
 
@@ -139,7 +146,7 @@ def main() -> None:
     device, rounds = ("cpu", 1) if given.miniature else ("cuda", given.rounds)
     given.out.mkdir(parents=True, exist_ok=True)
     started, rows, left_out = time.perf_counter(), [], []
-    for work in works:
+    for number, work in enumerate(works, 1):
         if time.perf_counter() - started > 45.0 * given.minutes:
             left_out.append(work.name)
             continue
@@ -149,12 +156,18 @@ def main() -> None:
             left_out.append(f"{work.name} ({error})")
             continue
         rows += new
-        found = {"about": about() | {"device": device_name(device)}, "rows": rows, "left_out": left_out}
-        (given.out / "training.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        (given.out / "training.md").write_text(table(rows), encoding="utf-8")
+        write(given.out, device, rows, [*left_out, *(later.name for later in works[number:])])
         print(table(new), f"{time.perf_counter() - started:.0f} s", flush=True)
-    if left_out:
-        print("left out:", ", ".join(left_out))
+    write(given.out, device, rows, left_out)
+    print(table([], left_out))
+
+
+def write(out: Path, device: str, rows: Sequence[dict[str, Any]], left_out: Sequence[str]) -> None:
+    """What is measured so far, and how; a run that is cut off leaves that."""
+    known = about() | {"device": device_name(device), "command": " ".join(["python", *sys.argv])}
+    found = {"about": known, "rows": rows, "left_out": left_out}
+    (out / "training.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    (out / "training.md").write_text(table(rows, left_out), encoding="utf-8")
 
 
 def device_name(device: str) -> str:

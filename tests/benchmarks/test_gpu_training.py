@@ -7,6 +7,7 @@ import gpu_training as script
 import pytest
 from gpu_training import MINIATURE, WORKS, Work, arithmetic, batches_of, sides_of, table
 
+from transduct.errors import TransductError
 from transduct.interfaces.bench import NEWS
 from transduct.models.transformer import Config, Transformer
 
@@ -36,7 +37,7 @@ def test_every_side_is_given_the_same(work):
         "ours, compiled", "ours, compiled and captured", "Hugging Face Marian, compiled",
     ]  # fmt: skip
     assert all(side.arguments["precision"] == "bfloat16" for side in sides)
-    assert len(sides) == (5 if work.size == "big" else 7)
+    assert len(sides) == (5 if work.size == "big" else 8)
 
 
 def test_a_table_says_how_many_times_the_best_peer():
@@ -52,8 +53,28 @@ def test_the_miniature_measures_every_side_and_writes_it_down(tmp_path, monkeypa
     script.main()
     found = json.loads((tmp_path / "training.json").read_text())
     assert [row["side"] for row in found["rows"]] == [
-        "ours, plain", "ours, captured", "Hugging Face Marian", "torch.nn.Transformer",
+        "ours, plain", "ours, plain, not deterministic", "ours, captured", "Hugging Face Marian",
+        "torch.nn.Transformer",
     ]  # fmt: skip
     assert min(row["tokens_per_second"] for row in found["rows"]) > 0
     assert (tmp_path / "training.md").read_text() in capsys.readouterr().out
     assert found["about"]["device"] == "cpu"
+    assert found["about"]["command"].startswith("python gpu_training.py --out ")
+    assert found["left_out"] == []
+
+
+def test_what_is_not_measured_is_written_down(tmp_path, monkeypatch):
+    def rows_of(work, *_):
+        if work.size == "big":
+            raise TransductError("out of memory")
+        return []
+
+    monkeypatch.setattr(script, "rows_of", rows_of)
+    monkeypatch.setattr(script, "device_name", str)
+    monkeypatch.setattr(sys, "argv", ["gpu_training.py", "--out", str(tmp_path)])
+    script.main()
+    assert json.loads((tmp_path / "training.json").read_text())["left_out"] == ["big (out of memory)"]
+    assert "| big (out of memory) | not measured |" in (tmp_path / "training.md").read_text()
+    monkeypatch.setattr(sys, "argv", ["gpu_training.py", "--out", str(tmp_path), "--minutes", "0"])
+    script.main()
+    assert json.loads((tmp_path / "training.json").read_text())["left_out"] == [work.name for work in WORKS]

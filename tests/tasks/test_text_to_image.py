@@ -124,6 +124,17 @@ def test_the_loss_is_that_of_the_codes_given_all_before_them():
     assert (count, weight) == (18.0, 1.0)
 
 
+def test_captions_that_lose_their_ends_are_counted(folder, recipe, tmp_path):
+    for longest, cut in ((8, True), (64, False)):
+        said, run = [], tmp_path / str(longest)
+        run.mkdir()
+        TextToImageTask(replace(recipe, data={**recipe.data, "max_length": longest}), run, said.append).prepare()
+        ends = [
+            line for line in said if line.endswith(f" than data.max_length, {longest} tokens: they lose their ends")
+        ]
+        assert len(ends) == cut
+
+
 def test_captions_and_pictures_that_lack_each_other_are_left_out(folder, recipe, tmp_path):
     write_pictures(tmp_path / "bars", 6)
     with tarfile.open(tmp_path / "bars.tar", "w") as archive:

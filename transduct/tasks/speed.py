@@ -110,17 +110,20 @@ def training(
     threads: int | None = None,
     compiled: bool = False,
     captured: bool = False,
+    deterministic: bool = True,
 ) -> Callable[[], int]:
     """A function that takes one step of training on each batch and tells how many target tokens it has seen.
 
     Args:
         threads: of this process; as many as PyTorch takes if not given.
         compiled, captured: as `TrainingConfig` has it; batches are then filled up to one shape.
+        deterministic: as training is; without it, what that costs can be measured.
     """
     if threads is not None:
         torch.set_num_threads(threads)
     place = pick_device(device)
     prepare_machine()
+    torch.use_deterministic_algorithms(deterministic)
     model: Any = Transformer(Config(vocabulary, vocabulary, **SIZES[size])).to(place).train()
     most = max(sum(map(len, source)) for source, _ in batches) * 2
     config = TrainingConfig(precision=precision, batch_tokens=most, compile=compiled, capture=captured)

@@ -184,11 +184,19 @@ class TextToImageTask:
             files.load_weights(vae, self._codes_weights(start), start)
         vae.to(pick_device(self.training.device)).eval()
 
+        cut = 0
+
         def columns(captions: Sequence[str], pictures: np.ndarray) -> list[Ragged]:
-            words = [ids[: data.max_length] for ids in self.tokenizer.encode(captions)]
-            return [ragged(words), ragged(list(codes_of(vae, pictures)))]
+            nonlocal cut
+            words = self.tokenizer.encode(captions)
+            cut += sum(len(ids) > data.max_length for ids in words)
+            return [ragged([ids[: data.max_length] for ids in words]), ragged(list(codes_of(vae, pictures)))]
 
         self.corpus = prepare(data, True, columns, inputs, self.directory / "corpus", self.notify)
+        if cut:
+            self.notify(
+                f"{cut:,} captions are longer than data.max_length, {data.max_length} tokens: they lose their ends"
+            )
 
     def _trained_tokenizer(self) -> Tokenizer:
         refused = Refused(self.data.broken)  # named and counted when the corpus is prepared

@@ -2,9 +2,9 @@
 
 python benchmarks/prepare.py --source train.en.gz --target train.de.gz --pairs 1000000
 
-Repeats the sentences of two aligned files, a number added to each so that none is a duplicate, trains the
-tokenizer, prepares the corpus, and prints seconds and how far anonymous memory (RssAnon) grew meanwhile. With
---turns, corpus and library take turns, and the ratio of their medians is printed too.
+Repeats the sentences of two aligned files, a number added to each so that none is a duplicate, learns the vocabulary
+from a sample of them, prepares the corpus, and prints the seconds of both and how far anonymous memory (RssAnon) grew
+meanwhile. With --turns, corpus and library take turns, and the ratio of their medians is printed too.
 """
 
 import argparse
@@ -12,7 +12,8 @@ import json
 import platform
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from itertools import cycle, islice
 from pathlib import Path
@@ -24,8 +25,8 @@ import tokenizers
 
 from transduct.data.corpus import prepare
 from transduct.data.sources import DataConfig, TextSource
-from transduct.data.text import read_lines
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.text import read_lines, read_pairs
+from transduct.data.tokenizer import Tokenizer, TokenizerConfig, train_tokenizers
 
 AT_ONCE = 10_000  # texts that the library is given
 
@@ -46,6 +47,18 @@ class Watch(threading.Thread):
     def run(self) -> None:
         while not self.ended.wait(0.02):
             self.peak = max(self.peak, anonymous_bytes())
+
+
+@contextmanager
+def watched(result: dict[str, Any], name: str, pairs: int) -> Iterator[None]:
+    """Adds to the result the seconds of what is done meanwhile, and how far memory grew."""
+    before, watch, started = anonymous_bytes(), Watch(), time.perf_counter()
+    watch.start()
+    yield
+    seconds = time.perf_counter() - started
+    watch.ended.set()
+    grown = watch.peak - before
+    result[name] = {"seconds": round(seconds, 1), "memory_grown": grown, "bytes_a_pair": round(grown / pairs, 1)}
 
 
 def numbered_pairs(sides: Sequence[Iterable[str]], pairs: int, folder: Path) -> DataConfig:
@@ -82,19 +95,17 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=0)
     arguments = parser.parse_args()
     lines = [list(read_lines(path)) for path in (arguments.source, arguments.target)]
-    tokenizer = Tokenizer.train((text for side in lines for text in side), "bpe", 8000)
     result: dict[str, Any] = {"machine": platform.platform()}
     with TemporaryDirectory() as name:
         folder = Path(name)
         data = numbered_pairs(lines, arguments.pairs, folder)
         del lines
-        before, watch = anonymous_bytes(), Watch()
-        watch.start()
-        seconds = prepared(data, tokenizer, folder / "corpus")
-        watch.ended.set()
-        grown = watch.peak - before
-        result |= {"pairs": arguments.pairs, "seconds": round(seconds, 1), "memory_before": before}
-        result |= {"memory_grown": grown, "bytes_a_pair": round(grown / arguments.pairs, 1)}
+        result |= {"pairs": arguments.pairs, "memory_before": anonymous_bytes()}
+        with watched(result, "vocabulary", arguments.pairs):
+            texts = (pair for chunk in read_pairs(data.train[0], Path()) for pair in chunk)
+            tokenizer, _ = train_tokenizers(texts, TokenizerConfig(size=8000))
+        with watched(result, "corpus", arguments.pairs):
+            prepared(data, tokenizer, folder / "corpus")
         if arguments.turns:
             tokenizer.save(folder / "tokenizer.json")
             turns = range(arguments.turns)

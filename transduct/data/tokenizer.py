@@ -70,7 +70,7 @@ class TokenizerConfig:
         size: how many tokens there are at most, the special ones counted; bytes do without it.
         shared: whether both sides have one vocabulary; true where there is one side.
         dropout: the probability of BPE dropout in training; 0 for speech.
-        sample: from how many pairs the vocabulary is learnt.
+        sample: from how many pairs the vocabulary is learnt; they are held in memory, a kilobyte or two each.
         source, target: override `kind` and `size` of one side where nothing is `shared`.
     """
 
@@ -78,7 +78,7 @@ class TokenizerConfig:
     size: int = 8000
     shared: bool = True
     dropout: float = 0.0
-    sample: int = 1_000_000
+    sample: int = 200_000
     source: Side | None = None
     target: Side | None = None
 

@@ -27,6 +27,19 @@ AttentionScheme = Literal["rotary", "alibi", "relative"]
 CLIP = 16  # distances beyond it share a vector; Shaw et al. 2018 found 2 to 256 alike
 
 
+def split_scheme(
+    positions: Literal["none"] | VectorScheme | AttentionScheme,
+) -> tuple[VectorScheme | None, AttentionScheme | None]:
+    """The scheme of the vectors that join the tokens, and the one inside attention; at least one is none."""
+    match positions:
+        case "none":
+            return None, None
+        case "rotary" | "alibi" | "relative":
+            return None, positions
+        case _:
+            return positions, None
+
+
 class AttentionPositions(nn.Module):
     """Positions that act inside self-attention: turned or added to query, key and value, or a bias on the scores."""
 

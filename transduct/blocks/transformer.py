@@ -1,9 +1,9 @@
 """Encoder and decoder layers and their stacks. Vaswani et al. 2017, section 3.1 and figure 1."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,11 @@ class LayerShape:
     activation: Activation
     norm: Literal["pre", "post"]
     norm_kind: NormKind
+
+    @classmethod
+    def of(cls, config: Any) -> Self:
+        """That of a model whose configuration has all of it."""
+        return cls(*(getattr(config, each.name) for each in fields(cls)))
 
 
 class FeedForward(nn.Module):

@@ -5,12 +5,12 @@ Let N be tokens of a batch, B its sequences, K masked tokens, D the model width,
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.attention import AttentionPositions, AttentionScheme, MultiHeadAttention
+from transduct.blocks.attention import AttentionPositions, AttentionScheme, MultiHeadAttention, split_scheme
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
 from transduct.blocks.linear import Linear
 from transduct.blocks.sizes import require_at_least, require_heads, require_rate
@@ -89,10 +89,9 @@ class Bert(nn.Module):
         super().__init__()
         self.config = config
         d_model = config.d_model
-        shape = LayerShape(d_model, config.d_ff, config.dropout, config.activation, config.norm, config.norm_kind)
-        scheme: Any = config.positions if config.positions in get_args(VectorScheme) else None
+        shape, (vectors, _) = LayerShape.of(config), split_scheme(config.positions)
         table = embedding_table(config.vocabulary_size + 1, d_model)
-        self.embedding = Embedding(table, scheme, "add", config.max_length, rate=0.0)
+        self.embedding = Embedding(table, vectors, "add", config.max_length, rate=0.0)
         self.types = embedding_table(2, d_model)
         self.embedding_norm = make_norm(shape) if config.embedding_norm else nn.Identity()
         self.encoder = Encoder(EncoderLayer(shape, self._attention()) for _ in range(config.layers))
@@ -149,8 +148,6 @@ class Bert(nn.Module):
     def _attention(self) -> MultiHeadAttention:
         config = self.config
         width = config.d_model // config.num_heads
-        inside: AttentionPositions | None = None
-        if config.positions in get_args(AttentionScheme):
-            scheme: Any = config.positions
-            inside = AttentionPositions(scheme, config.max_length, config.num_heads, width, width)
+        _, scheme = split_scheme(config.positions)
+        inside = scheme and AttentionPositions(scheme, config.max_length, config.num_heads, width, width)
         return MultiHeadAttention(config.d_model, config.num_heads, positions=inside)

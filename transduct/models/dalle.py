@@ -191,9 +191,7 @@ class DALLE(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        shape = LayerShape(
-            config.d_model, config.d_ff, config.dropout, config.activation, config.norm, config.norm_kind
-        )
+        shape = LayerShape.of(config)
         width = config.d_model
         self.table = embedding_table(config.begin + 1 + config.vocabulary_size, width)
         self.row_positions = embedding_table(config.vae.side, width)

@@ -4,11 +4,11 @@ Let N be tokens of a batch, B its sequences, R = B * beam the rows of a search, 
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from transduct.blocks.attention import AttentionPositions, AttentionScheme, MultiHeadAttention
+from transduct.blocks.attention import AttentionPositions, AttentionScheme, MultiHeadAttention, split_scheme
 from transduct.blocks.decoders import PromptState, layer_inputs
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
 from transduct.blocks.sizes import require_at_least, require_heads, require_rate
@@ -50,12 +50,6 @@ class Config:
         require_rate(self, "dropout")
         require_heads(self)
 
-    @property
-    def vector_scheme(self) -> VectorScheme | None:
-        """The position scheme of the embedding, if it is one."""
-        inside = self.positions == "none" or self.positions in get_args(AttentionScheme)
-        return None if inside else self.positions  # type: ignore[return-value]
-
 
 class GPT(nn.Module):
     """A decoder over segments: `hidden` and `logits` at once, or `encode`, `start` and `step` for search.
@@ -67,11 +61,10 @@ class GPT(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        shape = LayerShape(
-            config.d_model, config.d_ff, config.dropout, config.activation, config.norm, config.norm_kind
-        )
+        shape = LayerShape.of(config)
         table = embedding_table(config.vocabulary_size, config.d_model)
-        self.embedding = Embedding(table, config.vector_scheme, "add", config.max_length, config.dropout)
+        vectors, _ = split_scheme(config.positions)
+        self.embedding = Embedding(table, vectors, "add", config.max_length, config.dropout)
         self.decoder = nn.ModuleList(EncoderLayer(shape, self._attention()) for _ in range(config.layers))
         self.decoder_norm = make_norm(shape) if config.norm == "pre" else nn.Identity()
         self.output_table = table if config.tie else embedding_table(config.vocabulary_size, config.d_model)
@@ -112,8 +105,7 @@ class GPT(nn.Module):
 
     def _attention(self) -> MultiHeadAttention:
         config = self.config
-        inside: AttentionPositions | None = None
-        if config.positions in get_args(AttentionScheme):
-            d_k = config.d_model // config.num_heads
-            inside = AttentionPositions(config.positions, config.max_length, config.num_heads, d_k, d_k)  # type: ignore[arg-type]
+        _, scheme = split_scheme(config.positions)
+        d_k = config.d_model // config.num_heads
+        inside = scheme and AttentionPositions(scheme, config.max_length, config.num_heads, d_k, d_k)
         return MultiHeadAttention(config.d_model, config.num_heads, positions=inside)

@@ -5,7 +5,7 @@ width, V the target vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from transduct.blocks.attention import (
     AttentionPositions,
     AttentionScheme,
     MultiHeadAttention,
+    split_scheme,
 )
 from transduct.blocks.decoders import Decoder, MemoryState
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
@@ -97,8 +98,7 @@ class Config:
     @property
     def vector_scheme(self) -> VectorScheme | None:
         """The position scheme of the embedding, if it is one."""
-        inside = self.positions == "none" or self.positions in get_args(AttentionScheme)
-        return None if inside or self.position_mode == "attention" else self.positions  # type: ignore[return-value]
+        return None if self.position_mode == "attention" else split_scheme(self.positions)[0]
 
 
 class Transformer(nn.Module):
@@ -107,9 +107,7 @@ class Transformer(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        shape = LayerShape(
-            config.d_model, config.d_ff, config.dropout, config.activation, config.norm, config.norm_kind
-        )
+        shape = LayerShape.of(config)
         table = embedding_table(config.target_size, config.d_model)
         source_table = table if config.tie == "all" else embedding_table(config.source_size, config.d_model)
         self.source_embedding = self._embedding(source_table)

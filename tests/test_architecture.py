@@ -36,9 +36,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "interop": {
         "interop",
         "models",
-        "blocks.quantised",
+        "blocks.quantised",  # beside the plan: 8-bit copies are made of layers,
         "data.tokenizer",
-        "data.pieces",
+        "data.pieces",  # and pieces that others have published are read
         "training.checkpoint",
         "config",
         "errors",

@@ -69,8 +69,7 @@ def read(directory: Path, out: Path) -> None:
         TransductError: a file is missing, damaged or disagrees with another, the model is no Marian or of a kind that
             our Transformer cannot say, or `out` exists.
     """
-    if out.exists():
-        raise TransductError(f"{out}: exists already; choose another name")
+    files.require_absent(out)
     marian = _marian(directory)
     vocabularies, texts = _ours(directory, marian) or _theirs(directory, marian)
     source, target = vocabularies

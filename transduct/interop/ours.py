@@ -21,8 +21,7 @@ def configured(directory: Path, out: Path, limit: str) -> tuple[dict[str, Any], 
     Raises:
         TransductError: it is no Transformer for translation or quantised already, or `out` exists.
     """
-    if out.exists():
-        raise TransductError(f"{out}: exists already; choose another name")
+    files.require_absent(out)
     settings = files.read_json(directory / files.CONFIG, "a model's configuration")
     if settings.get("task") != "translation" or settings.get("family", "transformer") != "transformer":
         raise TransductError(f"{directory}: no Transformer for translation; {limit}")

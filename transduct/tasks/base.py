@@ -19,7 +19,7 @@ from transduct.config import Recipe, load_recipe, merge, parse_override, record
 from transduct.data.files import names_of, require_files
 from transduct.errors import TransductError, WrongData
 from transduct.tasks.claim import RECIPE, claimed
-from transduct.training.checkpoint import CONFIG, files_in, read_json, write_directory, write_file
+from transduct.training.checkpoint import CONFIG, files_in, read_json, require_absent, write_directory, write_file
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.log import Event, ignore, strict_json
@@ -437,8 +437,7 @@ def copy_model(directory: Path, out: Path, more: Mapping[str, bytes] | None = No
     Raises:
         TransductError: `out` exists or cannot be written.
     """
-    if out.exists():
-        raise TransductError(f"{out}: exists already; choose another name")
+    require_absent(out)
     members = _configuration(directory).get("members", [])  # of an ensemble
     write_directory(out, {**files_in(directory, members), **(more or {})})
 

@@ -22,8 +22,7 @@ def combine(directories: Sequence[Path], out: Path) -> None:
         TransductError: there is one alone, one is no translation model or an ensemble itself, their tokenizers or
             changes of text differ, or `out` exists or cannot be written.
     """
-    if out.exists():
-        raise TransductError(f"{out}: exists already; choose another name")
+    files.require_absent(out)
     if len(directories) < 2:
         raise TransductError("an ensemble of one is that model; name at least two")
     settings = [files.read_json(directory / files.CONFIG, "a model's configuration") for directory in directories]

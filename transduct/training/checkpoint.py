@@ -60,6 +60,12 @@ def files_in(directory: Path, folders: Sequence[str] = ()) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
+def require_absent(out: Path) -> None:
+    """Raise TransductError if something stands there."""
+    if out.exists():
+        raise TransductError(f"{out}: exists already; choose another name")
+
+
 def put_in_place(beside: Path, directory: Path) -> None:
     """Rename a folder that is whole.
 
@@ -68,9 +74,8 @@ def put_in_place(beside: Path, directory: Path) -> None:
     """
     try:
         beside.rename(directory)
-    except OSError as error:
-        if directory.exists():
-            raise TransductError(f"{directory}: exists already; choose another name") from error
+    except OSError:
+        require_absent(directory)
         raise
     sync(directory.parent)
 

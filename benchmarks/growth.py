@@ -291,7 +291,7 @@ def planning(examples: int) -> Found:
     """The plan of an epoch of a corpus, and what the loader needs for the first batch when it starts far into it."""
     with tempfile.TemporaryDirectory() as folder:
         corpus = build(
-            Path(folder) / "corpus", {}, lambda place: write_rows(place, 2, generated_rows(examples)), ignore
+            Path(folder) / "corpus", {}, lambda place: write_rows(place, 2, [(1.0, generated_rows(examples))]), ignore
         )
 
         def run() -> list[Any]:

@@ -155,13 +155,11 @@ def test_scenes_to_measure_on_are_always_the_same(tmp_path):
 
 def corpus_of(sources, root, side=64):
     def fill(folder):
-        weights, chunks, start = [], [], 0
+        parts = []
         for source in sources:
             rows = [packed(example) for example in read(source, root, side=side)[0]]
-            columns = [(np.concatenate(c), np.array([len(each) for each in c])) for c in zip(*rows)]
-            chunks.append(columns)
-            weights.append((start, start := start + len(rows), 1.0))
-        return write_rows(folder, 3, chunks) | {"weights": weights}
+            parts.append((1.0, [[(np.concatenate(c), np.array([len(each) for each in c])) for c in zip(*rows)]]))
+        return write_rows(folder, 3, parts)
 
     return build(root / "corpus", {}, fill, str)
 

@@ -108,7 +108,7 @@ def test_any_number_of_columns_and_empty_lists(tmp_path):
     def fill(folder):
         chunks = [rows[i : i + 5] for i in range(0, 60, 5)]
         columns = ([ragged(lists) for lists in zip(*chunk)] for chunk in chunks)
-        return write_rows(folder, 3, columns)
+        return write_rows(folder, 3, [(1.0, columns)])
 
     corpus = build(tmp_path / "corpus", {}, fill, Recorder())
     order = draw.sample(range(60), 60)
@@ -337,7 +337,7 @@ def test_arrow_reports_a_full_disk_as_the_system_does(tmp_path):
     (tmp_path / "lengths.int32").touch()
     (tmp_path / "shard_00000.arrow").symlink_to("/dev/full")
     with pytest.raises(OSError) as error:
-        write_rows(tmp_path, 1, [[(np.arange(300_000), np.array([300_000]))]])
+        write_rows(tmp_path, 1, [(1.0, [[(np.arange(300_000), np.array([300_000]))]])])
     assert error.value.errno == errno.ENOSPC
 
 

@@ -47,7 +47,7 @@ def root(tmp_path_factory):
 
 def make_corpus(root, folder, sources, augment):
     def fill(into):
-        return write_recordings(into, [(s, iter(read(s, root)[0])) for s in sources], RATE, augment.speeds)
+        return write_recordings(into, [iter(read(s, root)[0]) for s in sources], RATE, augment.speeds)
 
     return Utterances(build(folder, {}, fill, str), sources, FEATURES, augment)
 

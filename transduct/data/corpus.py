@@ -210,10 +210,27 @@ def ragged(rows: Sequence[np.ndarray] | Sequence[Sequence[int]]) -> Ragged:
     return np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum())), lengths
 
 
-def write_rows(folder: Path, columns: int, chunks: Iterable[Sequence[Ragged]]) -> dict[str, Any]:
-    """Write rows, chunk by chunk, as Arrow shards and a file of lengths; what the manifest must say of them."""
+def write_rows(
+    folder: Path, columns: int, sources: Iterable[tuple[float, Iterable[Sequence[Ragged]]]]
+) -> dict[str, Any]:
+    """Write the rows of sources, chunk by chunk, as Arrow shards and a file of lengths.
+
+    Args:
+        sources: of each how often an epoch shows its rows, and these.
+
+    Returns:
+        What the manifest must say of them: see `weights` of `Corpus`.
+    """
+    rows, weights = 0, []
+
+    def chunks() -> Iterator[Sequence[Ragged]]:
+        for weight, those in sources:
+            start = rows
+            yield from those
+            weights.append((start, rows, weight))
+
     schema = pa.schema([(f"column_{number}", pa.list_(pa.int32())) for number in range(columns)])
-    rest, rows, shards = iter(chunks), 0, 0
+    rest, shards = chunks(), 0
     with (folder / LENGTHS).open("wb") as lengths_file:
         while (first := next(rest, None)) is not None:
             tokens = 0
@@ -227,7 +244,7 @@ def write_rows(folder: Path, columns: int, chunks: Iterable[Sequence[Ragged]]) -
                     if tokens >= SHARD_TOKENS:
                         break
             shards += 1
-    return {"rows": rows, "columns": columns, "weights": [(0, rows, 1.0)], "dropped": {}}
+    return {"rows": rows, "columns": columns, "weights": weights, "dropped": {}}
 
 
 def _list_array(flat: np.ndarray, lengths: np.ndarray) -> pa.Array:
@@ -290,8 +307,7 @@ def prepare(
             lines = (json.dumps({"source": source, "target": target}) + "\n" for source, target in held)
             (folder / HELD_OUT).write_text("".join(lines), encoding="utf-8")
         filters = Filters(data, held)
-        weights: list[tuple[int, int, float]] = []
-        manifest = write_rows(folder, 2, _kept_columns(data, tokenizers, filters, weights, notify))
+        manifest = write_rows(folder, 2, _kept_columns(data, tokenizers, filters, notify))
         counts = ", ".join(
             f"{count:,} {reason.replace('_', ' ')}" for reason, count in filters.dropped.items() if count
         )
@@ -299,7 +315,7 @@ def prepare(
         if not manifest["rows"]:
             raise TransductError(f"no pair is left to train on{left_out}; check the files and the filters")
         notify(f"corpus prepared: {manifest['rows']:,} pairs{left_out}")
-        return manifest | {"weights": weights, "dropped": filters.dropped}
+        return manifest | {"dropped": filters.dropped}
 
     named = {f"the {side} tokenizer": each for side, each in zip(("source", "target"), tokenizers)}
     inputs = inputs_of(data, named, apart=tuple(RETIRED))
@@ -307,26 +323,24 @@ def prepare(
 
 
 def _kept_columns(
-    data: DataConfig,
-    tokenizers: Sequence[Tokenizer],
-    filters: "Filters",
-    weights: list[tuple[int, int, float]],
-    notify: Notify,
-) -> Iterator[list[Ragged]]:
-    """The encoded pairs that pass the filters, chunk by chunk; `weights` gets the rows of each corpus."""
-    rows = read = 0
-    for source in data.train:
-        start = rows
+    data: DataConfig, tokenizers: Sequence[Tokenizer], filters: "Filters", notify: Notify
+) -> Iterator[tuple[float, Iterator[list[Ragged]]]]:
+    """Of each corpus its weight and the encoded pairs that pass the filters, chunk by chunk."""
+    read = 0
+
+    def chunks(source: TextSource) -> Iterator[list[Ragged]]:
+        nonlocal read
         for pairs in read_pairs(source, Path(data.root), data.replace):
             columns = [ragged(tokenizer.encode(texts)) for texts, tokenizer in zip(zip(*pairs), tokenizers)]
             keep = filters.keep(pairs, *(lengths for _, lengths in columns))
             if keep.any():
                 yield [(flat[np.repeat(keep, lengths)], lengths[keep]) for flat, lengths in columns]
-            rows += int(keep.sum())
             read += len(pairs)
             if read // PROGRESS > (read - len(pairs)) // PROGRESS:
                 notify(f"preparing the corpus: {read:,} pairs read")
-        weights.append((start, rows, source.weight))
+
+    for source in data.train:
+        yield source.weight, chunks(source)
 
 
 def hashes(texts: Iterable[str]) -> np.ndarray:

@@ -114,29 +114,26 @@ def prepare_plain_text(
     counts = {"blank_lines": 0, f"ends_of_long_{data.unit}": 0}
 
     def fill(folder: Path) -> dict[str, Any]:
-        weights: list[tuple[int, int, float]] = []
-        manifest = write_rows(folder, 1 + data.next_sentence, _columns(data, tokenizer, counts, weights))
+        sources = ((source.weight, _columns(source, data, tokenizer, counts)) for source in data.train)
+        manifest = write_rows(folder, 1 + data.next_sentence, sources)
         check_enough(manifest["rows"], data.next_sentence)
         left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.items() if count)
         notify(f"corpus prepared: {manifest['rows']:,} {data.unit}" + f" (left out: {left_out})" * bool(left_out))
-        return manifest | {"weights": weights, "dropped": counts}
+        return manifest | {"dropped": counts}
 
     return build(directory, inputs_of(data, {"the tokenizer": tokenizer}, ["mask"]), fill, notify)
 
 
 def _columns(
-    data: PlainTextConfig, tokenizer: Tokenizer, counts: dict[str, int], weights: list[tuple[int, int, float]]
+    source: TextSource, data: PlainTextConfig, tokenizer: Tokenizer, counts: dict[str, int]
 ) -> Iterator[list[Ragged]]:
-    """The encoded examples, chunk by chunk; `counts` and `weights` are filled in."""
-    room, stop = data.max_length - 2 - data.next_sentence, 0
-    for source in data.train:
-        start, lines = stop, _encoded(texts_of([source], Path(data.root)), tokenizer, counts)
-        examples: Iterator[tuple[list[int], ...]] = pairwise(lines) if data.next_sentence else zip(lines)
-        for chunk in in_chunks(examples, lambda example: sum(map(len, example))):
-            counts[f"ends_of_long_{data.unit}"] += sum(sum(map(len, example)) > room for example in chunk)
-            yield [ragged(column) for column in zip(*chunk)]
-            stop += len(chunk)
-        weights.append((start, stop, source.weight))
+    """The encoded examples of one corpus, chunk by chunk; `counts` is filled in."""
+    room, lines = data.max_length - 2 - data.next_sentence, texts_of([source], Path(data.root))
+    encoded = _encoded(lines, tokenizer, counts)
+    examples: Iterator[tuple[list[int], ...]] = pairwise(encoded) if data.next_sentence else zip(encoded)
+    for chunk in in_chunks(examples, lambda example: sum(map(len, example))):
+        counts[f"ends_of_long_{data.unit}"] += sum(sum(map(len, example)) > room for example in chunk)
+        yield [ragged(column) for column in zip(*chunk)]
 
 
 def _encoded(lines: Iterator[str], tokenizer: Tokenizer, counts: dict[str, int]) -> Iterator[list[int]]:

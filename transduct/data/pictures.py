@@ -175,31 +175,22 @@ def prepare(
 
     def fill(folder: Path) -> dict[str, Any]:
         refused = Refused(data.broken)
-        weights: list[tuple[int, int, float]] = []
-        chunks = _chunks(data, captioned, columns, refused, weights)
-        manifest = write_rows(folder, len(columns([], np.empty((0, data.size, data.size, 3), np.uint8))), chunks)
+        sources = (
+            (source.weight, _chunks(source.read(Path(data.root), data.size, refused, captioned), columns))
+            for source in data.train
+        )
+        manifest = write_rows(folder, len(columns([], np.empty((0, data.size, data.size, 3), np.uint8))), sources)
         refused.report(notify, "training pictures: ")
         if not manifest["rows"]:
             raise TransductError("no picture is left to train on; check the files and data.broken")
         notify(f"corpus prepared: {manifest['rows']:,} pictures")
-        return manifest | {"weights": weights, "dropped": refused.dropped}
+        return manifest | {"dropped": refused.dropped}
 
     return build(directory, inputs, fill, notify)
 
 
-def _chunks(
-    data: PicturesConfig,
-    captioned: bool,
-    columns: Columns,
-    refused: Refused,
-    weights: list[tuple[int, int, float]],
-) -> Iterator[list[Ragged]]:
-    """The columns of all pictures; `weights` gets the rows of each corpus."""
-    rows = 0
-    for source in data.train:
-        start, found = rows, source.read(Path(data.root), data.size, refused, captioned)
-        for chunk in in_chunks(found, lambda pair: pair[1].size // 4, WORDS):
-            captions, pictures = zip(*chunk)
-            yield columns(captions, np.stack(pictures))
-            rows += len(chunk)
-        weights.append((start, rows, source.weight))
+def _chunks(found: Iterator[tuple[str, Picture]], columns: Columns) -> Iterator[list[Ragged]]:
+    """The columns of captions and their pictures."""
+    for chunk in in_chunks(found, lambda pair: pair[1].size // 4, WORDS):
+        captions, pictures = zip(*chunk)
+        yield columns(captions, np.stack(pictures))

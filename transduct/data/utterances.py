@@ -208,7 +208,7 @@ def _said(source: SoundSource, texts: dict[str, tuple[str, str] | None] | None, 
 
 
 def write_recordings(
-    folder: Path, sources: Sequence[tuple[SoundSource, Iterator[Recording]]], rate: int, speeds: Sequence[float]
+    folder: Path, sources: Sequence[Iterator[Recording]], rate: int, speeds: Sequence[float]
 ) -> dict[str, Any]:
     """Write recordings as a corpus, each once for every speed, and in its folder who speaks; the manifest.
 
@@ -216,20 +216,16 @@ def write_recordings(
     """
     names: dict[str, int] = {}
     speakers: list[int] = []
-    spans: list[tuple[int, int, float]] = []
 
-    def chunks() -> Iterator[list[Ragged]]:
-        for _, recordings in sources:
-            start = len(speakers)
-            while chunk := list(islice(recordings, CHUNK)):
-                speakers.extend(names.setdefault(each.speaker, len(names)) for each in chunk)
-                rows = [(each.text, _words(each.samples, rate, speed)) for each in chunk for speed in speeds]
-                yield [ragged([_letters(text) for text, _ in rows]), ragged([words for _, words in rows])]
-            spans.append((start * len(speeds), len(speakers) * len(speeds), 1.0))
+    def chunks(recordings: Iterator[Recording]) -> Iterator[list[Ragged]]:
+        while chunk := list(islice(recordings, CHUNK)):
+            speakers.extend(names.setdefault(each.speaker, len(names)) for each in chunk)
+            rows = [(each.text, _words(each.samples, rate, speed)) for each in chunk for speed in speeds]
+            yield [ragged([_letters(text) for text, _ in rows]), ragged([words for _, words in rows])]
 
-    manifest = write_rows(folder, 2, chunks())
+    manifest = write_rows(folder, 2, ((1.0, chunks(recordings)) for recordings in sources))
     np.array(speakers, np.int32).tofile(folder / SPEAKERS)
-    return manifest | {"weights": spans}
+    return manifest
 
 
 def _words(samples: Sound, rate: int, speed: float) -> np.ndarray:

@@ -142,32 +142,24 @@ class MakeBatch:
 class Rows:
     """The pictures of training as rows of packed pixels and label, read as a stream, and after them what is held out.
 
-    `weights` says how often an epoch shows the rows from start to stop: what is held out never. `labels` are in the
-    order of their first picture. What is held out waits in `file`.
+    `labels` are in the order of their first picture. What is held out waits in `file`.
     """
 
     def __init__(self, data: DataConfig, file: BinaryIO) -> None:
         self.data, self.refused = data, Refused(data.broken)
-        self.weights: list[tuple[int, int, float]] = []
         self.labels: dict[str, int] = {}
         self._held: list[tuple[str, str]] = []  # name and label; the pictures lie in the file, in this order
         self._file = file
         self._sums, self._pixels = np.zeros((2, 3)), 0  # of the colours and of their squares
 
-    def chunks(self) -> Iterator[list[Ragged]]:
-        """The columns of the rows."""
-        stop = 0
+    def sources(self) -> Iterator[tuple[float, Iterator[list[Ragged]]]]:
+        """How often an epoch shows each source, what is held out never, and the columns of its rows."""
         for source in self.data.train:
-            start = stop
-            for chunk in _chunks(self._trained(source)):
-                stop += len(chunk[0][1])
-                yield chunk
-            self.weights.append((start, stop, source.weight))
+            yield source.weight, _chunks(self._trained(source))
         for name, label in self._held:
             if label not in self.labels:
                 raise TransductError(f"{name}: held out, but no other picture has its label '{label}'; lower hold_out")
-        yield from _chunks(self._held_out())
-        self.weights.append((stop, stop + len(self._held), 0.0))
+        yield 0.0, _chunks(self._held_out())
 
     def about(self) -> About:
         """What the pictures of training have in common."""
@@ -214,7 +206,7 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
     def fill(folder: Path) -> dict[str, Any]:
         with tempfile.TemporaryFile(dir=folder) as file:
             rows = Rows(data, file)
-            manifest = write_rows(folder, 2, rows.chunks())
+            manifest = write_rows(folder, 2, rows.sources())
         said = files_said(names_of(data.train), rows.refused.dropped)
         if not rows.labels:
             raise TransductError(f"no picture is left to train on {said}; check data.train and data.hold_out")
@@ -222,12 +214,12 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
             [label] = rows.labels
             raise TransductError(f"found one label to train on ('{label}'), expected at least 2; check data.train")
         (folder / ABOUT).write_text(json.dumps(asdict(rows.about()), ensure_ascii=False), encoding="utf-8")
-        trained = rows.weights[-1][0]
+        trained, _, _ = manifest["weights"][-1]  # before what is held out
         notify(f"corpus prepared: {trained:,} pictures of {len(rows.labels)} labels {said}")
         rows.refused.report(notify)
         if trained < manifest["rows"]:
             notify(f"held out: {manifest['rows'] - trained:,} pictures")
-        return manifest | {"weights": rows.weights, "dropped": rows.refused.dropped}
+        return manifest | {"dropped": rows.refused.dropped}
 
     return build(directory, inputs_of(data, {}, apart=("augmentation",)), fill, notify)
 

@@ -294,7 +294,7 @@ class LanguageModelingTask:
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer})
 
         def fill(folder: Path) -> dict[str, Any]:
-            return write_rows(folder, 1, in_rows(self._tokens(), data.context))
+            return write_rows(folder, 1, [(1.0, in_rows(self._tokens(), data.context))])
 
         self.corpus = build(self.directory / "corpus", inputs, fill, self.notify)
         if self.total <= data.context:

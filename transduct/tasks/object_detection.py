@@ -80,29 +80,23 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
 
     def fill(folder: Path) -> dict[str, Any]:
         labels: dict[str, int] = {}
-        refused, weights = Refused(data.broken), []
+        refused = Refused(data.broken)
 
-        def rows() -> Iterator[list[Ragged]]:
-            start = 0
-            for source in data.train:
-                stop = start
-                examples = read_examples(
-                    source, Path(data.root), data.side, lambda label: labels.setdefault(label, len(labels)), refused
-                )
-                for chunk in in_chunks(map(packed, examples), lambda row: len(row[0]), WORDS):
-                    stop += len(chunk)
-                    yield [ragged(column) for column in zip(*chunk, strict=True)]
-                weights.append((start, stop, 1.0))
-                start = stop
+        def chunks(source: SceneSource) -> Iterator[list[Ragged]]:
+            examples = read_examples(
+                source, Path(data.root), data.side, lambda label: labels.setdefault(label, len(labels)), refused
+            )
+            for chunk in in_chunks(map(packed, examples), lambda row: len(row[0]), WORDS):
+                yield [ragged(column) for column in zip(*chunk, strict=True)]
 
-        manifest = write_rows(folder, 3, rows())
+        manifest = write_rows(folder, 3, ((1.0, chunks(source)) for source in data.train))
         names = names_of(data.train)
         refused.report(notify)
-        if not labels or any(start == stop for start, stop, _ in weights):
+        if not labels or any(start == stop for start, stop, _ in manifest["weights"]):
             raise TransductError(f"found no object to train on {files_said(names, refused.dropped)}; check data.train")
         (folder / LABELS).write_text(json.dumps([*labels], ensure_ascii=False), encoding="utf-8")
         notify(f"corpus prepared: {manifest['rows']:,} pictures {files_said(names, refused.dropped)}")
-        return manifest | {"weights": weights, "dropped": refused.dropped}
+        return manifest | {"dropped": refused.dropped}
 
     photographs = [  # how they are pasted is of no matter here
         replace(each, collage=each.collage and Collage(photographs=each.collage.photographs)) for each in data.train

@@ -215,7 +215,7 @@ class SpeechRecognitionTask:
 
     def _fill(self, folder: Path) -> dict[str, Any]:
         data, found = self.data, Found(Refused(self.data.broken))
-        sources = [(source, self._learnable(source, found)) for source in data.train]
+        sources = [self._learnable(source, found) for source in data.train]
         manifest = write_recordings(folder, sources, data.features.rate, data.augment.speeds)
         self._check_speakers()
         said = files_said(names_of(data.train), found.dropped)

@@ -160,36 +160,26 @@ def find_run(words: Sequence[str], run: Sequence[str]) -> tuple[int, int] | None
 class Rows:
     """The training examples as rows of first, second, places and labels (see `MakeBatch`), read as a stream.
 
-    `dropped` counts what is left out, `cut` what is too long for one sequence; `weights` says how often an epoch shows
-    the rows from start to stop.
+    `dropped` counts what is left out, `cut` what is too long for one sequence.
     """
 
     def __init__(self, data: DataConfig, tokenizer: Tokenizer, labels: Sequence[str]) -> None:
         self.data, self.tokenizer = data, tokenizer
         self.ids = {label: number for number, label in enumerate(labels)}
         self.dropped = dict.fromkeys(("empty", "duplicate", "answer_not_found"), 0)
-        self.weights: list[tuple[int, int, float]] = []
         self.cut = 0
         self._seen = Seen()
 
-    def chunks(self) -> Iterator[list[Ragged]]:
-        """The columns of the rows that are kept."""
-        count = 0
-        for source in self.data.train:
-            start, examples = count, read_examples(source, self.data)
-            for chunk in in_chunks(examples, lambda example: sum(map(len, example[0]))):
-                kept = self._kept(chunk)
-                encoded, cut = encode(
-                    self.tokenizer, self.data.kind, [texts for texts, _, _ in kept], self.data.max_length
-                )
-                self.cut += cut
-                rows = [
-                    row for example, pieces in zip(kept, encoded, strict=True) for row in self._rows(*example, pieces)
-                ]
-                if rows:
-                    yield [ragged(column) for column in zip(*rows, strict=True)]
-                count += len(rows)
-            self.weights.append((start, count, source.weight))
+    def chunks(self, source: TextSource) -> Iterator[list[Ragged]]:
+        """The columns of the rows of a source that are kept."""
+        for chunk in in_chunks(read_examples(source, self.data), lambda example: sum(map(len, example[0]))):
+            kept = self._kept(chunk)
+            texts = [texts for texts, _, _ in kept]
+            encoded, cut = encode(self.tokenizer, self.data.kind, texts, self.data.max_length)
+            self.cut += cut
+            rows = [row for example, pieces in zip(kept, encoded, strict=True) for row in self._rows(*example, pieces)]
+            if rows:
+                yield [ragged(column) for column in zip(*rows, strict=True)]
 
     def _kept(self, chunk: list[tuple[list[str], str, list[str]]]) -> list[tuple[list[str], str, list[str]]]:
         """The examples that hold something and have not been there before."""
@@ -233,7 +223,7 @@ def prepare(data: DataConfig, tokenizer: Tokenizer, directory: Path, notify: Not
             raise TransductError(f"found one label to train on ('{labels[0]}'), expected at least 2; check data.train")
         (folder / LABELS).write_text(json.dumps(labels, ensure_ascii=False), encoding="utf-8")
         rows = Rows(data, tokenizer, labels)
-        manifest = write_rows(folder, 4, rows.chunks())
+        manifest = write_rows(folder, 4, ((source.weight, rows.chunks(source)) for source in data.train))
         said = files_said(names_of(data.train), rows.dropped)
         if not manifest["rows"]:
             raise TransductError(f"no example is left to train on {said}; check data.train")
@@ -242,7 +232,7 @@ def prepare(data: DataConfig, tokenizer: Tokenizer, directory: Path, notify: Not
         if labels:
             rest = ", ..." if len(labels) > SHOWN else ""
             notify(f"labels: {len(labels):,} ({', '.join(labels[:SHOWN])}{rest})")
-        return manifest | {"weights": rows.weights, "dropped": rows.dropped}
+        return manifest | {"dropped": rows.dropped}
 
     return build(directory, inputs_of(data, {"the tokenizer": tokenizer}), fill, notify)
 

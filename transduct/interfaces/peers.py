@@ -67,8 +67,8 @@ def transformers_decoding(
         for group, length in groups(sources, lengths, batch):
             rows = _padded([[*source, END] for source in group], 0).to(device)
             asked: dict[str, Any] = {"min_new_tokens": length, "max_new_tokens": length, "num_beams": beam}
-            model.generate(rows, attention_mask=rows != 0, do_sample=False, **asked)
-            written += len(group) * int(length or 0)
+            found = model.generate(rows, attention_mask=rows != 0, do_sample=False, **asked)
+            written += len(group) * (found.shape[1] - 1)  # without the token that decoding starts from
         return written
 
     return run
@@ -139,6 +139,7 @@ def _training(model: Any, loss: Callable[[Any, Any], Any], batches: Any, precisi
         (_padded([[*s, END] for s in source], 0).to(device), _padded([[*t, END] for t in target], IGNORED).to(device))
         for source, target in batches
     ]
+    learnt = sum(int((target != IGNORED).sum()) for _, target in rows)
 
     def run() -> int:
         for source, target in rows:
@@ -150,7 +151,7 @@ def _training(model: Any, loss: Callable[[Any, Any], Any], batches: Any, precisi
             optimiser.zero_grad()
         if device.startswith("cuda"):
             torch.cuda.synchronize()
-        return sum(len(t) + 1 for _, target in batches for t in target)
+        return learnt
 
     return run
 

@@ -160,6 +160,8 @@ class Translator:
     def score(self, texts: Sequence[str], targets: Sequence[str | Sequence[int]]) -> list[float]:
         """The log-probability of each target, given as a text or as token ids.
 
+        A text that holds nothing is scored like any other, though `translate` answers it unasked, with the score 0.
+
         Raises:
             TransductError: the counts differ, or a text is longer than the model.
         """

@@ -12,6 +12,7 @@ test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+	if nvidia-smi > /dev/null 2>&1; then $(BIN)/pytest -m gpu; fi
 
 format: .venv/installed-dev
 	$(BIN)/ruff format .

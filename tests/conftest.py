@@ -1,11 +1,22 @@
-"""One thread a test: tiny sizes gain nothing from more, and sums are taken in one order."""
+"""One thread a test: tiny sizes gain nothing from more, and sums are taken in one order. And no GPU, unless it is asked
+for: `auto` finds one, and then what is compared would be on two devices."""
 
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
+ON_GPU = ("short_attention", "row_losses", "row_peaks", "replay", "captured", "elsewhere")  # files that ask for one
 torch.set_num_threads(1)
+
+
+def pytest_configure(config):
+    """Hide GPUs from everything but `pytest -m gpu` and the files of `ON_GPU`."""
+    names = [Path(path.split("::")[0]).stem.removeprefix("test_") for path in config.args]
+    if "gpu" not in config.getoption("markexpr") and not all(name in ON_GPU for name in names):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.fixture(scope="session")

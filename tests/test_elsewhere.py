@@ -10,10 +10,13 @@ from torch.utils import backend_registration
 
 from tests.families import RECIPES
 
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() and not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
-    reason="no GPU, and this PyTorch cannot pretend to have one",
-)
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() and not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+        reason="no GPU, and this PyTorch cannot pretend to have one",
+    ),
+]
 
 
 def elsewhere(*arguments):

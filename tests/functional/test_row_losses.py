@@ -15,6 +15,7 @@ if not (INTERPRETED or torch.cuda.is_available()):
 
 from transduct.functional import row_losses as ours  # noqa: E402 (it imports Triton)
 
+pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 TYPES = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 

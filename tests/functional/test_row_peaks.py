@@ -13,6 +13,7 @@ if not (INTERPRETED or torch.cuda.is_available()):
 from transduct.functional import row_peaks as ours  # noqa: E402 (it imports Triton)
 from transduct.functional.row_peaks import PIECE, row_peaks  # noqa: E402
 
+pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 WIDTH = 64
 

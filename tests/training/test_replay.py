@@ -17,7 +17,7 @@ from transduct.training.log import ignore
 from transduct.training.replay import Replay
 from transduct.training.trainer import Diverged, Trainer
 
-DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+DEVICES = ["cpu"] + [pytest.param("cuda", marks=pytest.mark.gpu)] * torch.cuda.is_available()
 SIZE = 6  # of every batch
 
 

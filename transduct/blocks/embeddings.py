@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transduct.blocks.linear import Linear
 from transduct.functional import positions as schemes
 from transduct.functional.dropout import dropout
+from transduct.functional.lookup import lookup as rows_of
 from transduct.functional.segments import Segments
 
 VectorScheme = Literal[
@@ -53,7 +54,7 @@ class PositionVectors(nn.Module):
         """
         assert self.width is not None
         if self.table is not None:
-            return self.table.index_select(0, positions)  # (N, width)
+            return rows_of(self.table, positions)  # (N, width)
         if self.scheme == "sinusoidal":
             return schemes.sinusoidal(positions, self.width)
         if self.scheme == "sinusoidal_concatenated":
@@ -236,8 +237,7 @@ def lookup(table: Table, tokens: Tensor) -> Tensor:
     """The rows of some tokens: (V, D), (N,) -> (N, D)."""
     if not isinstance(table, Tensor):
         return table.rows(tokens)
-    # The same rows; but on a GPU the derivative of `index_select` walks through every copy of a token one by one.
-    return nn.functional.embedding(tokens, table) if table.is_cuda else table.index_select(0, tokens)
+    return rows_of(table, tokens)
 
 
 def project(hidden: Tensor, table: Table, bias: Tensor | None = None) -> Tensor:

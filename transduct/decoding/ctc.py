@@ -16,7 +16,7 @@ LEAST = -1e4  # for what never happens, where it must be a number: a way through
 
 def best_path(log_probabilities: Tensor, segments: Segments, blank: int) -> list[list[int]]:
     """The likeliest token of each frame (N, V), repeats made one and blanks left out (Graves et al. 2006, 3.2)."""
-    rows = torch.split(log_probabilities.argmax(-1), segments.lengths.tolist())
+    rows = torch.split(log_probabilities.argmax(-1).cpu(), segments.lengths.tolist())
     return [[token for token, _ in groupby(row.tolist()) if token != blank] for row in rows]
 
 

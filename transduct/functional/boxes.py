@@ -41,7 +41,7 @@ def generalised_iou(boxes: Tensor, others: Tensor) -> Tensor:
     intersection, union = _overlap(boxes, others)
     first = torch.minimum(boxes[..., :2], others[..., :2])
     last = torch.maximum(boxes[..., 2:], others[..., 2:])
-    around = (last - first).prod(-1)
+    around = _product(last - first)
     return intersection / union.clamp(min=SMALLEST) - (around - union) / around.clamp(min=SMALLEST)
 
 
@@ -51,8 +51,13 @@ def pairwise(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
     return boxes[:, None].expand(shape), others[None].expand(shape)  # (A, Q, 4)
 
 
+def _product(sizes: Tensor) -> Tensor:
+    """Width times height (..., 2) -> (...); the derivative of `prod` would wait for the device to look for zeros."""
+    return sizes[..., 0] * sizes[..., 1]
+
+
 def _overlap(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
     first = torch.maximum(boxes[..., :2], others[..., :2])
     last = torch.minimum(boxes[..., 2:], others[..., 2:])
-    intersection = (last - first).clamp(min=0).prod(-1)
+    intersection = _product((last - first).clamp(min=0))
     return intersection, area(boxes) + area(others) - intersection

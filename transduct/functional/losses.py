@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from transduct.functional.boxes import generalised_iou, to_corners
+from transduct.functional.lookup import lookup
 from transduct.functional.products import product
 from transduct.functional.segments import Segments, pad
 from transduct.functional.trials import trusted
@@ -44,7 +45,7 @@ def vector_quantise(vectors: Tensor, codebook: Tensor, commitment: float) -> tup
     """
     distances = codebook.square().sum(1) - 2 * vectors @ codebook.T  # (N, V), less |z|^2, the same for all
     codes = distances.argmin(1)
-    nearest = codebook.index_select(0, codes)  # (N, D)
+    nearest = lookup(codebook, codes)  # (N, D)
     moved = (vectors.detach() - nearest).square().sum()
     committed = (vectors - nearest.detach()).square().sum()
     return vectors + (nearest - vectors).detach(), codes, moved + commitment * committed
@@ -137,8 +138,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                     logits += bias
                 apart = _agreement_of_rows(logits, agreement, shares) if agreement else None
                 part, part_nll, grad = _losses_of_rows(logits, labels, smoothing, shares, wanted)
-                nll += part_nll
-                loss += part if apart is None else part + apart[0]
+                nll = nll + part_nll  # what is given back is never changed in place: PyTorch 2.11, compiled, would
+                loss = loss + (part if apart is None else part + apart[0])  # take it to have no gradient
                 if grad is not None:
                     grad = grad if apart is None else grad + apart[1]
                     hidden_grad.view(*readings, size)[:, rows] = product(grad, cast.T).view(*readings, size)

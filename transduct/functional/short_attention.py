@@ -21,6 +21,7 @@ from transduct.functional.trials import close
 
 TILE = 64  # queries, and keys, at a time: two or three sentences of a news text
 WARPS = 4
+STAGES = 2  # of the backward kernels: a sentence is a tile or two, and with a third stage registers spill (sm_90)
 SIZES = ["count", "keys", "heads", "groups"]  # of which no other compilation is made, whatever they are divisible by
 LOG2_E = 1.4426950408889634
 TRIAL = [3, TILE + 6, 1]  # lengths of sequences
@@ -63,7 +64,9 @@ def trial(device: torch.device, dtype: torch.dtype, d_k: int, d_v: int) -> bool:
 def tile_size(query: Tensor, value: Tensor) -> int:
     """Rows of a tile, so few that the shared memory of every card since 2020 holds what the backward pass needs."""
     widest = max(query.shape[2], value.shape[2]) * query.element_size()  # bytes of a row
-    return TILE if widest <= 128 else TILE // 2 if widest <= 256 else TILE // 4
+    if widest <= 128 and query.element_size() < 4:  # the registers hold no larger tiles of float32
+        return TILE
+    return TILE // 2 if widest <= 256 else TILE // 4
 
 
 @torch.library.custom_op("transduct::short_attention", mutates_args=())
@@ -100,7 +103,7 @@ def _gradients(
     inner = torch.empty_like(mass)  # (H, N), what the softmax takes off every gradient of a query's scores
     sizes = (count, keys, heads, groups, d_k**-0.5, d_k**-0.5 * LOG2_E)
     tile = tile_size(query, value)
-    tiles = {"K": d_k, "V": d_v, "QUERIES": tile, "KEYS": tile, "num_warps": WARPS}
+    tiles = {"K": d_k, "V": d_v, "QUERIES": tile, "KEYS": tile, "num_warps": WARPS, "num_stages": STAGES}
     if count:
         _query_kernel[(triton.cdiv(count, tile), heads)](
             query, key, value, seen, output, mass, grad, inner, grad_query, *sizes, **tiles

@@ -25,6 +25,7 @@ from transduct.blocks.transformer import (
     make_norm,
 )
 from transduct.functional.dropout import dropout
+from transduct.functional.lookup import lookup
 from transduct.functional.segments import Segments
 
 Head = Literal["none", "masked", "pretraining", "sequence", "tokens", "span"]
@@ -116,7 +117,7 @@ class Bert(nn.Module):
     def encode(self, tokens: Tensor, types: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
         """Tokens (N,) and their types (N,) -> (N, D)."""
         x = self.embedding(tokens, segments.positions, segments.lengths[segments.sequence])
-        x = self.embedding_norm(x + self.types.index_select(0, types))  # (N, D)
+        x = self.embedding_norm(x + lookup(self.types, types))  # (N, D)
         x = dropout(x, self.config.dropout, self.training)
         return self.encoder_norm(self.encoder(x, segments, weights))
 

@@ -20,6 +20,7 @@ from transduct.blocks.embeddings import embedding_table
 from transduct.blocks.sizes import require_at_least, require_channels, require_heads, require_rate
 from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, initialise, make_norm
 from transduct.functional.dropout import dropout
+from transduct.functional.lookup import lookup
 from transduct.functional.losses import divergence_from_uniform, gumbel_softmax, vector_quantise
 from transduct.functional.segments import Segments
 
@@ -110,7 +111,7 @@ class DiscreteVAE(nn.Module):
 
     def decode(self, codes: Tensor) -> Tensor:
         """Codes (B, P) -> pictures (B, 3, height, width) of about -1 to 1."""
-        return self._pictures(self.codebook.index_select(0, codes.flatten()))
+        return self._pictures(lookup(self.codebook, codes.flatten()))
 
     @property
     def _drawn(self) -> bool:
@@ -250,8 +251,8 @@ class DALLE(nn.Module):
         """
         grid = (self.row_positions[:, None] + self.column_positions).flatten(0, 1)  # (P, D)
         vectors = torch.cat((self.text_positions, torch.zeros_like(grid[:1]), grid))  # (max_length + 1 + P, D)
-        x = self.table.index_select(0, tokens) * self.config.d_model**0.5
-        x = x + vectors.index_select(0, places + self.config.max_length).to(x.dtype)
+        x = lookup(self.table, tokens) * self.config.d_model**0.5
+        x = x + lookup(vectors, places + self.config.max_length).to(x.dtype)
         return dropout(x, self.config.dropout, self.training)
 
 

@@ -19,6 +19,7 @@ from transduct.blocks.recurrent import CELLS, CellKind, Recurrent, RecurrentAtte
 from transduct.blocks.sizes import require_at_least, require_rate, require_shared
 from transduct.blocks.transformer import initialise
 from transduct.functional.dropout import dropout
+from transduct.functional.lookup import lookup
 from transduct.functional.segments import Segments, flatten, pad
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -164,7 +165,7 @@ class RNN(nn.Module):
         return self.logits(self._hidden(h, context)), replace(state, layers=layers)
 
     def _embed(self, table: Tensor, tokens: Tensor) -> Tensor:
-        x = table.index_select(0, tokens) * math.sqrt(self.config.d_model)  # (N, d_model)
+        x = lookup(table, tokens) * math.sqrt(self.config.d_model)  # (N, d_model)
         return dropout(x, self.config.dropout, self.training)
 
     def _summary(self, memory: Tensor, segments: Segments) -> Tensor:

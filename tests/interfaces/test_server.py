@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import torch
 import uvicorn
 from PIL import Image
 
@@ -390,6 +391,16 @@ def test_who_brings_no_key_is_refused_where_there_are_some(model):
 
 
 # Too much, too long, gone
+
+
+def test_the_thread_that_works_has_the_device_of_the_one_that_loaded(trained_run, monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    service = Service(transduct.load(trained_run, "cpu"), "reverse", 50)
+    assert service._work("predict", ["a b"], {}) == transduct.load(trained_run, "cpu").predict(["a b"])
+    assert chosen == [1]
 
 
 def test_more_than_may_wait_is_turned_away_at_once():

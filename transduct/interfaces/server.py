@@ -77,7 +77,10 @@ class Service:
     """
 
     def __init__(self, model: Any, name: str, most: int, keys: Sequence[str] = ()) -> None:
+        import torch
+
         self.model, self.name, self.keys, self.warm = model, name, [key.encode() for key in keys], False
+        self._device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
         self.reads, self.paints = getattr(model, "reads", "text"), getattr(model, "paints", False)
         self.registry = CollectorRegistry()
         self._answers = Counter("transduct_requests", "Answers", ["path", "status"], registry=self.registry)
@@ -145,7 +148,11 @@ class Service:
         return int(length * max(beam, options.get("samples", 1)))
 
     def _work(self, verb: str, inputs: list[Any], options: Mapping[str, Any]) -> list[Any]:
-        """What the batcher does with a slice, in its own thread."""
+        """What the batcher does with a slice, in its own thread, which has a present device of its own."""
+        if self._device is not None:
+            import torch
+
+            torch.cuda.set_device(self._device)
         if verb == "score":
             found: list[Any] = self.model.score(*map(list, zip(*inputs)))
             return found

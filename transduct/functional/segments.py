@@ -118,7 +118,7 @@ class Segments:
     @remembered
     def runs(self) -> Tensor:
         """(2, N) of 32 bits: the first token of each token's own sequence, and the one after the last."""
-        return self.runs_of(self)
+        return self._bounds.index_select(1, self.sequence)
 
     @remembered
     def past(self) -> Tensor:
@@ -134,7 +134,7 @@ class Segments:
 
     def runs_of(self, others: "Segments") -> Tensor:
         """(2, M): where the sequence of the same number begins and ends here, for each of the others' M tokens."""
-        return self._bounds.index_select(1, others.sequence)
+        return self.runs if others is self else self._bounds.index_select(1, others.sequence)
 
     @remembered
     def _bounds(self) -> Tensor:

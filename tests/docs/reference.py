@@ -13,6 +13,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from transduct.config import PROFILES, Recipe
+from transduct.data.tokenizer import TokenizerConfig
 from transduct.tasks import base
 from transduct.tasks.sections import _Section
 
@@ -134,9 +135,11 @@ def users(section: str) -> dict[type, list[str]]:
 
 def records_of(task: str) -> dict[str, type]:
     """The record that a task makes of each section: its file says `record(RECORD, recipe.SECTION, ...)`, of training
-    `training_section`."""
+    `training_section`, and `tokenizer_section` where its texts have one side."""
     module, found = base._task_module(task), {}
     for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "tokenizer_section":
+            found["tokenizer"] = TokenizerConfig
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("record", "training_section"):
             cls, given, *_ = map(ast.unparse, node.args)
             if given.startswith("recipe."):

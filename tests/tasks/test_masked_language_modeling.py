@@ -419,7 +419,7 @@ def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"tokenizer": {"shared": False}}, "tokenizer.shared is false, but plain text has one side; set it to true"),
+        ({"tokenizer": {"shared": False}}, "tokenizer.shared is false, but the texts have one side; set it to true"),
         ({"model": {"size": "huge"}}, "unknown model.size 'huge'; known are: tiny, small, base"),
         ({"model": {"vocabulary_size": 9}}, "model.vocabulary_size cannot be set; set tokenizer.size"),
         ({"model": {"max_length": 9}}, "model.max_length cannot be set; set data.max_length"),

@@ -11,7 +11,14 @@ from tests.helpers import tiny
 from transduct.config import Recipe
 from transduct.errors import TransductError
 from transduct.models import rnn, transformer
-from transduct.tasks.sections import Family, ModelSection, PredictConfig, data_with_test, with_options
+from transduct.tasks.sections import (
+    Family,
+    ModelSection,
+    PredictConfig,
+    data_with_test,
+    tokenizer_section,
+    with_options,
+)
 from transduct.training import checkpoint as files
 
 FAMILIES = {
@@ -98,3 +105,16 @@ def test_options_of_a_call_are_laid_over_the_section():
         with_options(PredictConfig(), {"batch": 9})
     with pytest.raises(TransductError, match="batch_tokens is 0, must be at least 1"):
         with_options(PredictConfig(), {"batch_tokens": 0})
+
+
+def test_a_tokenizer_of_one_side_is_shared_and_drops_no_merges_where_nothing_is_encoded_anew():
+    assert tokenizer_section({"size": 50, "sample": 7}).sample == 7
+    assert tokenizer_section({"dropout": 0.1}).dropout == 0.1
+    with pytest.raises(
+        TransductError, match=r"^recipe: tokenizer.shared is false, but the texts have one side; set it"
+    ):
+        tokenizer_section({"shared": False})
+    with pytest.raises(
+        TransductError, match=r"^recipe: tokenizer.dropout is 0.1, but all is encoded once; set it to 0$"
+    ):
+        tokenizer_section({"dropout": 0.1}, dropout="all is encoded once")

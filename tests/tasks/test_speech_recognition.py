@@ -187,7 +187,8 @@ def test_what_is_left_out_or_resampled_is_said(tmp_path):
             "bands is 21, must be a mul",
         ),
         ({"model": {"bands": 20}}, "model.bands cannot be set; set data.features.bands"),
-        ({"tokenizer": {"shared": False}}, "tokenizer.shared must be true and tokenizer.dropout 0"),
+        ({"tokenizer": {"shared": False}}, "tokenizer.shared is false, but the texts have one side"),
+        ({"tokenizer": {"dropout": 0.1}}, "tokenizer.dropout is 0.1, but sounds have no tokens; set it to 0"),
     ],
 )
 def test_impossible_recipes_are_refused(sections, message, root, tmp_path):

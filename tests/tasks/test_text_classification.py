@@ -174,12 +174,14 @@ def plain(task):
 
 @pytest.mark.parametrize("kind", ["tokens", "span"])
 def test_subword_dropout_is_refused_where_answers_stand_at_tokens(tmp_path, kind):
-    with pytest.raises(TransductError, match=f"tokenizer.dropout is 0.1, must be 0 where data.kind is '{kind}'"):
+    with pytest.raises(
+        TransductError, match=f"tokenizer.dropout is 0.1, but it would move what the answers of '{kind}' stand at"
+    ):
         make_task(tmp_path, kind, tokenizer={"kind": "bpe", "dropout": 0.1})
 
 
 def test_two_tokenizers_are_refused(tmp_path):
-    with pytest.raises(TransductError, match=r"tokenizer.shared is false, but a classifier has one; set it to true"):
+    with pytest.raises(TransductError, match=r"tokenizer.shared is false, but the texts have one side; set it to true"):
         make_task(tmp_path, tokenizer={"shared": False})
 
 

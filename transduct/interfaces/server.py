@@ -80,7 +80,8 @@ class Service:
         import torch
 
         self.model, self.name, self.keys, self.warm = model, name, [key.encode() for key in keys], False
-        self._device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+        on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self._device = torch.cuda.current_device() if on_gpu else None
         self.reads, self.paints = getattr(model, "reads", "text"), getattr(model, "paints", False)
         self.registry = CollectorRegistry()
         self._answers = Counter("transduct_requests", "Answers", ["path", "status"], registry=self.registry)

@@ -24,7 +24,7 @@ from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
 from transduct.data.files import check_section, names_of
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, texts_of
-from transduct.data.tokenizer import Side, Tokenizer, sample
+from transduct.data.tokenizer import Tokenizer, sample
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.decoding.search import FixedLength
@@ -34,7 +34,15 @@ from transduct.functional.segments import Segments
 from transduct.models.gpt import GPT, SIZES, Config
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import Movable, blank, card, files_said, only_train, read_weights, write_model
-from transduct.tasks.sections import Family, ModelSection, asked_for, data_with_test, filled, training_section
+from transduct.tasks.sections import (
+    Family,
+    ModelSection,
+    asked_for,
+    data_with_test,
+    filled,
+    tokenizer_section,
+    training_section,
+)
 from transduct.tasks.text import TOKENIZER, check_inputs, check_sizes, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
@@ -43,7 +51,6 @@ from transduct.training.trainer import Terms
 END = Tokenizer.END
 FAMILIES = {"gpt": Family(Config, SIZES, GPT)}
 DERIVED = {"vocabulary_size": "tokenizer.size", "max_length": "data.context"}  # of the model, and what says it
-SAMPLED_LINES = 1_000_000  # that the vocabulary is learnt from
 log = logging.getLogger("transduct")
 SHOWN = 100  # tokens written to show how the model is doing
 
@@ -266,7 +273,7 @@ class LanguageModelingTask:
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(TextConfig, recipe.data, "data")
-        self.tokenizer_config = record(Side, recipe.tokenizer, "tokenizer")
+        self.tokenizer_config = tokenizer_section(recipe.tokenizer, dropout="a text is encoded once")
         self.training = training_section(
             TrainingConfig, recipe.training, ("nats_per_token", "nats_per_character", "perplexity")
         )
@@ -310,7 +317,7 @@ class LanguageModelingTask:
 
     def _trained_tokenizer(self) -> Tokenizer:
         config = self.tokenizer_config
-        return Tokenizer.train(sample(self._lines(), SAMPLED_LINES), config.kind, config.size)
+        return Tokenizer.train(sample(self._lines(), config.sample), config.kind, config.size)
 
     def _tokens(self) -> Iterator[Indices]:
         """The text in parts, an end before it."""

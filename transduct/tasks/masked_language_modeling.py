@@ -35,7 +35,7 @@ from transduct.data.masking import (
 from transduct.data.pieces import BLANK
 from transduct.data.sources import TextSource
 from transduct.data.text import texts_of
-from transduct.data.tokenizer import Tokenizer, TokenizerConfig, sample
+from transduct.data.tokenizer import Tokenizer, sample
 from transduct.decoding.engine import in_batches
 from transduct.errors import TransductError
 from transduct.evaluation.classification import mcnemar, wilson_interval
@@ -53,7 +53,15 @@ from transduct.tasks.model import (
     three_of,
     write_model,
 )
-from transduct.tasks.sections import Family, ModelSection, NoOptions, data_with_test, filled, training_section
+from transduct.tasks.sections import (
+    Family,
+    ModelSection,
+    NoOptions,
+    data_with_test,
+    filled,
+    tokenizer_section,
+    training_section,
+)
 from transduct.tasks.text import TOKENIZER, check_inputs, check_sizes, encoder_input, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
@@ -303,9 +311,7 @@ class MaskedLanguageModelingTask:
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(PlainTextConfig, recipe.data, "data")
-        self.tokenizer_config = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
-        if not self.tokenizer_config.shared:
-            raise TransductError("recipe: tokenizer.shared is false, but plain text has one side; set it to true")
+        self.tokenizer_config = tokenizer_section(recipe.tokenizer)
         self.training = training_section(TrainingConfig, recipe.training, ("nats_per_token", *SCORES.values()))
         record(NoOptions, recipe.decoding, "decoding")  # masked tokens are not searched for
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from transduct.config import Recipe, record
+from transduct.data.tokenizer import TokenizerConfig
 from transduct.decoding.engine import DecodingConfig
 from transduct.errors import TransductError
 from transduct.tasks.base import Notify
@@ -119,6 +120,23 @@ class ModelSection:
                 rename = partial(labels.order, model, self.start, notify)
             start_from(model, self.start, notify, rename)
         return model
+
+
+def tokenizer_section(section: Mapping[str, Any], dropout: str = "") -> TokenizerConfig:
+    """The `tokenizer` section of a recipe whose texts have one side.
+
+    Args:
+        dropout: why there is no BPE dropout; nothing if there may be some.
+
+    Raises:
+        TransductError: a key is unknown or a value wrong, two vocabularies are asked for, or dropout that is not there.
+    """
+    config = record(TokenizerConfig, section, "tokenizer")
+    if not config.shared:
+        raise TransductError("recipe: tokenizer.shared is false, but the texts have one side; set it to true")
+    if config.dropout and dropout:
+        raise TransductError(f"recipe: tokenizer.dropout is {config.dropout}, but {dropout}; set it to 0")
+    return config
 
 
 def training_section(

@@ -20,7 +20,7 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, build, inputs_of
 from transduct.data.files import Policy, Refused, check_section, names_of
-from transduct.data.tokenizer import Tokenizer, TokenizerConfig
+from transduct.data.tokenizer import Tokenizer
 from transduct.data.utterances import (
     STACK,
     Augment,
@@ -49,7 +49,7 @@ from transduct.tasks.recogniser import (
     Spoken,
     flat_features,
 )
-from transduct.tasks.sections import ModelSection, data_with_test, filled, training_section
+from transduct.tasks.sections import ModelSection, data_with_test, filled, tokenizer_section, training_section
 from transduct.tasks.text import TOKENIZER, run_tokenizer
 from transduct.training.config import TrainingConfig
 from transduct.training.trainer import Terms
@@ -161,14 +161,12 @@ class SpeechRecognitionTask:
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(DataConfig, recipe.data, "data")
-        self.tokenizer_config = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
+        self.tokenizer_config = tokenizer_section(recipe.tokenizer, dropout="sounds have no tokens")
         self.training = training_section(
             TrainingConfig, recipe.training, [*RATES, *(f"{name}_unseen" for name in RATES)]
         )
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        if not self.tokenizer_config.shared or self.tokenizer_config.dropout:
-            raise TransductError("recipe: tokenizer.shared must be true and tokenizer.dropout 0: sounds have no tokens")
         model = self.model.resolved(self._config(1000))  # what is impossible fails here, before anything is written
         self.recipe = filled(
             recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training, decoding=self.decoding

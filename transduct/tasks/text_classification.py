@@ -23,7 +23,7 @@ from transduct.data.dropout import growth
 from transduct.data.files import check_section, names_of
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
-from transduct.data.tokenizer import Tokenizer, TokenizerConfig, sample
+from transduct.data.tokenizer import Tokenizer, sample
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.functional.segments import flatten, pad
@@ -44,7 +44,15 @@ from transduct.tasks.classifier import (
     scores_of,
 )
 from transduct.tasks.model import LabelRows, card, files_said, only_train, three_of, write_model
-from transduct.tasks.sections import Family, ModelSection, PredictConfig, data_with_test, filled, training_section
+from transduct.tasks.sections import (
+    Family,
+    ModelSection,
+    PredictConfig,
+    data_with_test,
+    filled,
+    tokenizer_section,
+    training_section,
+)
 from transduct.tasks.text import TOKENIZER, TextTraining, run_tokenizer
 from transduct.training.trainer import Terms
 
@@ -243,20 +251,15 @@ class TextClassificationTask:
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(DataConfig, recipe.data, "data")
-        self.tokenizer_config = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
+        stands = self.data.kind in ("tokens", "span")
+        moves = f"it would move what the answers of '{self.data.kind}' stand at" if stands else ""
+        self.tokenizer_config = tokenizer_section(recipe.tokenizer, dropout=moves)
         scores = ("exact_match" if self.data.kind == "span" else "accuracy", "f1")
         self.training = training_section(TextTraining, recipe.training, scores)
         self.decoding = record(PredictConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        if not self.tokenizer_config.shared:
-            raise TransductError("recipe: tokenizer.shared is false, but a classifier has one; set it to true")
         if self.training.r_drop and self.data.kind == "span":
             raise TransductError("recipe: training.r_drop is for labels, not for spans; set it to 0")
-        if self.tokenizer_config.dropout and self.data.kind in ("tokens", "span"):
-            raise TransductError(
-                f"recipe: tokenizer.dropout is {self.tokenizer_config.dropout}, must be 0 where data.kind is "
-                f"'{self.data.kind}', for it would move the tokens that answers stand at"
-            )
         model = self.model.resolved(self._config(1000, 2))  # what is impossible fails here, before anything is written
         self.recipe = filled(
             recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training, decoding=self.decoding

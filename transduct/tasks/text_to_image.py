@@ -21,7 +21,7 @@ from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
 from transduct.data.files import Refused, names_of
 from transduct.data.pictures import Examples, PicturesConfig, Unread, pictures_given, prepare, read_examples
-from transduct.data.tokenizer import Side, Tokenizer, sample
+from transduct.data.tokenizer import Tokenizer, sample
 from transduct.decoding.engine import flat
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
@@ -30,7 +30,7 @@ from transduct.models.dalle import DALLE, SIZES, CodesConfig, Config, DiscreteVA
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import Movable, blank, card, files_said, only_train, read_weights, write_model
 from transduct.tasks.painter import CODE_SCORES, Drawn, Painter, PaintingConfig, codes_of, pillow, places_of, save_sheet
-from transduct.tasks.sections import Family, ModelSection, data_with_test, filled, training_section
+from transduct.tasks.sections import Family, ModelSection, data_with_test, filled, tokenizer_section, training_section
 from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
@@ -43,7 +43,6 @@ DERIVED = {  # of the model, and what says it
     "max_length": "data.max_length",
     "vae": "model.start_from",
 }
-SAMPLED_CAPTIONS = 1_000_000  # that the vocabulary is learnt from
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ class TextToImageTask:
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(CaptionedConfig, recipe.data, "data")
-        self.tokenizer_config = record(Side, recipe.tokenizer, "tokenizer")
+        self.tokenizer_config = tokenizer_section(recipe.tokenizer, dropout="captions are encoded once")
         self.training = training_section(TrainingConfig, recipe.training, ("nats_per_code", *CODE_SCORES))
         self.decoding = record(PaintingConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
@@ -203,7 +202,7 @@ class TextToImageTask:
         root, size = Path(self.data.root), self.data.size
         captions = (text for source in self.data.train for text, _ in source.read(root, size, refused, True))
         config = self.tokenizer_config
-        return Tokenizer.train(sample(captions, SAMPLED_CAPTIONS), config.kind, config.size)
+        return Tokenizer.train(sample(captions, config.sample), config.kind, config.size)
 
     def _codes_weights(self, start: Path) -> dict[str, Tensor]:
         """The weights of the discrete VAE in a model, by the names they have there alone."""

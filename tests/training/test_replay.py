@@ -1,5 +1,6 @@
 """Inputs of one shape lie in one place, and a step that is replayed is the step that is taken."""
 
+import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from torch import Tensor
 from tests.training import toy
 from tests.training.toy import CONFIG, network, train, weights
 from transduct.errors import TrainingFailed
+from transduct.functional import trials
 from transduct.functional.segments import Segments
 from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
@@ -107,6 +109,31 @@ def test_a_captured_step_is_the_step(tmp_path, changes, device):
     one, other = (steps(tmp_path / str(captured), device, capture=captured, **changes) for captured in (False, True))
     assert one[0] == pytest.approx(other[0], rel=1e-5)
     torch.testing.assert_close(one[1], other[1], rtol=1e-5, atol=1e-6)
+
+
+def test_a_compiled_loss_is_used_where_it_reaches_all_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr(trials, "compiled", lambda loss: loss)
+    one, other = (steps(tmp_path / str(compiled), "cpu", compile=compiled) for compiled in (False, True))
+    assert one[0] == other[0]
+    torch.testing.assert_close(one[1], other[1], rtol=0, atol=0)
+
+
+def test_a_compiled_loss_that_teaches_a_weight_nothing_is_refused(tmp_path, monkeypatch):
+    def broken(loss):
+        """What PyTorch 2.11 made of a function: the right number, without a gradient."""
+
+        def compiled(model, batch):
+            silent = copy.deepcopy(model)
+            silent[0].weight.requires_grad_(False)
+            silent[0].bias, silent[3] = model[0].bias, model[3]
+            return loss(silent, batch)
+
+        return compiled
+
+    monkeypatch.setattr(trials, "compiled", broken)
+    lost = r"compiled by PyTorch .* the loss has no gradient for 1 weights \(0\.weight, \.\.\.\); set training\.compile"
+    with pytest.raises(TrainingFailed, match=lost):
+        train(tmp_path, batches=batches, compile=True)
 
 
 def test_a_step_that_is_not_finite_moves_nothing(tmp_path):

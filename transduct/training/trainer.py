@@ -105,6 +105,7 @@ class Trainer:
         self.model, self.config, self.ranks = model, config, ranks
         self.batches, self.validate = batches, validate
         self.loss = trials.compiled(loss) if config.compile else loss
+        self._plain_loss = loss if config.compile else None  # until it has been compared
         self.device = next(model.parameters()).device
         betas = (config.betas[0], config.betas[1])
         self.optimiser = make_optimiser(model, betas, config.epsilon, config.weight_decay, config.capture)
@@ -125,6 +126,9 @@ class Trainer:
         set_rate(self.optimiser, self.learning_rate(step))
         self.optimiser.zero_grad(set_to_none=not config.capture)
         totals = self.ranks.total(_sum(batch.counts for batch in micro_batches))
+        if self._plain_loss is not None and micro_batches:
+            self._compare(self._plain_loss, micro_batches[0], totals)
+            self._plain_loss = None
         losses = []
         for number, batch in enumerate(micro_batches):
             seed_generators(config.seed, step, number, self.ranks.rank)
@@ -139,11 +143,30 @@ class Trainer:
 
     def _accumulate(self, batch: Any, totals: Mapping[str, Any]) -> Tensor:
         """Add the gradients of a micro-batch; its part of the loss."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
-            terms = self.loss(self.model, batch.to(self.device))
-        total = sum((weight * s / totals[name] for name, (s, _, weight) in terms.items()), torch.zeros(()))
-        total.backward()
+        total = self._total(self.loss, batch, totals)
+        total.backward()  # type: ignore[no-untyped-call]
         return total.detach()
+
+    def _total(self, loss: Callable[[nn.Module, Any], Terms], batch: Any, totals: Mapping[str, Any]) -> Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
+            terms = loss(self.model, batch.to(self.device))
+        return sum((weight * s / totals[name] for name, (s, _, weight) in terms.items()), torch.zeros(()))
+
+    def _compare(self, plain: Callable[[nn.Module, Any], Terms], batch: Any, totals: Mapping[str, Any]) -> None:
+        """Refuse a compiled loss that gives no gradient where the plain one gives some: a compiler's mistake may leave
+        the loss as it is, so that nothing else would tell."""
+        weights = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
+        reached = []
+        for loss in (plain, self.loss):
+            total = self._total(loss, batch, totals)
+            gradients = torch.autograd.grad(total, [*weights.values()], allow_unused=True)
+            reached.append([gradient is not None and bool(gradient.any()) for gradient in gradients])
+        lost = [name for name, before, after in zip(weights, *reached) if before and not after]
+        if lost:
+            raise TrainingFailed(
+                f"compiled by PyTorch {torch.__version__} the loss has no gradient for {len(lost)} weights ({lost[0]}, "
+                "...); set training.compile to false"
+            )
 
     def _update(self, losses: list[Tensor]) -> tuple[float, float]:
         """Clip and take the step, unless the loss or the norm of the gradients, which are returned, is not finite."""

@@ -433,7 +433,7 @@ def test_a_family_whose_shapes_differ_is_refused(tmp_path, option):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"metrics": ["bleu", "foo"]}, "no metric is called 'foo' here; sacrebleu's are bleu, chrf and ter"),
+        ({"metrics": ["bleu", "foo"]}, "no metric is called 'foo'; known are: bleu, chrf, ter, exact_match"),
         ({"bleu_tokenize": "foo"}, "BLEU has no tokenizer 'foo'; choose from"),
     ],
 )

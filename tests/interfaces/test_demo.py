@@ -40,9 +40,3 @@ def test_the_demo_shows_its_work_and_shows_it_again(shrunk, capsys):
     again = capsys.readouterr()
     assert again.out == shown.out
     assert "this run is finished" in again.err
-
-
-@pytest.mark.slow
-def test_it_learns_what_it_promises(tmp_path, capsys):
-    demo.run(tmp_path / "demo")
-    assert float(capsys.readouterr().out.splitlines()[-1].removeprefix("exact match: ").removesuffix(" %")) >= 99.0

@@ -11,7 +11,7 @@ test: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist worksteal
 	if nvidia-smi > /dev/null 2>&1; then $(BIN)/pytest -m gpu; fi
 
 format: .venv/installed-dev

@@ -40,3 +40,10 @@ def test_the_demo_shows_its_work_and_shows_it_again(shrunk, capsys):
     again = capsys.readouterr()
     assert again.out == shown.out
     assert "this run is finished" in again.err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # two minutes, and other tests beside
+def test_it_learns_what_it_promises(tmp_path, capsys):
+    demo.run(tmp_path / "demo")
+    assert float(capsys.readouterr().out.splitlines()[-1].removeprefix("exact match: ").removesuffix(" %")) >= 99.0

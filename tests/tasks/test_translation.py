@@ -411,11 +411,11 @@ def test_a_captured_run_learns_what_a_plain_one_does(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
-def test_a_compiled_run_learns_what_a_plain_one_does_and_compiles_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch._dynamo.config, "error_on_recompile", True)
+def test_a_compiled_run_learns_what_a_plain_one_does_and_compiles_once(tmp_path):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    plain, compiled = (losses_of_a_run(tmp_path / str(on), compile=on, steps=5) for on in (False, True))
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        plain, compiled = (losses_of_a_run(tmp_path / str(on), compile=on, steps=5) for on in (False, True))
     assert compiled == pytest.approx(plain, rel=1e-5)
     counters = torch._dynamo.utils.counters
     assert (counters["stats"]["unique_graphs"], dict(counters["graph_break"])) == (1, {})

@@ -22,6 +22,7 @@ from transduct.decoding.shortlist import Shortlist
 from transduct.errors import TransductError
 from transduct.interop import int8
 from transduct.models import rnn
+from transduct.tasks.speed import untrained
 from transduct.tasks.translator import SHORTLIST, Attention, Translation, Translator, _joined, _with_words
 
 TEXTS = [source for source, _ in generate("reverse", 12)]
@@ -513,3 +514,31 @@ print(*sorted(slow & sys.modules.keys() - before))
 """
     done = subprocess.run([sys.executable, "-c", script, trained_run], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
+def test_a_base_model_of_8_bits_takes_little_memory(tmp_path):
+    """A subprocess, for this one has held much."""
+    untrained(tmp_path / "float32", "base", 32_000)
+    int8.convert(tmp_path / "float32", tmp_path / "int8")
+    script = """
+import random, re, sys
+from pathlib import Path
+import torch
+
+def peak():
+    return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+
+before = peak()
+import transduct
+
+model = transduct.load(sys.argv[1])
+for count in (1, 128):
+    model.translate([" ".join(f"w{random.randrange(31_000)}" for _ in range(15)) for _ in range(count)], beam=1)
+    print(peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", script, tmp_path / "int8"], capture_output=True, text=True, check=True)
+    one, many = map(float, done.stdout.split())
+    assert one <= 250
+    assert many <= 700

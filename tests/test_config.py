@@ -110,12 +110,13 @@ stages: [{<<: [*two, *one], x: 5}]
     assert found.stages == [{"x": 5, "y": 3}]
 
 
-def test_the_root_of_data_may_begin_at_home(recipe, monkeypatch):
+def test_folders_may_begin_at_home(recipe, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     path = recipe("task: t\ndata: {root: ~/a}\nstages: [{data: {root: b}}, {}, {data: }]")
     assert load_recipe(path).data == {"root": "/home/me/a"}
     found = load_recipe(path, ["data.root=~/c", "stages.0.data.root=~"])
     assert (found.data["root"], found.stages[0]["data"]["root"]) == ("/home/me/c", None)
+    assert load_recipe(path, ["model.start_from=~/run/model"]).model == {"start_from": "/home/me/run/model"}
 
 
 def test_a_recipe_that_is_not_there_is_named(tmp_path):

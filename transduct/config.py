@@ -109,9 +109,11 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), profile: str | 
     for override in overrides:
         tree = merge(tree, parse_override(override))
     recipe = record(Recipe, tree, "", str(path))
-    for data in (recipe.data, *(stage.get("data") for stage in recipe.stages)):
-        if isinstance(data, dict) and isinstance(data.get("root"), str):
-            data["root"] = os.path.expanduser(data["root"])
+    for sections in (vars(recipe), *recipe.stages):
+        for section, key in (("data", "root"), ("model", "start_from")):
+            held = sections.get(section)
+            if isinstance(held, dict) and isinstance(held.get(key), str):
+                held[key] = os.path.expanduser(held[key])
     return recipe
 
 

@@ -310,6 +310,10 @@ def test_bfloat16_stays_as_it_is():
     assert not isinstance(model.decoder, FusedDecoder)
 
 
+def test_an_encoder_without_layers_stays_as_it_is():
+    assert fused.packed_layers(torch.nn.ModuleList()) is None
+
+
 def test_a_model_that_was_not_laid_out_stays_as_it_is():
     model = tiny()
     fuse(model)

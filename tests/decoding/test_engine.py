@@ -200,6 +200,7 @@ def test_sequences_are_laid_end_to_end():
     "changes, message",
     [
         *(({name: 0}, f"{name} is 0, must be at least 1") for name in ("beam", "validation_beam")),
+        *(({name: 1001}, f"{name} is 1001, must be at most 1000") for name in ("beam", "validation_beam")),
         *(({name: -1}, f"{name} is -1, must be at least 0") for name in ("batch_tokens", "workers")),
         *(
             (changes, r"top_k must not be negative, top_p must be in \(0, 1\]")

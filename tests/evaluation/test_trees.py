@@ -24,7 +24,7 @@ SAMPLE = [
     ("(S (A this) (B is (A (A (A (A (A a test)))))))", 4, 8),
     ("(S (A this) (B (Z is (A a test))))", 4, 5),
     ("(TOP (S (A this) (B is (A a test))))", 4, 4),
-    ("(S (A this) (B is not (A a test)))", 0, 0),  # another number of words
+    ("(S (A this) (B is not (A a test)))", 0, 4),  # another number of words
     ("", 0, 0),
 ]
 
@@ -36,6 +36,8 @@ def f1(guess, gold):
 @pytest.mark.parametrize("guess, matched, guessed", SAMPLE)
 def test_evalb_s_examples(guess, matched, guessed):
     assert f1(guess, GOLD) == pytest.approx(200 * matched / (4 + guessed))
+    beside = labelled_f1([GOLD, guess], [[GOLD]] * 2).score  # a wrong tree costs its brackets
+    assert beside == pytest.approx(200 * (4 + matched) / (8 + 4 + guessed))
 
 
 @pytest.mark.parametrize(

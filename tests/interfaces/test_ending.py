@@ -58,6 +58,13 @@ def test_what_is_written_to_a_pipe_is_utf8_whatever_the_locale():
     assert subprocess.run(call, env=environment, capture_output=True, check=True).stdout == "한\n".encode()
 
 
+def test_bytes_that_are_not_of_the_encoding_are_read():
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    call = [sys.executable, "-c", PROGRAM + "print(ascii(input()))"]
+    done = subprocess.run(call, env=environment, input=b"a \xff\n", capture_output=True, check=True)
+    assert done.stdout == b"'a \\udcff'\n"
+
+
 @pytest.mark.parametrize(
     ("error", "said", "status"),
     [

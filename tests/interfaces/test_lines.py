@@ -47,7 +47,7 @@ def test_each_line_has_its_own_beginning(trained_run, tmp_path, begun, message):
 
 
 def test_at_a_terminal_lines_come_one_by_one(monkeypatch, capsys):
-    given = iter(["a b", ""])
+    given = iter(["a b", "", "a \udcff"])
 
     def typed():
         try:
@@ -56,5 +56,6 @@ def test_at_a_terminal_lines_come_one_by_one(monkeypatch, capsys):
             raise EOFError from None
 
     monkeypatch.setattr("builtins.input", typed)
-    assert list(lines.typed()) == [(0, ["a b"], None), (1, [""], None)]
-    assert capsys.readouterr() == ("", "Write a sentence and press Enter; Ctrl-D ends.\n> > > ")
+    assert list(lines.typed()) == [(0, ["a b"], None), (1, [""], None), (2, ["a \ufffd"], None)]
+    said = "Write a sentence and press Enter; Ctrl-D ends.\n> > > transduct: not UTF-8; such bytes were read as U+FFFD\n> "
+    assert capsys.readouterr() == ("", said)

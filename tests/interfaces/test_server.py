@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -102,6 +103,25 @@ class Slow:
         assert self.gate.wait(60)
         self.seen += inputs
         return [text.upper() for text in inputs]
+
+
+@pytest.mark.parametrize(
+    "own, asked, cost",
+    [
+        ({}, {}, 4),
+        ({"beam": 5}, {}, 20),
+        ({"beam": 5}, {"beam": 2}, 8),
+        ({"samples": 16}, {}, 64),
+        ({"samples": 16}, {"samples": 2}, 8),
+        ({"length": 100}, {}, 104),
+        ({"length": 100}, {"length": 10, "samples": 3}, 42),
+    ],
+)
+def test_what_an_answer_costs_goes_by_the_call_and_else_by_the_model(own, asked, cost):
+    model = Slow()
+    if own:
+        model.decoding = SimpleNamespace(**own)
+    assert Service(model, "slow", 50)._cost("abcd", asked) == cost
 
 
 # The same answers

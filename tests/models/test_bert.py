@@ -150,6 +150,16 @@ def test_a_sequence_is_given_the_same_scores_alone_and_in_a_batch(head, position
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("lengths", [LENGTHS, [3, 3]])
+def test_the_mean_of_a_sequence_stands_for_it(lengths):
+    model, plain = tiny(head="sequence", labels=2, pool="mean"), tiny(head="sequence", labels=2)
+    x, segments = torch.randn(sum(lengths), 16), Segments.of(lengths)
+    means = torch.stack([part.mean(0) for part in x.split(lengths)])
+    torch.testing.assert_close(model.pool(x, segments), model.pooler(means).tanh())
+    assert (model.classify(x, segments) != plain.classify(x, segments)).any()
+
+
+@torch.no_grad()
 def test_a_token_sees_all_of_its_own_sequence():
     model = tiny()
     tokens, segments = tokens_of(LENGTHS)

@@ -180,6 +180,9 @@ def test_scores_are_of_all_that_is_found_whatever_the_threshold():
     other = Detector(model.model, [*model.labels[:-1], "unheard of"], model.decoding)
     with pytest.raises(TransductError, match="the other model has other labels; compare equals"):
         model.evaluate(scenes(), against=other)
+    turned = Detector(model.model, model.labels[::-1], model.decoding)  # whose numbers are others
+    with pytest.raises(TransductError, match="these scenes were read for one of the two models; give a SceneSet, which"):
+        model.evaluate(scenes(), against=turned)
 
 
 def test_a_model_that_says_what_is_there_scores_all(monkeypatch):

@@ -182,7 +182,8 @@ def test_without_pillow_the_remedy_is_named(monkeypatch):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"samples": 0}, "samples is 0, must be at least 1"),
+        ({"samples": 0}, "samples is 0, must be from 1 to 1000"),
+        ({"samples": 1001}, "samples is 1001, must be from 1 to 1000"),
         ({"guidance": -1.0}, "guidance is -1.0, must not be negative"),
         ({"beam": 2}, "beam is 2, must be 1: set samples"),
         (

@@ -95,6 +95,7 @@ def test_unknown_options_are_refused(model):
         ({"beam": 0}, "beam is 0, must be at least 1"),
         ({"batch_tokens": 0}, "batch_tokens is 0"),
         ({"validation_beam": 0}, "validation_beam is 0"),
+        ({"beam": 1001}, "beam is 1001, must be at most 1000"),
         ({"length_penalty": float("nan")}, "length_penalty is nan, must be between -20.0 and 20.0"),
         ({"ctc_weight": 1.0}, r"ctc_weight is 1.0, must be in \[0, 1\)"),
     ],

@@ -31,10 +31,15 @@ def test_a_tokenizer_is_taken_from_the_model_to_start_from(tmp_path):
     (tmp_path / "other").mkdir()
     trained().save(tmp_path / "other" / "tokenizer.json")
     said = []
-    held = tmp_path / "other" / "tokenizer.json"
-    found = text.run_tokenizer(tmp_path / "tokenizer.json", held, pytest.fail, said.append)
+    found = text.run_tokenizer(tmp_path / "tokenizer.json", tmp_path / "other", pytest.fail, said.append)
     assert found.digest == trained().digest
     assert f"taken from {tmp_path / 'other'}" in said[0]
+
+
+def test_a_tokenizer_is_trained_where_the_model_to_start_from_has_none(tmp_path):
+    said = []
+    text.run_tokenizer(tmp_path / "tokenizer.json", tmp_path, trained, said.append)
+    assert "trained and saved" in said[0]
 
 
 def test_tokenizers_of_another_model_are_refused(tmp_path):

@@ -421,13 +421,18 @@ def test_a_compiled_run_learns_what_a_plain_one_does_and_compiles_once(tmp_path)
     assert (counters["stats"]["unique_graphs"], dict(counters["graph_break"])) == (1, {})
 
 
-@pytest.mark.parametrize("option", ["compile", "capture"])
-def test_a_family_whose_shapes_differ_is_refused(tmp_path, option):
-    message = "training.compile and training.capture are for the family 'transformer', found 'rnn'; set both to false"
-    recipe = tiny_recipe(training={option: True})
+@pytest.mark.parametrize("name", ["training.compile", "training.capture", "decoding.captured"])
+def test_a_family_whose_shapes_differ_is_refused(tmp_path, name):
+    section, option = name.split(".")
+    recipe = tiny_recipe(**{section: {option: True}})
     recipe = replace(recipe, model={"family": "rnn", "size": "tiny"})
-    with pytest.raises(TransductError, match=message):
+    with pytest.raises(TransductError, match=f"recipe: {name} is for the family 'transformer', found 'rnn'; set it to"):
         TranslationTask(recipe, tmp_path, str)
+
+
+def test_a_shortlist_that_no_model_in_training_has_is_refused(tmp_path):
+    with pytest.raises(TransductError, match=r"recipe: decoding\.shortlist is true, but a shortlist is made of a trained"):
+        TranslationTask(tiny_recipe(decoding={"shortlist": True}), tmp_path, str)
 
 
 @pytest.mark.parametrize(

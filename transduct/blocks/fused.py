@@ -96,6 +96,8 @@ def packed_layers(layers: nn.ModuleList) -> kernels.PackedLayers | None:
         if packed is None:
             return None
         held.append(packed)
+    if not held:  # an encoder may have no layer
+        return None
     first: Any = layers[0]
     own, forward = first.self_attention, first.feed_forward
     activation = kernels.ACTIVATIONS.index(forward.name)

@@ -55,6 +55,9 @@ def plan(
     return [batches[i] for i in random.permutation(len(batches))]
 
 
+FIXED = 2**63  # the seed of what is scored on, which no training takes
+
+
 def philox(seed: int, number: int) -> np.random.Philox:
     """Random bits that depend on nothing but these two; the seed counts modulo 2^64, the number is not negative."""
     return np.random.Philox(key=np.array([seed % 2**64, number], np.uint64))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from transduct.data.batching import philox
+from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus
 from transduct.data.files import Refused, opened, pack, read_members, unpack
 from transduct.data.images import ENDINGS, Picture, fitted, read_picture, resized
@@ -268,7 +268,7 @@ def read_scenes(
     if source.collage is None:
         return rows
     collage = source.collage
-    return [pasted(rows.__getitem__, len(rows), collage, side, generator(0, 0, n)) for n in range(collage.count)]
+    return [pasted(rows.__getitem__, len(rows), collage, side, generator(FIXED, 0, n)) for n in range(collage.count)]
 
 
 def generator(seed: int, epoch: int, number: int) -> np.random.Generator:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transduct.data.audio import ENDINGS, Features, Masks, Sound, filterbanks, masked, read_sound, resampled
-from transduct.data.batching import philox
+from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus, Ragged, ragged, write_rows
 from transduct.data.files import Refused, pack, read_members, unpack
 from transduct.data.text import read_lines
@@ -28,7 +28,6 @@ FADE = 0.005  # seconds over which a recording fades in and out where it is join
 PAUSES = (0.05, 0.35)  # seconds between two recordings, and before the first and after the last
 HUSH = 20.0  # dB by which the pauses of an utterance are quieter than its recordings' own noise at most
 QUIET = (0.01, 10)  # seconds looked at together, and the percentile of their loudness that is a recording's own noise
-FIXED = 2**63  # the seed of strings to be scored on, which no training takes
 
 
 @dataclass(frozen=True)
@@ -366,7 +365,7 @@ def fixed_utterances(recordings: Sequence[Recording], source: SoundSource, rate:
     speakers = sorted({each.speaker for each in recordings})
     groups = [np.flatnonzero([each.speaker == name for each in recordings]) for name in speakers]
     for number in range(source.strings):
-        random = np.random.Generator(np.random.Philox(key=[FIXED, number]))
+        random = np.random.Generator(philox(FIXED, number))
         chosen, pauses = draw_string(random, groups, source.join, rate)
         parts = [recordings[i] for i in chosen]
         samples = spoken([part.samples for part in parts], pauses, UNCHANGED, rate, random)

@@ -65,8 +65,9 @@ class DecodingConfig:
         for name, least in (("beam", 1), ("batch_tokens", 0), ("workers", 0), ("validation_beam", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
-        if self.beam > WIDEST:
-            raise ValueError(f"beam is {self.beam}, must be at most {WIDEST}")
+        for name in ("beam", "validation_beam"):
+            if getattr(self, name) > WIDEST:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at most {WIDEST}")
         if not (self.temperature == 0.0 or COLDEST <= self.temperature < inf):
             raise ValueError(f"temperature is {self.temperature}, must be 0 or at least {COLDEST}")
         if self.top_k < 0 or not 0.0 < self.top_p <= 1.0:

@@ -36,8 +36,9 @@ def labelled_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) 
         kept = [word not in PUNCTUATION for word in words]
         gold = _counted(spans, kept)
         words_guessed, spans_guessed = read(hypothesis)
-        guess = _counted(spans_guessed, kept) if len(words_guessed) == len(words) else Counter()
-        matched.append(2 * (gold & guess).total())
+        alike = len(words_guessed) == len(words)
+        guess = _counted(spans_guessed, kept if alike else [word not in PUNCTUATION for word in words_guessed])
+        matched.append(2 * (gold & guess).total() if alike else 0)
         brackets.append(gold.total() + guess.total())
         expected += gold.total()
     if not expected:

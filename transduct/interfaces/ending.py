@@ -29,11 +29,14 @@ def repeated(words: Sequence[str]) -> list[str]:
 
 
 def open_streams() -> None:
-    """Have a place for input and output where whoever began the program has closed them, and results in UTF-8 in files
-    and pipes whatever the locale says; what a terminal cannot show it shows as a question mark."""
+    """Have a place for input and output where whoever began the program has closed them, results in UTF-8 in files and
+    pipes whatever the locale says, and bytes that a terminal's encoding lacks in what is read from it; what a terminal
+    cannot show it shows as a question mark."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (until the program ends)
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="replace")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from transduct.errors import TransductError
 from transduct.tasks.base import Report, readable_lines
+from transduct.tasks.showing import typed_text
 
 LINES_AT_ONCE = 4096
 
@@ -62,6 +63,9 @@ def typed() -> Iterator[tuple[int, list[str], None]]:
     for number in count():
         try:
             print("> ", end="", file=sys.stderr, flush=True)
-            yield number, [input()], None
+            line = input()
+            if (text := typed_text(line)) != line:
+                print("transduct: not UTF-8; such bytes were read as U+FFFD", file=sys.stderr)
+            yield number, [text], None
         except EOFError:
             return

@@ -11,7 +11,7 @@ class Watcher:
     """Shows the events of a training run; use it as a context manager."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False)
+        self.console = Console(stderr=True, highlight=False, emoji=False)
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),

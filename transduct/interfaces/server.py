@@ -144,9 +144,9 @@ class Service:
         if self.reads != "text":
             return DEAREST_FILE
         texts = [given] if isinstance(given, str) else filter(None, given)
-        length = sum(map(len, texts)) + options.get("length", 0)
-        beam = options.get("beam", getattr(getattr(self.model, "decoding", None), "beam", 1))
-        return int(length * max(beam, options.get("samples", 1)))
+        own = vars(self.model.decoding) if hasattr(self.model, "decoding") else {}
+        asked = {"length": 0, "beam": 1, "samples": 1} | own | dict(options)
+        return int((sum(map(len, texts)) + asked["length"]) * max(asked["beam"], asked["samples"]))
 
     def _work(self, verb: str, inputs: list[Any], options: Mapping[str, Any]) -> list[Any]:
         """What the batcher does with a slice, in its own thread, which has a present device of its own."""

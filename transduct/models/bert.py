@@ -26,7 +26,7 @@ from transduct.blocks.transformer import (
 )
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
-from transduct.functional.segments import Segments
+from transduct.functional.segments import Segments, pad
 
 Head = Literal["none", "masked", "pretraining", "sequence", "tokens", "span"]
 
@@ -50,6 +50,8 @@ class Config:
         head: masked tokens alone, these and the next sentence, a label for a sequence or for each token, or where a
             span starts and ends.
         labels: how many labels the head tells apart, for sequences and tokens.
+        pool: what stands for a sequence: its first token, as published, or the mean of its tokens. Masked tokens alone
+            teach nothing about the first.
     """
 
     vocabulary_size: int
@@ -66,6 +68,7 @@ class Config:
     max_length: int = 256
     head: Head = "none"
     labels: int = 0
+    pool: Literal["class", "mean"] = "class"
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers", "max_length")
@@ -131,8 +134,12 @@ class Bert(nn.Module):
         return self.next_sentence(self.pool(x, segments))
 
     def pool(self, x: Tensor, segments: Segments) -> Tensor:
-        """A vector for each sequence, from its first token: (N, D) -> (B, D)."""
-        return self.pooler(x.index_select(0, segments.offsets[:-1])).tanh()
+        """A vector for each sequence, from its first token or from all: (N, D) -> (B, D)."""
+        if self.config.pool == "mean":
+            pooled = pad(x, segments).sum(1) / segments.lengths[:, None].to(x.dtype)
+        else:
+            pooled = x.index_select(0, segments.offsets[:-1])
+        return self.pooler(pooled).tanh()
 
     def classify(self, x: Tensor, segments: Segments) -> Tensor:
         """The label of each sequence: (N, D) -> (B, labels)."""

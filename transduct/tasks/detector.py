@@ -234,11 +234,14 @@ class Detector:
 
         Raises:
             TransductError: the data cannot be read or hold no object, an option is unknown, or the other model has
-                other labels.
+                other labels, or reads what has been read for this one alone.
         """
         decoding = with_options(self.decoding, options)
         if against is not None and {*against.labels} != {*self.labels}:
             raise TransductError("the other model has other labels; compare equals")
+        alike = against is None or (against.labels, against.side) == (self.labels, self.side)
+        if not alike and not isinstance(data, SceneSet):
+            raise TransductError("these scenes were read for one of the two models; give a SceneSet, which both read")
         refused = Refused(data.broken if isinstance(data, SceneSet) else "stop", advise=False)
         scenes, found, ours = self._measured(data, decoding, refused)
         refused.report(log.warning)

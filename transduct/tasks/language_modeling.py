@@ -296,8 +296,8 @@ class LanguageModelingTask:
         data = self.data
         if data.valid is not None:
             self._validation = list(texts_of([data.valid], Path(data.root)))
-        held = None if self.model.start is None else self.model.start / TOKENIZER
-        self.tokenizer = run_tokenizer(self.directory / TOKENIZER, held, self._trained_tokenizer, self.notify)
+        path, start = self.directory / TOKENIZER, self.model.start
+        self.tokenizer = run_tokenizer(path, start, self._trained_tokenizer, self.notify)
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer})
 
         def fill(folder: Path) -> dict[str, Any]:

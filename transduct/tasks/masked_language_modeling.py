@@ -330,8 +330,8 @@ class MaskedLanguageModelingTask:
         data = self.data
         if data.valid is not None:
             self._validation = list(texts_of([data.valid], Path(data.root)))
-        held = None if self.model.start is None else self.model.start / TOKENIZER
-        self.tokenizer = run_tokenizer(self.directory / TOKENIZER, held, self._trained_tokenizer, self.notify)
+        path, start = self.directory / TOKENIZER, self.model.start
+        self.tokenizer = run_tokenizer(path, start, self._trained_tokenizer, self.notify)
         if self._validation is not None:
             lines = encoded_lines(self._validation, self.tokenizer)
             with naming_files(names_of([data.valid])):

@@ -20,7 +20,7 @@ from transduct.data.pictures import Examples, Unread
 from transduct.data.scenes import COLOURS
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
-from transduct.decoding.engine import DecodingConfig
+from transduct.decoding.engine import WIDEST, DecodingConfig
 from transduct.decoding.search import FixedLength
 from transduct.errors import TransductError, missing_extra
 from transduct.evaluation.classification import mcnemar
@@ -126,8 +126,8 @@ class PaintingConfig(DecodingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.samples < 1:
-            raise ValueError(f"samples is {self.samples}, must be at least 1")
+        if not 1 <= self.samples <= WIDEST:
+            raise ValueError(f"samples is {self.samples}, must be from 1 to {WIDEST}")
         if self.guidance < 0.0:
             raise ValueError(f"guidance is {self.guidance}, must not be negative")
         if self.beam != 1:

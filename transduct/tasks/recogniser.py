@@ -28,7 +28,7 @@ from transduct.data.utterances import (
     usable,
 )
 from transduct.decoding.ctc import CTCPrefix, best_path
-from transduct.decoding.engine import STEEPEST, flat, in_batches
+from transduct.decoding.engine import STEEPEST, WIDEST, flat, in_batches
 from transduct.decoding.search import Beam, Filter, Forbid, Hypothesis, finite, search
 from transduct.errors import TransductError
 from transduct.evaluation.bootstrap import Share
@@ -71,6 +71,9 @@ class DecodingConfig:
         for name in ("beam", "batch_tokens", "validation_beam"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        for name in ("beam", "validation_beam"):
+            if getattr(self, name) > WIDEST:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at most {WIDEST}")
         if not abs(self.length_penalty) <= STEEPEST:
             raise ValueError(f"length_penalty is {self.length_penalty}, must be between -{STEEPEST} and {STEEPEST}")
         if not 0.0 <= self.ctc_weight < 1.0:

@@ -207,4 +207,4 @@ def asked_for(config: Decoding, options: Mapping[str, Any], where: str, count: i
     found = with_options(config, options, where)
     if "beam" in options:
         return found
-    return replace(found, beam=count if found.temperature > 0.0 else max(found.beam, count))
+    return with_options(found, {"beam": count if found.temperature > 0.0 else max(found.beam, count)}, where)

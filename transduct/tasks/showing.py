@@ -32,13 +32,19 @@ def check_drawable(model: Any, name: str, path: Path | None, attention: Path | N
     check_ending(path)
 
 
+def typed_text(given: str) -> str:
+    """What a command line or a terminal gave, with U+FFFD for bytes that are not UTF-8."""
+    return given.encode(errors="surrogateescape").decode(errors="replace")
+
+
 def read_once(model: Any, given: str) -> Any:
     """What a model is given: a text, with U+FFFD for bytes that are not UTF-8, or a file's name; for a model of
     pictures the content of a pipe, since drawing on it reads it once more."""
-    if getattr(model, "reads", "text") == "text":
-        return given.encode(errors="surrogateescape").decode(errors="replace")
+    reads = getattr(model, "reads", "text")
+    if reads == "text":
+        return typed_text(given)
     try:
-        piped = getattr(model, "reads", "text") == "picture" and Path(given).is_fifo()
+        piped = reads == "picture" and Path(given).is_fifo()
         return Path(given).read_bytes() if piped else given
     except OSError:  # which is said once it is to be answered
         return given

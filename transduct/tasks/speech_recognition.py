@@ -189,8 +189,8 @@ class SpeechRecognitionTask:
             refused.report(self.notify, "validation: ")
             self._speakers.update(each.speaker for each in heard)
             self._validation = [each for each in heard if each.speaker not in data.leave_out]
-        held = None if self.model.start is None else self.model.start / TOKENIZER
-        self.tokenizer = run_tokenizer(self.directory / TOKENIZER, held, self._trained_tokenizer, self.notify)
+        path, start = self.directory / TOKENIZER, self.model.start
+        self.tokenizer = run_tokenizer(path, start, self._trained_tokenizer, self.notify)
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, ("ctc", "augment"))
         inputs |= {"augment.speeds": data.augment.speeds, "model.max_length": self._longest}
         self.corpus = build(self.directory / "corpus", inputs, self._fill, self.notify)

@@ -27,12 +27,16 @@ TOKENIZER = "tokenizer.json"
 Flat = tuple[NDArray[np.int64], NDArray[np.int64]]  # the ids of texts end to end, and their lengths
 
 
-def run_tokenizer(path: Path, held: Path | None, train: Callable[[], Tokenizer], notify: Notify) -> Tokenizer:
-    """The tokenizer at `path`: that of another model (`held`), or trained; made before step 0 and ever after loaded."""
+def run_tokenizer(
+    path: Path, start: Path | None, train: Callable[[], Tokenizer], notify: Notify, names: Sequence[str] = (TOKENIZER,)
+) -> Tokenizer:
+    """The tokenizer at `path`: the first of `names` that the model to start from has, or trained; made before step 0
+    and ever after loaded."""
     if not path.exists():
+        held = next((start / name for name in names if (start / name).exists()), None) if start else None
         tokenizer = Tokenizer.load(held) if held else train()
         write_file(path, tokenizer.text.encode())
-        made = f"taken from {held.parent}" if held else "trained"
+        made = f"taken from {start}" if held else "trained"
         notify(f"{path.name}: {tokenizer.size:,} tokens, {made} and saved")
     return Tokenizer.load(path)
 

@@ -172,10 +172,7 @@ class TextToImageTask:
         pillow()
         if data.valid is not None:
             self._validation = read_examples(data.valid, data, True, self.notify)
-        held = start / TOKENIZER
-        self.tokenizer = run_tokenizer(
-            self.directory / TOKENIZER, held if held.exists() else None, self._trained_tokenizer, self.notify
-        )
+        self.tokenizer = run_tokenizer(self.directory / TOKENIZER, start, self._trained_tokenizer, self.notify)
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, apart=("drop_captions",))
         inputs["the codes"] = sha256((start / files.WEIGHTS).read_bytes()).hexdigest()
         vae = DiscreteVAE(self.vae)

@@ -109,10 +109,17 @@ class TranslationTask:
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         tied = {} if self.tokenizer.shared else {"tie": "decoder"}
         self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
-        if self.one_shape and self.model.name != "transformer":
+        fixed = {"training.compile": self.training.compile, "training.capture": self.training.capture}
+        fixed["decoding.captured"] = self.decoding.captured
+        if self.model.name != "transformer" and any(fixed.values()):
+            name = next(name for name, asked in fixed.items() if asked)
             raise TransductError(
-                f"training.compile and training.capture are for the family 'transformer', found '{self.model.name}'; "
-                "set both to false"
+                f"recipe: {name} is for the family 'transformer', found '{self.model.name}'; set it to false"
+            )
+        if self.decoding.shortlist:
+            raise TransductError(
+                "recipe: decoding.shortlist is true, but a shortlist is made of a trained model, by transduct convert; "
+                "set it to false"
             )
         model = self.model.resolved(self._config(1000, 1000))  # impossible sizes fail here, before anything is written
         self.recipe = filled(
@@ -325,9 +332,8 @@ def prepare_tokenizers(
         )
     made = []
     for side, name in enumerate(TOKENIZERS[config.shared]):
-        choices = [] if start is None else [start / name, *([start / TOKENIZER] if side == 0 else [])]
-        held = next((path for path in choices if path.exists()), None)
-        made.append(run_tokenizer(directory / name, held, lambda side=side: trained()[side], notify))  # type: ignore[misc]
+        names = (name, TOKENIZER) if side == 0 else (name,)
+        made.append(run_tokenizer(directory / name, start, lambda side=side: trained()[side], notify, names))  # type: ignore[misc]
     return made[0], made[-1]
 
 

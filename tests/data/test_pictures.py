@@ -44,13 +44,13 @@ def columns(captions, pictures):
 
 def test_pictures_and_captions_that_lack_each_other_are_named_and_counted(folder):
     data, said = config(folder, "skip"), []
-    examples = read_examples(data.train[0], data, True, said.append)
+    examples = read_examples(data.train[0], data, captioned=True, notify=said.append)
     assert examples.captions == ["a bar across", "a bar down", "a bar aslope"]
     assert [picture.shape for picture in examples.pictures] == [(8, 8, 3)] * 3
     assert "pictures: 2 left out" in said[0]
     assert "3.png: found no text" in said[0]
     assert "7.png: found a caption without its picture" in said[0]
-    corpus = prepare(data, True, columns, {}, folder / "corpus", said.append)
+    corpus = prepare(data, columns, {}, folder / "corpus", said.append, captioned=True)
     assert len(corpus) == 3
     assert corpus.dropped == {"broken": 2}
     assert corpus.columns(np.array([2, 0]))[0][0].tolist() == [len("a bar aslope"), len("a bar across")]
@@ -59,19 +59,20 @@ def test_pictures_and_captions_that_lack_each_other_are_named_and_counted(folder
 def test_by_default_they_stop_it(folder):
     data = config(folder)
     with pytest.raises(TransductError, match=r"3.png: found no text.*data.broken=skip"):
-        read_examples(data.train[0], data, True, str)
-    assert len(read_examples(data.train[0], data, False, str).pictures) == 4  # who needs no captions misses none
+        read_examples(data.train[0], data, captioned=True, notify=str)
+    plain = read_examples(data.train[0], data, captioned=False, notify=str)
+    assert len(plain.pictures) == 4  # who needs no captions misses none
 
 
 def test_a_folder_s_name_is_a_caption(tmp_path):
     write_pictures(tmp_path / "bars.tar", 3)
     source = PictureSource(images="bars.tar")
     data = PicturesConfig(train=[source], root=str(tmp_path), size=8)
-    assert read_examples(source, data, True, str).captions == ["across", "down", "aslope"]
+    assert read_examples(source, data, captioned=True, notify=str).captions == ["across", "down", "aslope"]
 
 
 def test_generated_ones_say_so(tmp_path):
-    examples = read_examples(SCENES, PicturesConfig(train=[SCENES], size=16), True, str)
+    examples = read_examples(SCENES, PicturesConfig(train=[SCENES], size=16), captioned=True, notify=str)
     assert examples.generated == "scenes"
     assert len(examples.captions) == len(examples.pictures) == 5
     assert SCENES.files() == []
@@ -79,7 +80,7 @@ def test_generated_ones_say_so(tmp_path):
 
 def test_an_epoch_shows_corpora_as_often_as_their_weights_say(tmp_path):
     train = [SCENES, PictureSource(generate="scenes", part="valid", count=3, weight=2.0)]
-    corpus = prepare(PicturesConfig(train=train, size=8), True, columns, {}, tmp_path / "corpus", str)
+    corpus = prepare(PicturesConfig(train=train, size=8), columns, {}, tmp_path / "corpus", str, captioned=True)
     assert corpus.weights == [(0, 5, 1.0), (5, 8, 2.0)]
 
 
@@ -87,9 +88,9 @@ def test_nothing_left_is_refused(tmp_path):
     (tmp_path / "pictures").mkdir()
     data = config(tmp_path, "skip", None)
     with pytest.raises(TransductError, match="pictures: found no picture in it"):
-        read_examples(data.train[0], data, True, str)
+        read_examples(data.train[0], data, captioned=True, notify=str)
     with pytest.raises(TransductError, match="no picture is left to train on"):
-        prepare(data, True, columns, {}, tmp_path / "corpus", str)
+        prepare(data, columns, {}, tmp_path / "corpus", str, captioned=True)
 
 
 def test_what_a_model_is_scored_on(folder):

@@ -57,5 +57,7 @@ def test_at_a_terminal_lines_come_one_by_one(monkeypatch, capsys):
 
     monkeypatch.setattr("builtins.input", typed)
     assert list(lines.typed()) == [(0, ["a b"], None), (1, [""], None), (2, ["a \ufffd"], None)]
-    said = "Write a sentence and press Enter; Ctrl-D ends.\n> > > transduct: not UTF-8; such bytes were read as U+FFFD\n> "
+    said = (
+        "Write a sentence and press Enter; Ctrl-D ends.\n> > > transduct: not UTF-8; such bytes were read as U+FFFD\n> "
+    )
     assert capsys.readouterr() == ("", said)

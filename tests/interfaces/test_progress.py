@@ -47,7 +47,9 @@ def test_a_file_gets_a_plain_line_for_each_event(shown, event, text):
     assert shown(event) == text
 
 
-@pytest.mark.parametrize("line", ["[bold]no markup[/bold]", "no :smile: either", "word " * 60 + "end", "한국어 " * 50 + "end", "a" * 300])
+@pytest.mark.parametrize(
+    "line", ["[bold]no markup[/bold]", "no :smile: either", "word " * 60 + "end", "한국어 " * 50 + "end", "a" * 300]
+)
 def test_a_line_is_written_as_it_is_however_long(shown, line):
     assert shown(lines=[line]) == line + "\n"
 

@@ -19,9 +19,9 @@ from transduct.tasks import detector as detector_of
 from transduct.tasks import object_detection
 from transduct.tasks.detector import (
     Detection,
+    DetectionConfig,
     Detections,
     Detector,
-    PredictConfig,
     SceneSet,
     labels_of_places,
     make_batch,
@@ -32,7 +32,7 @@ LABELS = ["red", "green", "blue"]
 
 
 def detector(**decoding):
-    return Detector(tiny_detr(), LABELS, PredictConfig(**{"threshold": 0.2, **decoding}))
+    return Detector(tiny_detr(), LABELS, DetectionConfig(**{"threshold": 0.2, **decoding}))
 
 
 def picture(height=32, width=32, seed=1):
@@ -181,7 +181,9 @@ def test_scores_are_of_all_that_is_found_whatever_the_threshold():
     with pytest.raises(TransductError, match="the other model has other labels; compare equals"):
         model.evaluate(scenes(), against=other)
     turned = Detector(model.model, model.labels[::-1], model.decoding)  # whose numbers are others
-    with pytest.raises(TransductError, match="these scenes were read for one of the two models; give a SceneSet, which"):
+    with pytest.raises(
+        TransductError, match="these scenes were read for one of the two models; give a SceneSet, which"
+    ):
         model.evaluate(scenes(), against=turned)
 
 

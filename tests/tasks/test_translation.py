@@ -431,7 +431,9 @@ def test_a_family_whose_shapes_differ_is_refused(tmp_path, name):
 
 
 def test_a_shortlist_that_no_model_in_training_has_is_refused(tmp_path):
-    with pytest.raises(TransductError, match=r"recipe: decoding\.shortlist is true, but a shortlist is made of a trained"):
+    with pytest.raises(
+        TransductError, match=r"recipe: decoding\.shortlist is true, but a shortlist is made of a trained"
+    ):
         TranslationTask(tiny_recipe(decoding={"shortlist": True}), tmp_path, str)
 
 

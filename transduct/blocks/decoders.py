@@ -19,6 +19,19 @@ from transduct.functional.segments import Segments
 class Decoder(nn.ModuleList):
     """The layers of a decoder that reads a memory beside itself."""
 
+    def forward(
+        self,
+        x: Tensor,
+        segments: Segments,
+        memory: Tensor,
+        memory_segments: Segments,
+        weights: list[Tensor] | None = None,
+    ) -> Tensor:
+        """(N, D) over the memory (M, D) -> (N, D)."""
+        for layer in self:
+            x = layer(x, segments, memory, memory_segments, weights)
+        return x
+
     def step(self, model: Any, tokens: Tensor, state: "MemoryState") -> Tensor:
         """The newest token of each row (R,) -> logits of the next (R, V).
 

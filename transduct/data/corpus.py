@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from transduct.data.files import files_below, names_of
+from transduct.data.files import counted, files_below, names_of
 from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig, TextSource, changed
 from transduct.data.text import read_pairs
@@ -308,9 +308,7 @@ def prepare(
             (folder / HELD_OUT).write_text("".join(lines), encoding="utf-8")
         filters = Filters(data, held)
         manifest = write_rows(folder, 2, _kept_columns(data, tokenizers, filters, notify))
-        counts = ", ".join(
-            f"{count:,} {reason.replace('_', ' ')}" for reason, count in filters.dropped.items() if count
-        )
+        counts = counted(filters.dropped)
         left_out = f" (left out: {counts})" if counts else ""
         if not manifest["rows"]:
             raise TransductError(f"no pair is left to train on{left_out}; check the files and the filters")

@@ -7,7 +7,7 @@ import os
 import stat
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -64,7 +64,7 @@ def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Cont
     are relative ("cat/0001.jpg"), endings are compared in lower case (".jpg"). A link that leads nowhere and has no
     ending comes too, to be refused: it may have led to a folder of such files.
 
-    The content is read, or refused, when it is called, so that one broken file may be left out and the rest go on.
+    A content that cannot be read is refused when it is called, so that one may be left out and the rest go on.
 
     Raises:
         TransductError: nothing is there, it is no such archive, it is damaged, or a folder in it cannot be read; and
@@ -221,6 +221,11 @@ def _member(path: Path, member: tarfile.TarInfo, content: bytes) -> bytes:
     if not member.isfile():
         raise TransductError(f"{path}: '{member.name}': no regular file; take it out")
     return content
+
+
+def counted(dropped: Mapping[str, int]) -> str:
+    """What was left out, by reason: "3 empty, 12 too long"."""
+    return ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items() if count)
 
 
 class Refused:

@@ -11,7 +11,7 @@ import numpy as np
 
 from transduct.data.batching import Indices, philox
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import check_section
+from transduct.data.files import check_section, counted
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, texts_of
 from transduct.data.tokenizer import Tokenizer
@@ -117,7 +117,7 @@ def prepare_plain_text(
         sources = ((source.weight, _columns(source, data, tokenizer, counts)) for source in data.train)
         manifest = write_rows(folder, 1 + data.next_sentence, sources)
         check_enough(manifest["rows"], data.next_sentence)
-        left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.items() if count)
+        left_out = counted(counts)
         notify(f"corpus prepared: {manifest['rows']:,} {data.unit}" + f" (left out: {left_out})" * bool(left_out))
         return manifest | {"dropped": counts}
 

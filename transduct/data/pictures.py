@@ -121,11 +121,11 @@ class Unread:
             TransductError: as `read_examples`.
         """
         data = PicturesConfig([self.source], size=size)
-        return read_examples(self.source, data, self.captioned, advise=False)
+        return read_examples(self.source, data, captioned=self.captioned, advise=False)
 
 
 def read_examples(
-    source: PictureSource, data: PicturesConfig, captioned: bool, notify: Notify = log.warning, advise: bool = True
+    source: PictureSource, data: PicturesConfig, *, captioned: bool, notify: Notify = log.warning, advise: bool = True
 ) -> Examples:
     """All of a corpus that is small.
 
@@ -157,12 +157,7 @@ def pictures_given(files_given: Mapping[str, str], captioned: bool) -> Unread:
 
 
 def prepare(
-    data: PicturesConfig,
-    captioned: bool,
-    columns: Columns,
-    inputs: dict[str, Any],
-    directory: Path,
-    notify: Notify,
+    data: PicturesConfig, columns: Columns, inputs: dict[str, Any], directory: Path, notify: Notify, *, captioned: bool
 ) -> Corpus:
     """The training pictures as a corpus of what `columns` makes of them, or reused where nothing has changed.
 

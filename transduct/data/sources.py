@@ -14,6 +14,7 @@ from transduct.data.trees import VIEWS
 
 FORMATS = (".tsv", ".jsonl", ".parquet")
 COMPRESSIONS = (".gz", ".xz", ".zst")
+METRICS, BLEU_TOKENIZER = ("bleu", "chrf", "ter", "exact_match"), "13a"  # that a translator is scored by
 
 
 @dataclass(frozen=True)
@@ -157,8 +158,8 @@ class DataConfig:
     replace: list[Replacement] = field(default_factory=list)
     held_out: int = 0
     workers: int = 1
-    metrics: list[str] = field(default_factory=lambda: ["bleu", "chrf", "ter", "exact_match"])
-    bleu_tokenize: str = "13a"
+    metrics: list[str] = field(default_factory=lambda: [*METRICS])
+    bleu_tokenize: str = BLEU_TOKENIZER
 
     def __post_init__(self) -> None:
         check_section(self)

@@ -103,6 +103,7 @@ class Tokenizer:
     """Texts to lists of token ids and back. There is no padding token: the models know none."""
 
     UNKNOWN, BEGIN, END = 0, 1, 2
+    UNWRITTEN = (UNKNOWN, BEGIN)  # what no output holds
 
     def __init__(self, text: str) -> None:
         """`text` is the library's own format, from which a tokenizer differs in nothing."""

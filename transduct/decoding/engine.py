@@ -97,6 +97,11 @@ class DecodingConfig:
         return CAPTURED if self.captured else ON_GPU
 
 
+def room_for(source: int) -> int:
+    """How many tokens a translation may have, its end counted, of a source of so many, its end counted."""
+    return 2 * source + 20
+
+
 def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Indices sorted by length, the longest first, in batches of at most `budget` tokens (one sequence at least)."""
     batch: list[int] = []

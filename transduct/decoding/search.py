@@ -55,7 +55,10 @@ class Decodes(Protocol):
 
 
 class Filter(Protocol):
-    """Rescores the next tokens, or forbids some by minus infinity; what it remembers of each row follows `select`."""
+    """Rescores the next tokens, or forbids some by minus infinity; what it remembers of each row follows `select`.
+
+    It may change the logits that it is given.
+    """
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
         """Logits (R, V) after the tokens (R, t) that each row holds so far -> (R, V)."""

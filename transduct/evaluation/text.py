@@ -44,6 +44,7 @@ def corpus_scores(
     references: Sequence[Sequence[str]],
     metrics: Sequence[str] = ("bleu", "chrf", "ter", "exact_match"),
     tokenize: str = "13a",
+    *,
     intervals: bool = True,
 ) -> TextScores:
     """Scores of a corpus, with 95 % bootstrap intervals (Koehn 2004).

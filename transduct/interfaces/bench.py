@@ -1,5 +1,6 @@
 """`transduct bench`: our speed beside a peer's, each in a process of its own, turn by turn."""
 
+import math
 import multiprocessing
 import os
 import platform
@@ -270,7 +271,7 @@ def drawn(
     random = Random(1)
     sizes = sorted(min(max(round(random.lognormvariate(mean, spread)), shortest), longest) for _ in range(count))
     if count == 1:  # the median sentence
-        sizes = [round(2.718281828**mean)]
+        sizes = [round(math.exp(mean))]
     sources = [[random.randrange(3, vocabulary) for _ in range(size)] for size in sizes]
     lengths: list[int] = []
     for start in range(0, count, batch):

@@ -278,14 +278,16 @@ def predict(
 @app.command()
 def evaluate(
     model: Model,
-    source: Annotated[str | None, typer.Option(help="Text to translate; the recipe's test set if not given.")] = None,
-    reference: Annotated[str | None, typer.Option(help="Its reference translation.")] = None,
+    source: Annotated[
+        str | None, typer.Option(help="A text, pictures or sounds; the recipe's test set if not given.")
+    ] = None,
+    reference: Annotated[str | None, typer.Option(help="What is right for it, such as its translation.")] = None,
     against: Annotated[str | None, typer.Option(help="Another model, for a paired significance test.")] = None,
     beam: Annotated[int | None, typer.Option(help="Hypotheses searched; 1 is greedy.")] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Score a model: BLEU, chrF and TER by sacrebleu, with signatures and 95 % intervals.
+    """Score a model as its task is scored, with 95 % intervals: a translator by sacrebleu, with signatures.
 
     Example: transduct evaluate runs/de-en --source test.de --reference test.en
     """

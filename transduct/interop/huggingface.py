@@ -329,7 +329,7 @@ def _their_tokenizers(paths: Sequence[Path], config: Config) -> dict[str, bytes]
     separate = config.tie != "all"
     content = {SPECIAL_NAMES: _dumped(settings | {"separate_vocabs": separate})}
     for side, tokenizer in enumerate((Tokenizer(texts[0]), Tokenizer(texts[-1]))):
-        content[MODELS[side]] = sentencepiece.write(pieces[-side])
+        content[MODELS[side]] = sentencepiece.write((pieces[0], pieces[-1])[side])
         if side == 0 or separate:
             numbered = {name: number for number, name in enumerate(tokenizer.pieces(range(tokenizer.size)))}
             content[VOCABULARIES[side]] = _dumped(numbered)

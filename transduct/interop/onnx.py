@@ -20,7 +20,6 @@ from transduct.interop.ours import configured, loaded
 from transduct.models.transformer import Transformer
 from transduct.training import checkpoint as files
 
-NEVER = [Tokenizer.UNKNOWN, Tokenizer.BEGIN]  # what search does not write
 LARGEST = 2**31  # bytes that a file of protobuf's may have
 SOURCE, PAST, HELD = {0: "sources"}, {1: "sources", 2: "rows", 4: "tokens"}, {1: "sources", 3: "length"}
 
@@ -184,7 +183,7 @@ class StepGraph(nn.Module):
             x = held.around_cross(held.around_attention(x, attend), recall)
             x = held.around_feed_forward(x, held.feed_forward)
         scores = self.model.logits(self.model.decoder_norm(x)).log_softmax(-1)  # (R, target vocabulary)
-        scores = scores.index_fill(1, torch.tensor(NEVER), float("-inf"))
+        scores = scores.index_fill(1, torch.tensor(Tokenizer.UNWRITTEN), float("-inf"))
         return scores.view(count, rows, -1), torch.stack(new_keys), torch.stack(new_values)
 
 

@@ -221,7 +221,7 @@ class DALLE(nn.Module):
         before = F.pad(words.cumsum(0), (1, 0)).index_select(0, segments.offsets)  # (B + 1,)
         x = self._embedded(tokens, segments.positions - before.diff()[segments.sequence])
         for layer in self.decoder:
-            x = layer(x, segments, True, weights)
+            x = layer(x, segments, causal=True, weights=weights)
         return self.decoder_norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -188,7 +188,7 @@ class Detr(nn.Module):
             held = here.detach().view(*shape, 4)
             among, over = near(held, held[..., :2]), inside(held, places)  # (B, H, Q, Q), (B, H, Q, P)
             x = x + self.place(box_positions(here.detach(), self.config.d_model).to(x.dtype))
-            x = layer(x, segments, memory, grid, weights, False, among, over)
+            x = layer(x, segments, memory, grid, weights, causal=False, self_bias=among, cross_bias=over)
             scores, moves = heads(self.decoder_norm(x))
             here = moved(here, moves.float())
             logits.append(scores.float().view(*shape, -1))  # (B, Q, C + 1)

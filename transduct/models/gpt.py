@@ -79,7 +79,7 @@ class GPT(nn.Module):
         """Tokens (N,) -> hidden (N, D); each predicts the token after it."""
         x = self.embedding(tokens, segments.positions)
         for layer in self.decoder:
-            x = layer(x, segments, True, weights)
+            x = layer(x, segments, causal=True, weights=weights)
         return self.decoder_norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:

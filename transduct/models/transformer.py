@@ -148,9 +148,7 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Target tokens so far (M,) over the memory (N, D) -> hidden (M, D); each predicts the token after it."""
         x = self.target_embedding(tokens, segments.positions)
-        for layer in self.decoder:
-            x = layer(x, segments, memory, memory_segments, weights)
-        return self.decoder_norm(x)
+        return self.decoder_norm(self.decoder(x, segments, memory, memory_segments, weights))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(M, D) -> (M, V)."""

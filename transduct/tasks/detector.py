@@ -26,7 +26,7 @@ from transduct.functional.losses import set_counts
 from transduct.models.detr import Config, Detr
 from transduct.tasks.base import Report
 from transduct.tasks.model import Movable, blank, named_weights, read_weights, require_finite
-from transduct.tasks.sections import with_options
+from transduct.tasks.sections import PredictConfig, with_options
 from transduct.tasks.showing import Panel
 from transduct.tasks.text import check_inputs
 from transduct.training import checkpoint as files
@@ -35,22 +35,19 @@ log = logging.getLogger("transduct")
 
 
 @dataclass(frozen=True)
-class PredictConfig:
-    """The `decoding` section.
+class DetectionConfig(PredictConfig):
+    """The `decoding` section; `batch_tokens` counts places of pictures.
 
     Attributes:
         threshold: the score from which a detection counts.
-        batch_tokens: the most places of pictures read together.
     """
 
     threshold: float = 0.5
-    batch_tokens: int = 4096
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0.0 <= self.threshold <= 1.0:
             raise ValueError(f"threshold is {self.threshold}, must be in [0, 1]")
-        if self.batch_tokens < 1:
-            raise ValueError(f"batch_tokens is {self.batch_tokens}, must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -186,7 +183,7 @@ class Detector:
 
     reads = "picture"  # what its inputs are files of
 
-    def __init__(self, model: Any, labels: Sequence[str], decoding: PredictConfig) -> None:
+    def __init__(self, model: Any, labels: Sequence[str], decoding: DetectionConfig) -> None:
         self.model, self.labels, self.decoding = model.eval(), list(labels), decoding
 
     @classmethod
@@ -194,7 +191,7 @@ class Detector:
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / files.CONFIG)
         model = blank(Detr, record(Config, config.get("model"), "model", source))
-        labels, decoding = config.get("labels"), record(PredictConfig, config.get("decoding"), "decoding", source)
+        labels, decoding = config.get("labels"), record(DetectionConfig, config.get("decoding"), "decoding", source)
         if not isinstance(labels, list) or len(labels) != model.config.classes:
             raise TransductError(
                 f"{source}: found labels {labels!r:.60}, its model tells {model.config.classes} apart; copy it again"
@@ -207,7 +204,7 @@ class Detector:
 
         Args:
             inputs: as `as_picture` takes them: paths, contents of files, arrays (height, width, 3) of uint8.
-            options: fields of `PredictConfig`.
+            options: fields of `DetectionConfig`.
 
         Raises:
             TransductError: an input is no picture, or an option unknown.
@@ -256,7 +253,7 @@ class Detector:
         )
 
     def _measured(
-        self, data: "SceneSet | Sequence[Example]", decoding: PredictConfig, refused: Refused
+        self, data: "SceneSet | Sequence[Example]", decoding: DetectionConfig, refused: Refused
     ) -> tuple[Sequence[Example], list[Found], Scores]:
         """The scenes as this model sees them, what it finds in them, and the scores."""
         scenes = data.read(self.labels, self.side, refused) if isinstance(data, SceneSet) else data
@@ -302,7 +299,7 @@ class Detector:
     def _square(self, picture: Picture) -> Picture:
         return resized(picture, self.side, self.side)
 
-    def _found(self, pictures: Sequence[Picture], decoding: PredictConfig) -> list[Found]:
+    def _found(self, pictures: Sequence[Picture], decoding: DetectionConfig) -> list[Found]:
         """What is found in square pictures, boxes as shares of their sides."""
         found: dict[int, Found] = {}
         for numbers in in_batches([self.model.config.places] * len(pictures), decoding.batch_tokens):
@@ -321,7 +318,7 @@ class Detector:
         require_finite(*answer)
         return answer
 
-    def _detections(self, found: Found, shape: Sequence[int], decoding: PredictConfig) -> Detections:
+    def _detections(self, found: Found, shape: Sequence[int], decoding: DetectionConfig) -> Detections:
         """What is found in a picture of a shape (height, width, 3), as far as it counts."""
         height, width = shape[:2]
         size = np.array([width, height, width, height])

@@ -172,9 +172,9 @@ class ImageCodesTask:
         """
         pillow()
         if self.data.valid is not None:
-            self._validation = read_examples(self.data.valid, self.data, False, self.notify)
+            self._validation = read_examples(self.data.valid, self.data, captioned=False, notify=self.notify)
         inputs = inputs_of(self.data, {})
-        self.corpus = prepare(self.data, False, _packed, inputs, self.directory / "corpus", self.notify)
+        self.corpus = prepare(self.data, _packed, inputs, self.directory / "corpus", self.notify, captioned=False)
 
     def build_model(self) -> DiscreteVAE:
         """The model of the recipe, begun from another's weights if it says so."""

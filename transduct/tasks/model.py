@@ -15,6 +15,7 @@ from transduct.blocks.fused import fuse
 from transduct.blocks.packed import pack_layers
 from transduct.blocks.quantised import pack_quantised
 from transduct.blocks.transformer import settle
+from transduct.data.files import counted
 from transduct.errors import NotFinite, TransductError
 from transduct.functional.segments import Segments
 from transduct.tasks.base import Notify
@@ -47,7 +48,7 @@ class Movable:
 
 
 def three_of(count: int) -> range:
-    """The numbers of so many examples that are shown as samples: three, as far apart as they can be."""
+    """The numbers of so many examples that are shown as samples: three, as far from each other."""
     return range(0, count, max(1, count // 3))[:3]
 
 
@@ -225,5 +226,4 @@ Trained with transduct {__version__} on {made_of},
 
 def files_said(names: Sequence[str], dropped: Mapping[str, int]) -> str:
     """ "from a.de, a.en (left out: 3 empty)"."""
-    left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items() if count)
-    return f"from {', '.join(names) or 'a generated corpus'} (left out: {left_out or 'none'})"
+    return f"from {', '.join(names) or 'a generated corpus'} (left out: {counted(dropped) or 'none'})"

@@ -20,7 +20,7 @@ from transduct.errors import TransductError, missing_extra
 from transduct.functional.losses import SET_WEIGHTS, set_losses
 from transduct.models.detr import SIZES, Config, Detr
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.detector import Batch, Detections, Detector, PredictConfig, SceneSet, make_batch
+from transduct.tasks.detector import Batch, DetectionConfig, Detections, Detector, SceneSet, make_batch
 from transduct.tasks.model import LabelRows, card, files_said, only_train, three_of, write_model
 from transduct.tasks.sections import Family, ModelSection, NoOptions, data_with_test, filled, training_section
 from transduct.training.config import TrainingConfig
@@ -115,7 +115,7 @@ class ObjectDetectionTask:
         self.directory, self.notify = directory, notify
         self.data = record(DataConfig, recipe.data, "data")
         self.training = training_section(TrainingConfig, recipe.training, ("ap50", "ap"))
-        self.decoding = record(PredictConfig, recipe.decoding, "decoding")
+        self.decoding = record(DetectionConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         record(NoOptions, recipe.tokenizer, "tokenizer")  # a detector reads no text
         model = self.model.resolved(self._config(1))  # what is impossible fails here, before anything is written

@@ -140,7 +140,7 @@ def tokenizer_section(section: Mapping[str, Any], dropout: str = "") -> Tokenize
 
 
 def training_section(
-    kind: type[Training], section: Mapping[str, Any], scores: Sequence[str], one_shape: bool = False
+    kind: type[Training], section: Mapping[str, Any], scores: Sequence[str], *, one_shape: bool = False
 ) -> Training:
     """The `training` section of a recipe.
 

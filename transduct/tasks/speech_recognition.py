@@ -98,7 +98,7 @@ class Batch(Movable):
     """Utterances and their texts.
 
     Attributes:
-        features: (N, M) filterbanks, a multiple of four frames each.
+        features: (N, mel bins), a multiple of four frames each.
         inputs, outputs: (M,) the text after the begin token, and the same before the end.
         text: the text without either.
     """

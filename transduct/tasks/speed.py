@@ -13,7 +13,7 @@ import torch
 from transduct.data.text import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
-from transduct.decoding.engine import DecodingConfig
+from transduct.decoding.engine import DecodingConfig, room_for
 from transduct.decoding.search import Filter, FixedLength
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
@@ -56,7 +56,7 @@ def read_sentences(model: str, path: Path) -> list[list[int]]:
         TransductError: the file cannot be read, or no line holds a word.
     """
     translator = load(model, "cpu", verb="translate")
-    found = [ids[: translator.longest] for ids in translator._encode(list(read_lines(path))) if ids]
+    found = [ids[: translator.longest] for ids in translator.encode(list(read_lines(path))) if ids]
     if not found:
         raise TransductError(f"{path}: holds no sentence; give a text to translate")
     return found
@@ -86,7 +86,7 @@ def decoding(
     config = DecodingConfig(beam=beam, **settings)
     place = next(translator.model.parameters()).device
     most = translator.longest + 1
-    limits = [min(most, 2 * len(source) + 20) for source in ended] if lengths is None else list(lengths)
+    limits = [min(most, room_for(len(source))) for source in ended] if lengths is None else list(lengths)
 
     def constrain(numbers: Sequence[int]) -> Filter:
         return FixedLength(Tokenizer.END, [limits[i] for i in numbers for _ in range(beam)], place)
@@ -94,7 +94,7 @@ def decoding(
     def run() -> int:
         found = engine.generate(
             translator.model, ended, limits, config, Tokenizer.BEGIN, Tokenizer.END,
-            (Tokenizer.UNKNOWN, Tokenizer.BEGIN), None if lengths is None else constrain,
+            Tokenizer.UNWRITTEN, None if lengths is None else constrain,
         )  # fmt: skip
         return sum(len(hypotheses[0].tokens) + 1 for hypotheses in found)
 

@@ -171,7 +171,7 @@ class TextToImageTask:
             )
         pillow()
         if data.valid is not None:
-            self._validation = read_examples(data.valid, data, True, self.notify)
+            self._validation = read_examples(data.valid, data, captioned=True, notify=self.notify)
         self.tokenizer = run_tokenizer(self.directory / TOKENIZER, start, self._trained_tokenizer, self.notify)
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, apart=("drop_captions",))
         inputs["the codes"] = sha256((start / files.WEIGHTS).read_bytes()).hexdigest()
@@ -188,7 +188,7 @@ class TextToImageTask:
             cut += sum(len(ids) > data.max_length for ids in words)
             return [ragged([ids[: data.max_length] for ids in words]), ragged(list(codes_of(vae, pictures)))]
 
-        self.corpus = prepare(data, True, columns, inputs, self.directory / "corpus", self.notify)
+        self.corpus = prepare(data, columns, inputs, self.directory / "corpus", self.notify, captioned=True)
         if cut:
             self.notify(
                 f"{cut:,} captions are longer than data.max_length, {data.max_length} tokens: they lose their ends"

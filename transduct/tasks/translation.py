@@ -105,7 +105,9 @@ class TranslationTask:
         self.tokenizer = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
         check_metrics(self.data.metrics, self.data.bleu_tokenize)
         self.metrics = [*VALIDATION_METRICS, *(m for m in self.data.metrics if m not in (*VALIDATION_METRICS, "ter"))]
-        self.training = training_section(TextTraining, recipe.training, ["loss", "perplexity", *self.metrics], True)
+        self.training = training_section(
+            TextTraining, recipe.training, ["loss", "perplexity", *self.metrics], one_shape=True
+        )
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         tied = {} if self.tokenizer.shared else {"tie": "decoder"}
         self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
@@ -206,7 +208,7 @@ class TranslationTask:
         outputs = translator.predict(sources)
         scores = {"loss": self._validation_loss(model, sources, [r[0] for r in references])}
         scores["perplexity"] = math.exp(min(scores["loss"], 100.0))
-        found = corpus_scores(outputs, references, self.metrics, self.data.bleu_tokenize, False)
+        found = corpus_scores(outputs, references, self.metrics, self.data.bleu_tokenize, intervals=False)
         samples = [(sources[i], outputs[i], references[i][0]) for i in three_of(len(sources))]
         return Report(
             scores | found.scores,

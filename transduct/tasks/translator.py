@@ -13,12 +13,12 @@ from torch import Tensor
 from transduct.blocks.embeddings import narrowed
 from transduct.blocks.quantised import quantise
 from transduct.config import record
-from transduct.data.sources import Replacement, changes_of
+from transduct.data.sources import BLEU_TOKENIZER, METRICS, Replacement, changes_of
 from transduct.data.text import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
 from transduct.decoding import engine
-from transduct.decoding.engine import DecodingConfig
+from transduct.decoding.engine import DecodingConfig, room_for
 from transduct.decoding.ensemble import Ensemble
 from transduct.decoding.search import Filter, Prefix
 from transduct.decoding.shortlist import Narrowed, Shortlist
@@ -40,7 +40,6 @@ FAMILIES = {
 log = logging.getLogger("transduct")
 SHORTLIST, ALIGNED, COMMON = "shortlist.safetensors", 50, 100  # the most tokens to a source token, and to all
 TOKENIZERS = {True: (TOKENIZER,), False: ("tokenizer.source.json", "tokenizer.target.json")}
-METRICS = ("bleu", "chrf", "ter", "exact_match")
 SENTENCE_ENDS, WIDE_ENDS = (".", "!", "?", ";", ":"), ("。", "！", "？")  # before a blank, and wherever they stand
 WORD_STARTS = ("▁", "Ġ", " ")  # as tokenizers of words, of bytes and of characters write the blank before
 
@@ -88,7 +87,7 @@ class Translator:
         decoding: DecodingConfig,
         changes: Sequence[Replacement] = (),
         metrics: Sequence[str] = METRICS,
-        bleu_tokenize: str = "13a",
+        bleu_tokenize: str = BLEU_TOKENIZER,
     ) -> None:
         self.metrics, self.bleu_tokenize = list(metrics), bleu_tokenize
         self.model, self.decoding, self.change = model.eval(), decoding, changes_of("source", changes)
@@ -105,7 +104,7 @@ class Translator:
         if not isinstance(rules := config.get("replace", []), list):
             raise TransductError(f"{source}: replace is {rules!r:.40}, expected a list of replacements")
         changes = [record(Replacement, rule, "replace", source) for rule in rules]
-        metrics, tokenize = config.get("metrics", METRICS), config.get("bleu_tokenize", "13a")
+        metrics, tokenize = config.get("metrics", METRICS), config.get("bleu_tokenize", BLEU_TOKENIZER)
         translator = cls(model, tokenizers[0], tokenizers[-1], decoding, changes, metrics, tokenize)
         if (directory / SHORTLIST).exists():
             translator.shortlist = Shortlist(**files.read_tensors(directory / SHORTLIST))
@@ -139,7 +138,7 @@ class Translator:
         self._check_possible(decoding, any(starts))
         pieces: list[Piece] = []
         spans = []
-        for text, ids, start in zip(texts, self._encode(texts), starts, strict=True):
+        for text, ids, start in zip(texts, self.encode(texts), starts, strict=True):
             parts = self._split(ids)
             spans.append((len(pieces), len(pieces) + len(parts)))
             if len(parts) == 1:
@@ -169,7 +168,7 @@ class Translator:
         ids = self._target_ids(targets, "pair")
         if len(texts) != len(ids):
             raise TransductError(f"found {len(texts)} sources and {len(ids)} targets; give as many of each")
-        sources = self._encode(texts)
+        sources = self.encode(texts)
         for number, pair in enumerate(zip(sources, ids, strict=True), 1):
             if max(map(len, pair)) > self.longest:
                 raise TransductError(
@@ -192,7 +191,7 @@ class Translator:
         if not self.model.attention_names:
             raise TransductError("this model has no attention to show: its context is one vector, or it is an ensemble")
         check_inputs([text] if target is None else [text, target])
-        source = [*self._encode([text])[0], Tokenizer.END]
+        source = [*self.encode([text])[0], Tokenizer.END]
         if target is None:
             ids = self.translate([text], **options)[0].tokens
         else:
@@ -224,7 +223,8 @@ class Translator:
         details: dict[str, Any] = {"sentences": len(sources), **found.details}
         if against is not None:
             others = [t.text for t in against.translate(sources, **options)]
-            details["against"] = corpus_scores(others, references, self.metrics, self.bleu_tokenize, False).scores
+            theirs = corpus_scores(others, references, self.metrics, self.bleu_tokenize, intervals=False)
+            details["against"] = theirs.scores
             details["p_values"] = paired_test(outputs, others, references, self.metrics, self.bleu_tokenize)
         return Report(found.scores, details, outputs, ERROR_METRICS)
 
@@ -246,7 +246,7 @@ class Translator:
             raise TransductError(
                 "this model has no attention to align with: its context is one vector, or it is an ensemble"
             )
-        sources = [[*ids[: self.longest], Tokenizer.END] for ids in self._encode(texts) if ids]
+        sources = [[*ids[: self.longest], Tokenizer.END] for ids in self.encode(texts) if ids]
         greedy = replace(self.decoding, beam=1, shortlist=False, constraint="none", captured=False)
         targets = [found[0].tokens for found in self._generate([Piece(s[:-1]) for s in sources], greedy)]
         device, pairs = next(self.model.parameters()).device, []
@@ -275,7 +275,7 @@ class Translator:
         aligned = self.align(list(read_lines(text)))
         if not len(aligned[0]):
             raise TransductError(f"{text}: holds no words to align; give text like that to be translated")
-        always = (Tokenizer.UNKNOWN, Tokenizer.BEGIN, Tokenizer.END)
+        always = (*Tokenizer.UNWRITTEN, Tokenizer.END)
         made = Shortlist.of(*aligned, self.source_tokenizer.size, always, ALIGNED, COMMON)
         return {SHORTLIST: files.pack(vars(made))}
 
@@ -286,7 +286,8 @@ class Translator:
         tokens, allowed = (x.to(device) for x in self.shortlist.candidates(sources))
         return Narrowed(narrowed(self.model, tokens), tokens, allowed)
 
-    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of source texts as the model reads them, changed as its recipe says; without an end."""
         return self.source_tokenizer.encode([self.change(text) for text in texts])
 
     def _target_ids(self, targets: Sequence[str | Sequence[int]], what: str) -> list[list[int]]:
@@ -315,7 +316,7 @@ class Translator:
         for number, ids in enumerate(found, 1):
             if len(ids) > self.longest:
                 raise TransductError(f"prefix {number}: {len(ids)} tokens, the model takes {self.longest}; shorten it")
-            if {Tokenizer.UNKNOWN, Tokenizer.BEGIN, Tokenizer.END} & {*ids}:
+            if {*Tokenizer.UNWRITTEN, Tokenizer.END} & {*ids}:
                 raise TransductError(
                     f"prefix {number}: holds what no translation does, a character that the vocabulary lacks or a "
                     f"special token: {prefixes[number - 1]!r:.60}; write it otherwise"
@@ -365,7 +366,7 @@ class Translator:
         """The n-best list of each piece."""
         sources = [[*piece.ids, Tokenizer.END] for piece in pieces]
         device, end, most = next(self.model.parameters()).device, Tokenizer.END, self.longest + 1
-        limits = [min(most, 2 * len(piece.ids) + 22 + len(piece.start)) for piece in pieces]
+        limits = [min(most, room_for(len(piece.ids) + 1) + len(piece.start)) for piece in pieces]
         constrain: Callable[[Sequence[int]], Filter] | None = None
         if decoding.constraint == "tree":
             limits = [min(most, 4 * piece.words + 20) for piece in pieces]
@@ -381,9 +382,8 @@ class Translator:
                 return Prefix([pieces[i].start for i in numbers for _ in range(decoding.beam)], device)
 
         narrow = self._narrow if decoding.shortlist else None
-        forbidden = (Tokenizer.UNKNOWN, Tokenizer.BEGIN)
         found = engine.generate(
-            self.model, sources, limits, decoding, Tokenizer.BEGIN, end, forbidden, constrain, narrow
+            self.model, sources, limits, decoding, Tokenizer.BEGIN, end, Tokenizer.UNWRITTEN, constrain, narrow
         )
         texts = iter(self.target_tokenizer.decode([h.tokens for hypotheses in found for h in hypotheses]))
         return [[Translation(next(texts).strip(), h.score, h.tokens) for h in hypotheses] for hypotheses in found]

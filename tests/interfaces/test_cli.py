@@ -384,6 +384,7 @@ def test_a_picture_that_cannot_be_drawn_loses_no_answer(program, trained_run, mo
     done = program("predict", trained_run, "a b c", "d", "--attention", tmp_path / "a.svg")
     assert done.lines == transduct.load(trained_run).predict(["a b c", "d"])
     assert (done.code, done.err) == (2, "transduct: found nothing to attend to; give another\n")
+    monkeypatch.setattr(lines, "LINES_AT_ONCE", 1)  # nor one of those that are read later
     done = program("translate", trained_run, "--attention", tmp_path / "a.svg", given=b"a b c\nd\n")
     assert (done.code, done.lines) == (2, transduct.load(trained_run).predict(["a b c", "d"]))
 

@@ -213,9 +213,10 @@ def translate(
         check_ending(attention)
         require_folders(attention)
     translator = load(model, device, precision, "translate")
-    output, first = sys.stdout.buffer, -1
+    output, shown = sys.stdout.buffer, None
     talking = file is None and prefixes is None and sys.stdin.isatty()
     for first, lines, begun in typed() if talking else chunks(model, file, prefixes):
+        shown = shown or (lines[0], {"prefixes": begun[:1]} if begun else {})
         for number, found in enumerate(translator.translate(lines, n_best, begun, **options), first + 1):
             if n_best > 1:
                 rows = [f"{number}\t{t.score:.6f}\t{t.text}" for t in found.alternatives]
@@ -223,10 +224,10 @@ def translate(
                 rows = [f"{found.score:.6f}\t{found.text}" if scores else found.text]
             output.writelines(f"{row}\n".encode() for row in rows)
         output.flush()
-        if attention is not None and first == 0:
-            draw_attention(translator, lines[0], attention, options | ({"prefixes": begun[:1]} if begun else {}))
-    if attention is not None and first < 0:
-        raise TransductError("found no line to draw the attention of; give one at least")
+    if attention is not None:  # once all is translated: what cannot be drawn loses no line
+        if shown is None:
+            raise TransductError("found no line to draw the attention of; give one at least")
+        draw_attention(translator, shown[0], attention, options | shown[1])
 
 
 @app.command()

@@ -16,6 +16,7 @@ Batch = TypeVar("Batch")
 Indices = NDArray[np.integer[Any]]
 BLUR = 0.1  # lengths are drawn up to a tenth longer before they are sorted
 FEWEST = 4  # batches of an epoch for which no process is begun: that takes a tenth of a second
+FIXED = 2**63  # the seed of what is scored on, which no training takes
 WINDOW = 2**20  # examples planned at a time, so that a plan's working memory does not grow with the corpus
 
 
@@ -53,9 +54,6 @@ def plan(
     for start in range(0, len(order), window):
         batches += _cut(order[start : start + window], lengths, budget, growth, random)
     return [batches[i] for i in random.permutation(len(batches))]
-
-
-FIXED = 2**63  # the seed of what is scored on, which no training takes
 
 
 def philox(seed: int, number: int) -> np.random.Philox:

@@ -58,6 +58,31 @@ def test_a_run_of_several_goes_on_where_it_was(run, tmp_path):
         assert (half / weights).read_bytes() == (run / weights).read_bytes()
 
 
+def test_stages_take_the_vocabulary_of_the_first_whatever_they_are_trained_on(tmp_path):
+    """A unigram vocabulary is another each time that it is trained."""
+    other = {"data": {"train": [{"generate": "copy", "count": 40}]}}
+    recipe = replace(together(**other), tokenizer={"kind": "unigram", "size": 30})
+    base.train(recipe, tmp_path / "run", notify=str)
+    held = [path.read_bytes() for path in sorted((tmp_path / "run" / "model").glob("*/tokenizer.json"))]
+    assert len(held) == 2 and held[0] == held[1]
+    assert len(transduct.load(tmp_path / "run").translate(["a b"])) == 1
+
+
+def test_models_to_start_from_bring_one_vocabulary_or_none_is_trained(run, trained_run, tmp_path):
+    own, other = str(run / "stage_1" / "model"), str(trained_run / "model")
+    with pytest.raises(
+        TransductError, match=r"stages\[1\]: model\.start_from is .*, whose tokenizers stages\[0\] would not have; let"
+    ):
+        base.train(together(model={"start_from": other}), tmp_path / "run", notify=str)
+    recipe = together(model={"start_from": other})
+    with pytest.raises(TransductError, match="model: its tokenizers are not those of .*stage_1/model; train one from"):
+        base.train(replace(recipe, model={**recipe.model, "start_from": own}), tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()
+    from_first = {"start_from": str(tmp_path / "run" / "stage_1" / "model")}
+    base.train(together(model=from_first), tmp_path / "run", notify=str)
+    assert (tmp_path / "run" / "model" / "2" / "model.safetensors").exists()
+
+
 def test_it_can_be_copied_and_put_together_by_hand(run, tmp_path):
     parts = [run / f"stage_{number}" / "model" for number in (1, 2)]
     combine(parts, tmp_path / "both")

@@ -362,6 +362,36 @@ def test_training_ends_when_patience_does(tmp_path):
     assert_same(weights_of(again), weights_of(model), **EXACTLY)
 
 
+def test_a_run_that_goes_on_by_another_score_compares_no_scores_of_two_kinds(tmp_path):
+    def both(model):
+        return Report({"loss": next(losses), "bleu": next(bleus)}, {})
+
+    losses, bleus = iter([1.0, 9.0, 8.0, 7.0]), iter([50.0, 10.0, 30.0, 20.0])
+    _, state = train(tmp_path, validate=both, best="loss", patience=3, steps=8)
+    assert (state.best_step, state.without_progress) == (4, 1)
+    _, state = train(tmp_path, validate=both, best="bleu", patience=3, steps=16)
+    assert (state.best_step, state.best_score, state.without_progress) == (12, 30.0, 1)
+    model, state = train(tmp_path, validate=None, best=None, steps=16)
+    assert state.best_step is None
+    assert_same(weights_of(model), saved(tmp_path, 16), **EXACTLY)
+
+
+@pytest.mark.parametrize("changes, scale", [({}, 0.5), ({"learning_rate": 0.01}, 1.0), ({"warmup": 5}, 1.0)])
+def test_a_rate_that_was_lowered_after_diverging_counts_from_there(tmp_path, changes, scale):
+    """A checkpoint of before this was written down goes on as it was."""
+    _, state = train(tmp_path, loss=poison({6}), steps=9)
+    assert (state.rate_scale, state.tries) == (0.5, 1)
+    path = tmp_path / "checkpoints" / "step_9" / "state.json"
+    if not changes:
+        held = json.loads(path.read_text())
+        path.write_text(json.dumps({name: held[name] for name in held if name not in ("chosen_by", "rates")}))
+    _, state = train(tmp_path, steps=12, **changes)
+    assert (state.rate_scale, state.tries) == (scale, int(scale < 1))
+    config = replace(CONFIG, **changes)
+    expected = scale * rate("inverse_sqrt", config.learning_rate, config.warmup, 12, 12)
+    assert records(tmp_path)[-2]["learning_rate"] == pytest.approx(expected)
+
+
 def test_a_score_that_the_validation_does_not_give_is_no_choice(tmp_path):
     with pytest.raises(TrainingFailed, match=r"training.best is 'beauty', the validation gives: loss"):
         train(tmp_path, best="beauty")

@@ -139,7 +139,7 @@ def _train_stages(
         with _naming_stage(number):
             parts[_stage(directory, number)] = _filled_in(stage, directory)
     if recipe.ensemble:
-        _check_alike([*parts.values()])
+        _task_module(stages[0].task).check_alike(parts)
     recipe = _with_absolute_paths(recipe)
     with claimed(directory, recipe, resume, ignore, parts, _filled_in) if ranks.rank == 0 else nullcontext():
         ranks.wait()
@@ -178,18 +178,6 @@ def _naming_stage(number: int) -> Iterator[None]:
         if not str(error).startswith("recipe: "):
             raise
         raise TransductError(f"recipe: stages[{number}]: {str(error).removeprefix('recipe: ')}") from error
-
-
-def _check_alike(stages: Sequence[Recipe]) -> None:
-    """Refuse stages of an ensemble that would read text differently."""
-    first = stages[0]
-    for number, stage in enumerate(stages):
-        started = first.model.get("start_from") or stage.model.get("start_from")  # and has the tokenizers of that
-        if stage.data["replace"] != first.data["replace"] or not (started or stage.tokenizer == first.tokenizer):
-            raise TransductError(
-                f"stages[{number}]: its data.replace or its tokenizer is not that of stages[0]; what decides together "
-                "reads alike: say them above the stages"
-            )
 
 
 def _check_start(recipe: Recipe, directory: Path) -> None:
@@ -250,7 +238,7 @@ def _train_one(
     report: Callable[[Event], None],
     beside: Path | None = None,
 ) -> Path:
-    """Train one model; `beside` is a run whose tokenizers it must share."""
+    """Train one model; `beside` is a run whose tokenizers it takes."""
     ranks = Ranks.join(pick_device(str(recipe.training.get("device", "auto"))))
     if ranks.rank != 0:  # one of them speaks
         notify = report = ignore
@@ -265,10 +253,10 @@ def _train_one(
             return made
         if ranks.rank == 0:
             _check_start(recipe, directory)
+            if beside is not None:
+                _task_module(recipe.task).take_vocabularies(beside, directory)
             with naming_files(names_of(task.data.train) or ["data.train"]):
                 task.prepare()
-            if beside is not None:
-                _task_module(recipe.task).check_vocabularies([beside, directory])
         ranks.wait()
         if ranks.rank != 0:  # finds what rank 0 has made
             task.prepare()

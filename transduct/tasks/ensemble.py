@@ -4,15 +4,52 @@ config.json  card.md  1/  2/ ...   each member a model directory, whole
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transduct.config import Recipe
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.training import checkpoint as files
 
 FAMILY, MEMBERS = "ensemble", "members"
+
+
+def check_alike(stages: Mapping[Path, Recipe]) -> None:
+    """Refuse the stages of a recipe, every default filled in, whose models would read text differently.
+
+    Args:
+        stages: by their folders in the run.
+
+    Raises:
+        TransductError: their tokenizers or changes of text differ, or those of the models that they start from.
+    """
+    first, *others = stages.values()
+    run, start = next(iter(stages)).parent, first.model.get("start_from")
+    for number, stage in enumerate(others, 1):
+        other = stage.model.get("start_from")
+        if stage.data["replace"] != first.data["replace"] or stage.tokenizer != first.tokenizer:
+            raise TransductError(
+                f"stages[{number}]: its data.replace or its tokenizer is not that of stages[0]; what decides together "
+                "reads alike: say them above the stages"
+            )
+        if other is None or run in Path(other).parents:  # which has the vocabulary of them all
+            continue
+        if start is None:
+            raise TransductError(
+                f"stages[{number}]: model.start_from is {other}, whose tokenizers stages[0] would not have; let "
+                "stages[0] start from a model too"
+            )
+        if all((Path(each) / files.CONFIG).exists() for each in (start, other)):  # what is missing is said elsewhere
+            check_vocabularies([Path(start), Path(other)])
+
+
+def take_vocabularies(first: Path, run: Path) -> None:
+    """Give a run that has no tokenizers yet those of the first of its ensemble."""
+    if not any(run.glob("tokenizer*.json")):
+        for path in first.glob("tokenizer*.json"):
+            files.write_file(run / path.name, path.read_bytes())
 
 
 def combine(directories: Sequence[Path], out: Path) -> None:

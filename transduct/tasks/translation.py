@@ -258,7 +258,7 @@ class TranslationTask:
         write_model(directory, "translation", model, settings, tokenizers, about)
 
 
-combine, check_vocabularies = ensemble.combine, ensemble.check_vocabularies
+combine, check_alike, take_vocabularies = ensemble.combine, ensemble.check_alike, ensemble.take_vocabularies
 
 
 create, load = TranslationTask, Translator.load  # which `tasks/base.py` calls by name

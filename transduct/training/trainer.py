@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -71,7 +71,12 @@ class Report(Protocol):
 
 @dataclass(frozen=True)
 class State:
-    """Everything a run needs beside weights and optimiser to go on as if nothing had happened."""
+    """Everything a run needs beside weights and optimiser to go on as if nothing had happened.
+
+    Attributes:
+        chosen_by: `training.best`, which `best_step`, `best_score` and `without_progress` are by.
+        rates: how the rate was asked for, which `rate_scale` and `tries` are counted from.
+    """
 
     step: int = 0
     epoch: int = 0
@@ -82,6 +87,8 @@ class State:
     best_step: int | None = None
     best_score: float | None = None
     without_progress: int = 0
+    chosen_by: str | None = None
+    rates: list[Any] = field(default_factory=list)
 
 
 class Diverged(Exception):
@@ -113,7 +120,8 @@ class Trainer:
         self.ema = MovingAverage(model, config.ema) if config.ema else None
         self.checkpoints = Checkpoints(directory / "checkpoints")
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
-        self.state = State()
+        self.asked = {"chosen_by": config.best, "rates": [config.schedule, config.learning_rate, config.warmup]}
+        self.state = State(**self.asked)
         self.stopping = False
 
     def optimise(self, micro_batches: list[Any]) -> float:
@@ -301,8 +309,13 @@ class Trainer:
         if self.ema:
             held = files.read_tensors(path / files.EMA)
             self.ema.weights = {name: held[name].to(self.device) for name in self.ema.weights}
-        saved = files.read_json(path / files.STATE, "a checkpoint's state")
-        self.state = State(**{name: saved[name] for name in asdict(self.state)})
+        saved = self.asked | files.read_json(path / files.STATE, "a checkpoint's state")
+        state = State(**{name: saved[name] for name in asdict(self.state)})
+        if state.chosen_by != self.asked["chosen_by"]:  # scores of two kinds do not compare
+            state = replace(state, best_step=None, best_score=None, without_progress=0)
+        if state.rates != self.asked["rates"]:  # as whoever diverged is advised: it starts afresh from the new one
+            state = replace(state, rate_scale=1.0, tries=0)
+        self.state = replace(state, **self.asked)
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:

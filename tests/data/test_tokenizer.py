@@ -270,7 +270,7 @@ def test_dropout_has_the_distribution_of_the_paper(tokenizers):
 
 @pytest.mark.parametrize("kind", ["unigram", "word", "character", "verbatim", "byte"])
 def test_only_merges_can_be_dropped(tokenizers, kind):
-    with pytest.raises(TransductError, match=f"a tokenizer of kind '{kind}' has no merges to drop; set dropout to 0"):
+    with pytest.raises(TransductError, match=f"kind '{kind}' has no merges to drop; set tokenizer.dropout to 0"):
         tokenizers[kind].resegment([3], 0.1, random.Random(1))
 
 

@@ -21,8 +21,15 @@ def test_a_share_is_a_sum_over_a_sum():
 
 
 @pytest.mark.parametrize(("right", "count"), [(800, 1000), (50, 100), (990, 1000)])
-def test_the_interval_of_a_proportion_is_near_that_of_the_formula(right, count):
-    assert proportion(right, count).interval() == pytest.approx(wilson_interval(right, count), abs=1.0)
+def test_the_interval_of_a_proportion_is_that_of_the_formula_and_near_that_of_the_draws(right, count):
+    share = proportion(right, count)
+    assert share.interval() == wilson_interval(right, count)
+    assert share.interval() == pytest.approx(interval(share.drawn, count), abs=1.0)
+
+
+def test_what_was_never_seen_may_still_be():
+    assert proportion(0, 20).interval()[1] > 10
+    assert proportion(20, 20).interval()[0] < 90
 
 
 def test_the_interval_narrows_with_the_root_of_the_examples():

@@ -29,6 +29,7 @@ from transduct.data.samples import generate
 from transduct.decoding import engine
 from transduct.errors import TransductError
 from transduct.interfaces import cli, lines
+from transduct.interfaces.pictures import draw_attention
 from transduct.tasks import base
 from transduct.tasks.picture_classifier import PictureAttention, PictureClassifier
 from transduct.tasks.translator import Translator
@@ -315,6 +316,10 @@ def test_translations_begin_with_lines_of_a_file(program, trained_run, monkeypat
     assert [line.split()[0] for line in done.lines[::2]] == ["c", "d"]
     assert done.lines[2].startswith("d e")
     assert (tmp_path / "look.svg").exists()
+    (tmp_path / "begun").write_text("c\n\n☃\n")
+    done = program("translate", trained_run, "--prefixes", tmp_path / "begun", given=b"a b c\nd e f\ng h\n")
+    assert (done.code, len(done.lines)) == (2, 2)
+    assert done.err.startswith(f"transduct: {tmp_path / 'begun'}:3: holds what no translation does, a character")
 
 
 @pytest.mark.parametrize(
@@ -333,6 +338,7 @@ def test_every_way_to_decode_runs_and_repeats_itself(program, trained_run, words
         (["--beam", 0], "beam is 0, must be at least 1"),
         (["--beam", 2, "--n-best", 3], "n_best is 3, the beam only 2; ask for a beam of 3"),
         (["--top-p", 2], "top_p must be in (0, 1]"),
+        (["--top-k", 5], "top_k cuts what is drawn from, and nothing is; set temperature above 0"),
         (["--precision", "int3"], "unknown precision 'int3'; known are: float32, bfloat16"),
         (["--attention", "heads.gif"], "end it in .svg or .png"),
         (["--device", "gpu"], "unknown device 'gpu'; known are: auto, cpu, cuda, cuda:N"),
@@ -351,6 +357,28 @@ def test_attention_is_drawn_for_the_first_line(program, trained_run, tmp_path):
     for name in ("encoder.0.self", "decoder.0.self", "decoder.0.cross"):
         assert f"{name} head 1" in drawn
         assert f"{name} head 2" in drawn
+
+
+def test_attention_is_that_of_the_translation_that_was_printed(program, trained_run, tmp_path):
+    words = ["--temperature", 1.5, "--seed", 7, "--n-best", 3, "--attention", tmp_path / "heads.svg"]
+    done = program("translate", trained_run, *words, given=b"a b c d e f g\n")
+    model = transduct.load(trained_run)
+    [found] = model.translate(["a b c d e f g"], 3, temperature=1.5, seed=7)
+    assert found.text == done.lines[0].split("\t")[2] != model.predict(["a b c d e f g"], temperature=1.5, seed=7)[0]
+    draw_attention(model, "a b c d e f g", tmp_path / "expected.svg", {"target": found.tokens})
+    assert (tmp_path / "heads.svg").read_bytes() == (tmp_path / "expected.svg").read_bytes()
+
+
+def test_who_writes_a_line_and_waits_is_answered(trained_run):
+    command = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()", "translate", trained_run]
+    expected = transduct.load(trained_run).predict(["a b c", "d e", "f"])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as other:
+        other.stdin.write(b"a b c\nd")
+        assert other.stdout.readline().decode() == f"{expected[0]}\n"
+        other.stdin.write(b" e\nf")
+        assert other.stdout.readline().decode() == f"{expected[1]}\n"
+        other.stdin.close()
+        assert other.stdout.read().decode() == f"{expected[2]}\n"
 
 
 def test_on_a_terminal_it_answers_line_by_line(program, trained_run, monkeypatch):
@@ -622,6 +650,18 @@ def test_of_several_ranks_one_speaks(program, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "words, said",
     [
+        (["train", "--model", "m", "--text", "t"], "--model and --text are for decoding; leave them out"),
+        (["decode", "--model", "m"], "--model and --text belong together; give both or neither"),
+        (["decode", "--threads", 0], "--threads is 0, must be at least 1"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(program, words, said):
+    assert_refused(program("bench", *words), said)
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
         (["evaluate", "--source", "a"], "--source and --reference belong together"),
         (["evaluate", "--source", "none", "--reference", "none"], "none: no such file"),
         (["evaluate", "--against", "nowhere"], "nowhere: no config.json here"),
@@ -762,7 +802,10 @@ def test_two_files_are_enough(program, tmp_path, monkeypatch):
     out = tmp_path / "run"
     done = program("train", "--source", source, "--target", target, "--out", out, *TINY)
     assert (done.code, done.lines) == (0, [str(out / "model")])
-    assert "60 pairs: model size tiny, 2,000 steps, 2,000 subwords; 6 pairs held out" in done.err
+    assert (
+        "60 pairs; where nothing else is said: model size tiny, 2,000 steps, 2,000 subwords; 6 pairs held out"
+        in done.err
+    )
     assert "corpus prepared: 54 pairs (left out: 6 held out)" in done.err
     assert len(program("translate", out, given=b"a b\n").lines) == 1
     resumed = program("train", "--source", source, "--target", target, "--out", out, "--resume")

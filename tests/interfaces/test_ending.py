@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from transduct.errors import TrainingFailed, TransductError
-from transduct.interfaces.ending import ended, naming, repeated
+from transduct.interfaces.ending import ended, from_home, naming, repeated
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,12 @@ from transduct.interfaces.ending import ended, naming, repeated
 )
 def test_an_option_of_several_files_is_said_before_each(words, found):
     assert repeated(words.split()) == found.split()
+
+
+def test_a_home_folder_is_found_behind_an_option_too(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    words = ["train", "--out=~/run", "--source=a~b", "x=~/y", "~/z", "--resume"]
+    assert from_home(words) == ["train", "--out=/home/me/run", "--source=a~b", "x=~/y", "~/z", "--resume"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,9 @@
 """Lines come in chunks, numbered, and damage is counted once at the end; at a terminal each line is one."""
 
+import os
+from io import TextIOWrapper
+from pathlib import Path
+
 import pytest
 
 from transduct.errors import TransductError
@@ -44,6 +48,29 @@ def test_each_line_has_its_own_beginning(trained_run, tmp_path, begun, message):
         TransductError, match=f"begun: {message}.*; give a line for each, empty where anything may come"
     ):
         list(lines.chunks(str(trained_run), tmp_path / "text", tmp_path / "begun"))
+
+
+def test_an_error_of_something_else_stays_as_it_is():
+    for prefixes, message in ((None, "prefix 1: no"), (Path("begun"), "beam is 0")):
+        with pytest.raises(TransductError, match=f"^{message}$"), lines.naming_lines(prefixes, 4):
+            raise TransductError(message)
+
+
+def test_lines_of_a_pipe_are_taken_as_they_come(trained_run, monkeypatch):
+    """No more than are there, and no more than at once; a line in two parts is one."""
+    monkeypatch.setattr(lines, "LINES_AT_ONCE", 3)
+    receiver, sender = os.pipe()
+    with open(receiver, "rb") as stdin, open(sender, "wb", buffering=0) as pipe:
+        monkeypatch.setattr("sys.stdin", TextIOWrapper(stdin))
+        found = lines.chunks(str(trained_run), None)
+        pipe.write(b"a\nb\nc")
+        assert next(found) == (0, ["a", "b"], None)
+        pipe.write(b"d\n" + b"e\n" * 4)
+        assert next(found) == (2, ["cd", "e", "e"], None)
+        assert next(found) == (5, ["e", "e"], None)
+        pipe.write(b"f")
+        pipe.close()
+        assert list(found) == [(7, ["f"], None)]
 
 
 def test_at_a_terminal_lines_come_one_by_one(monkeypatch, capsys):

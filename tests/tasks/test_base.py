@@ -158,6 +158,8 @@ def test_a_recipe_that_lies_beside_a_model_is_not_its_own(trained_run, tmp_path,
         base.evaluate(alone)
     monkeypatch.chdir(trained_run / "model")
     assert base.evaluate(".").scores == base.evaluate(trained_run).scores
+    (tmp_path / "link").symlink_to(trained_run / "model")
+    assert base.evaluate(tmp_path / "link").scores == base.evaluate(trained_run).scores
 
 
 # the package itself

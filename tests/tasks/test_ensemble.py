@@ -64,7 +64,8 @@ def test_stages_take_the_vocabulary_of_the_first_whatever_they_are_trained_on(tm
     recipe = replace(together(**other), tokenizer={"kind": "unigram", "size": 30})
     base.train(recipe, tmp_path / "run", notify=str)
     held = [path.read_bytes() for path in sorted((tmp_path / "run" / "model").glob("*/tokenizer.json"))]
-    assert len(held) == 2 and held[0] == held[1]
+    assert len(held) == 2
+    assert held[0] == held[1]
     assert len(transduct.load(tmp_path / "run").translate(["a b"])) == 1
 
 
@@ -75,7 +76,7 @@ def test_models_to_start_from_bring_one_vocabulary_or_none_is_trained(run, train
     ):
         base.train(together(model={"start_from": other}), tmp_path / "run", notify=str)
     recipe = together(model={"start_from": other})
-    with pytest.raises(TransductError, match="model: its tokenizers are not those of .*stage_1/model; train one from"):
+    with pytest.raises(TransductError, match=r"model: its tokenizers are not those of .*stage_1/model; train one"):
         base.train(replace(recipe, model={**recipe.model, "start_from": own}), tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
     from_first = {"start_from": str(tmp_path / "run" / "stage_1" / "model")}

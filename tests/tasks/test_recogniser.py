@@ -53,12 +53,14 @@ def test_other_rates_are_resampled(model, tmp_path):
     wave = np.repeat(string("1 2"), 2)
     (tmp_path / "a.wav").write_bytes(encoded(wave, 2 * RATE))
     assert len(model._sound(tmp_path / "a.wav")) == len(wave) // 2
+    assert len(model._sound((tmp_path / "a.wav").read_bytes())) == len(wave) // 2
 
 
 @pytest.mark.parametrize(
     "given, message",
     [
         ("none.wav", r"none\.wav: cannot be read"),
+        (b"RIFF", "input: not a whole sound file"),
         (tone(1)[:100], "input: too short, 0.0125 s"),
         (np.ones(31 * RATE), "input: too long, 31 s, expected from 0.025 s to 30 s"),
         (np.zeros(RATE), "input: silent, 1.00 s without a sound"),
@@ -70,7 +72,7 @@ def test_other_rates_are_resampled(model, tmp_path):
         ),
         (np.ones(RATE, np.uint8), r"input: found an array of shape \(8000,\), uint8, expected samples, .* scale whole"),
         (np.ones(RATE, complex), "input: found an array of shape .*, complex128, expected samples"),
-        ([0.0] * RATE, "input: found a list, expected a file's name or an array of samples"),
+        ([0.0] * RATE, "input: found a list, expected a file's name, its content or an array of samples"),
         (None, "input: found a NoneType, expected"),
     ],
 )

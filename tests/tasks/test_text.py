@@ -42,6 +42,14 @@ def test_a_tokenizer_is_trained_where_the_model_to_start_from_has_none(tmp_path)
     assert "trained and saved" in said[0]
 
 
+def test_dropout_needs_merges_before_anything_is_written(tmp_path):
+    (tmp_path / "other").mkdir()
+    trained().save(tmp_path / "other" / "tokenizer.json")
+    with pytest.raises(TransductError, match=r"of kind 'character' has no merges to drop; set tokenizer\.dropout to 0"):
+        text.run_tokenizer(tmp_path / "tokenizer.json", tmp_path / "other", pytest.fail, str, dropout=0.1)
+    assert not (tmp_path / "tokenizer.json").exists()
+
+
 def test_tokenizers_of_another_model_are_refused(tmp_path):
     text.check_sizes(tmp_path, (5, 6), (5, 6))
     with pytest.raises(TransductError, match="the tokenizers hold 5 tokens, the model 6; they do not belong together"):

@@ -315,7 +315,8 @@ def test_sizes_follow_the_amount_of_text(tmp_path, monkeypatch, pairs, size):
     chosen = (tree["model"]["size"], tree["training"]["steps"], tree["model"]["dropout"], tree["tokenizer"]["size"])
     assert chosen == next(choice for _, choice in table if choice[0] == size)
     steps, vocabulary = tree["training"]["steps"], tree["tokenizer"]["size"]
-    expected = f"{pairs} pairs: model size {size}, {steps:,} steps, {vocabulary} subwords; {pairs // 10} pairs held out"
+    chosen = f"model size {size}, {steps:,} steps, {vocabulary} subwords; {pairs // 10} pairs held out"
+    expected = f"{pairs} pairs; where nothing else is said: {chosen}"
     assert said == [expected]
     TranslationTask(Recipe(**tree), tmp_path, str)
 

@@ -446,8 +446,11 @@ def test_attention_of_the_models_own_translation(translator):
     asked = {"temperature": 2.0, "seed": 3, "beam": 1}
     other = translator.translate(["a b c"], **asked)[0].tokens
     assert tokens != other
-    found = translator.attention("a b c", **asked)
-    assert found.target == translator.target_tokenizer.pieces([Tokenizer.BEGIN, *other])
+    for given in (asked, {"target": other}):
+        found = translator.attention("a b c", **given)
+        assert found.target == translator.target_tokenizer.pieces([Tokenizer.BEGIN, *other])
+    with pytest.raises(TransductError, match=r"target 1: found \[-1\], expected a text, or ids from 0 to"):
+        translator.attention("a", [-1])
     with pytest.raises(TransductError, match="attention takes at most 23 tokens a side; shorten the text"):
         translator.attention("a " * 30)
 

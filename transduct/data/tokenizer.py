@@ -261,7 +261,7 @@ class Tokenizer:
         """
         if self.kind != "bpe" or self._pieces is not None:
             kind = self.kind if self._pieces is None else "SentencePiece"
-            raise TransductError(f"a tokenizer of kind '{kind}' has no merges to drop; set dropout to 0")
+            raise TransductError(f"a tokenizer of kind '{kind}' has no merges to drop; set tokenizer.dropout to 0")
         characters, starts = self._characters, self._starts
         result: list[int] = []
         word: list[int] = []

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from transduct.evaluation.classification import wilson_interval
+
 RESAMPLES, SEED = 1000, 12345
 Score = Callable[[np.ndarray], float]  # how often each example counts (N,) -> the score of such a corpus
 
@@ -31,7 +33,9 @@ class Share:
         return 100 * float(counts @ self.parts) / whole if whole else 0.0
 
     def interval(self) -> list[float]:
-        """The 95 % interval."""
+        """The 95 % interval; of a proportion by its formula, for drawn corpora never hold what was never seen."""
+        if (self.wholes == 1).all() and np.isin(self.parts, (0, 1)).all():
+            return wilson_interval(int(self.parts.sum()), len(self.parts))
         return interval(self.drawn, len(self.parts))
 
     def p_value(self, other: "Share") -> float:

@@ -72,10 +72,10 @@ def _say(line: object, stream: TextIO | None = None) -> None:
 def main() -> None:
     """Run the program; an error a user can mend is one line and exit status 2."""
     from transduct import share_cores
-    from transduct.interfaces.ending import ended, open_streams, repeated
+    from transduct.interfaces.ending import ended, from_home, open_streams, repeated
 
     open_streams()
-    words = sys.argv[1:]
+    words = from_home(sys.argv[1:])
     if "--debug" in (words[: words.index("--")] if "--" in words else words):  # wherever it stands
         words.remove("--debug")
         _Debug.on = True
@@ -196,7 +196,7 @@ def translate(
     Example: transduct translate runs/de-en input.de > output.en
     """
     from transduct.errors import TransductError
-    from transduct.interfaces.lines import chunks, typed
+    from transduct.interfaces.lines import chunks, naming_lines, typed
     from transduct.interfaces.start import load
 
     named = {
@@ -216,8 +216,10 @@ def translate(
     output, shown = sys.stdout.buffer, None
     talking = file is None and prefixes is None and sys.stdin.isatty()
     for first, lines, begun in typed() if talking else chunks(model, file, prefixes):
-        shown = shown or (lines[0], {"prefixes": begun[:1]} if begun else {})
-        for number, found in enumerate(translator.translate(lines, n_best, begun, **options), first + 1):
+        with naming_lines(prefixes, first):
+            translations = translator.translate(lines, n_best, begun, **options)
+        shown = shown or (lines[0], translations[0].tokens)
+        for number, found in enumerate(translations, first + 1):
             if n_best > 1:
                 rows = [f"{number}\t{t.score:.6f}\t{t.text}" for t in found.alternatives]
             else:
@@ -227,7 +229,7 @@ def translate(
     if attention is not None:  # once all is translated: what cannot be drawn loses no line
         if shown is None:
             raise TransductError("found no line to draw the attention of; give one at least")
-        draw_attention(translator, shown[0], attention, options | shown[1])
+        draw_attention(translator, shown[0], attention, {"target": shown[1]})
 
 
 @app.command()
@@ -388,6 +390,10 @@ def bench(
 
     if (model is None) != (text is None):
         raise TransductError("--model and --text belong together; give both or neither")
+    if model is not None and what != "decode":
+        raise TransductError("--model and --text are for decoding; leave them out")
+    if threads is not None and threads < 1:
+        raise TransductError(f"--threads is {threads}, must be at least 1")
     given = None if model is None or text is None else (model, text)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     many = sentences if sentences is not None else 512 if what == "decode" else 192

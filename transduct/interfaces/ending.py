@@ -28,6 +28,17 @@ def repeated(words: Sequence[str]) -> list[str]:
     return found
 
 
+def from_home(words: Sequence[str]) -> list[str]:
+    """Words in which the home folder stands for ~ in `--out=~/runs`, which a shell leaves as it is."""
+    parts = [word.partition("=") for word in words]
+    return [
+        f"{name}={os.path.expanduser(value)}"
+        if name.startswith("--") and value.startswith("~")
+        else name + sign + value
+        for name, sign, value in parts
+    ]
+
+
 def open_streams() -> None:
     """Have a place for input and output where whoever began the program has closed them, results in UTF-8 in files and
     pipes whatever the locale says, and bytes that a terminal's encoding lacks in what is read from it; what a terminal

@@ -1,9 +1,13 @@
 """Text line by line: from a file or stdin in chunks, or from whoever sits at a terminal; scores as a table."""
 
+import re
+import select
 import sys
 from collections.abc import Iterator
-from itertools import count, islice
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from transduct.errors import TransductError
 from transduct.tasks.base import Report, readable_lines
@@ -12,20 +16,47 @@ from transduct.tasks.showing import typed_text
 LINES_AT_ONCE = 4096
 
 
+class Piped:
+    """A stream that knows whether a line of it is there, so that whoever writes one and waits is answered.
+
+    Attributes:
+        lines: how many have come.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream, self.name, self.lines, self.ended = stream, "stdin", 0, False
+
+    def read(self, size: int) -> bytes:
+        """What is there, after waiting for something; nothing at the end."""
+        content: bytes = getattr(self.stream, "read1", self.stream.read)(size)
+        self.lines, self.ended = self.lines + content.count(b"\n"), not content
+        return content
+
+    def has(self, line: int) -> bool:
+        """Whether the line of this number, or the end, need not be waited for."""
+        if line < self.lines or self.ended:
+            return True
+        try:
+            return bool(select.select([self.stream], [], [], 0)[0])
+        except (OSError, ValueError):  # a stream that is no file
+            return True
+
+
 def chunks(
     model: str, file: Path | None, prefixes: Path | None = None
 ) -> Iterator[tuple[int, list[str], list[str] | None]]:
-    """(number of the first line, some lines, as many of `prefixes`) of a file or of stdin; says on stderr how many
-    were not UTF-8.
+    """(number of the first line, some lines, as many of `prefixes`) of a file or of stdin, from which lines are taken
+    as they come; says on stderr how many were not UTF-8.
 
     Raises:
         TransductError: a file cannot be read, or `prefixes` has more lines or fewer.
     """
     broken: list[int] = []
-    lines = readable_lines(model, file or sys.stdin.buffer, broken)
+    piped = Piped(sys.stdin.buffer) if file is None else None
+    lines = readable_lines(model, file or cast(BinaryIO, piped), broken)
     begun = None if prefixes is None else list(readable_lines(model, prefixes, []))
     number = 0
-    while chunk := list(islice(lines, LINES_AT_ONCE)):
+    while chunk := list(_at_once(lines, number, piped)):
         starts = None if begun is None else begun[number : number + len(chunk)]
         number += len(chunk)
         if begun is not None and number > len(begun):
@@ -39,6 +70,26 @@ def chunks(
             f"transduct: {file or 'stdin'}:{broken[0]}: not UTF-8{rest}; such bytes were read as U+FFFD",
             file=sys.stderr,
         )
+
+
+def _at_once(lines: Iterator[str], number: int, piped: Piped | None) -> Iterator[str]:
+    """The next lines, as many as are translated at once, or as many as are there."""
+    for taken, line in zip(range(1, LINES_AT_ONCE + 1), lines):
+        yield line
+        if piped and not piped.has(number + taken):
+            return
+
+
+@contextmanager
+def naming_lines(prefixes: Path | None, first: int) -> Iterator[None]:
+    """Around what is done with some lines of `prefixes`, after the `first` so many: an error that counts from there
+    becomes one of a line of that file."""
+    try:
+        yield
+    except TransductError as error:
+        if prefixes is None or (place := re.match(r"prefix (\d+): ", str(error))) is None:
+            raise
+        raise TransductError(f"{prefixes}:{first + int(place[1])}: {str(error)[place.end() :]}") from error
 
 
 def _one_each(found: int, expected: str) -> str:

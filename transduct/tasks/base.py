@@ -432,6 +432,6 @@ def copy_model(directory: Path, out: Path, more: Mapping[str, bytes] | None = No
 
 def _recipe_of(model: str | Path) -> Recipe | None:
     """The recipe of the run that a run or model directory belongs to, if it is still there."""
-    directory = model_directory(model).absolute()
+    directory = model_directory(model).resolve()
     recipe = directory.parent / RECIPE
     return stages_of(load_recipe(recipe))[-1] if directory.name == "model" and recipe.exists() else None

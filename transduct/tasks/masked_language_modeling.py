@@ -331,7 +331,8 @@ class MaskedLanguageModelingTask:
         if data.valid is not None:
             self._validation = list(texts_of([data.valid], Path(data.root)))
         path, start = self.directory / TOKENIZER, self.model.start
-        self.tokenizer = run_tokenizer(path, start, self._trained_tokenizer, self.notify)
+        dropout = self.tokenizer_config.dropout
+        self.tokenizer = run_tokenizer(path, start, self._trained_tokenizer, self.notify, dropout)
         if self._validation is not None:
             lines = encoded_lines(self._validation, self.tokenizer)
             with naming_files(names_of([data.valid])):

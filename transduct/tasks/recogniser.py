@@ -46,7 +46,7 @@ log = logging.getLogger("transduct")
 RATES = ("word_error_rate", "token_error_rate")
 FAMILIES = {"speech": Family(Config, SIZES, Speech)}
 BLANK = Tokenizer.BEGIN  # of CTC: no text holds it
-Given = str | Path | np.ndarray
+Given = str | Path | bytes | np.ndarray
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Recogniser:
         """The text of each sound.
 
         Args:
-            inputs: WAV or FLAC files, or samples at the rate of the model's features.
+            inputs: WAV or FLAC files, their content, or samples at the rate of the model's features.
             options: fields of `DecodingConfig`.
 
         Raises:
@@ -278,12 +278,13 @@ class Recogniser:
                 )
             samples = checked(given.astype(np.float32), features.rate, "input")
             return usable(samples, features.rate, features, longest, "input")
-        if not isinstance(given, str | Path):
+        if not isinstance(given, str | Path | bytes):
             raise TransductError(
-                f"input: found a {type(given).__name__}, expected a file's name or an array of samples"
+                f"input: found a {type(given).__name__}, expected a file's name, its content or an array of samples"
             )
-        samples, rate = read_sound(Path(given), str(given), longest)
-        return usable(samples, rate, features, longest, str(given))
+        name, file = ("input", given) if isinstance(given, bytes) else (str(given), Path(given))
+        samples, rate = read_sound(file, name, longest)
+        return usable(samples, rate, features, longest, name)
 
     def _encode(self, sounds: Sequence[Sound], weights: list[Tensor] | None = None) -> tuple[Tensor, Segments]:
         first = next(self.model.parameters())

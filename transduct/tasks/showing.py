@@ -38,14 +38,12 @@ def typed_text(given: str) -> str:
 
 
 def read_once(model: Any, given: str) -> Any:
-    """What a model is given: a text, with U+FFFD for bytes that are not UTF-8, or a file's name; for a model of
-    pictures the content of a pipe, since drawing on it reads it once more."""
-    reads = getattr(model, "reads", "text")
-    if reads == "text":
+    """What a model is given: a text, with U+FFFD for bytes that are not UTF-8, or a file's name; of a pipe its
+    content, since drawing the answer or the attention reads it once more."""
+    if getattr(model, "reads", "text") == "text":
         return typed_text(given)
     try:
-        piped = reads == "picture" and Path(given).is_fifo()
-        return Path(given).read_bytes() if piped else given
+        return Path(given).read_bytes() if Path(given).is_fifo() else given
     except OSError:  # which is said once it is to be answered
         return given
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,24 @@ Flat = tuple[NDArray[np.int64], NDArray[np.int64]]  # the ids of texts end to en
 
 
 def run_tokenizer(
-    path: Path, start: Path | None, train: Callable[[], Tokenizer], notify: Notify, names: Sequence[str] = (TOKENIZER,)
+    path: Path,
+    start: Path | None,
+    train: Callable[[], Tokenizer],
+    notify: Notify,
+    dropout: float = 0.0,
+    names: Sequence[str] = (TOKENIZER,),
 ) -> Tokenizer:
     """The tokenizer at `path`: the first of `names` that the model to start from has, or trained; made before step 0
-    and ever after loaded."""
+    and ever after loaded.
+
+    Raises:
+        TransductError: it is to train with BPE dropout, and has no merges to drop.
+    """
     if not path.exists():
         held = next((start / name for name in names if (start / name).exists()), None) if start else None
         tokenizer = Tokenizer.load(held) if held else train()
+        if dropout:  # which another model's may have nothing for
+            tokenizer.resegment([], dropout, Random())
         write_file(path, tokenizer.text.encode())
         made = f"taken from {start}" if held else "trained"
         notify(f"{path.name}: {tokenizer.size:,} tokens, {made} and saved")

@@ -278,7 +278,8 @@ class TextClassificationTask:
         data = self.data
         short = [(each, inputs_and_answers(each, Path(data.root))) for each in (data.valid, data.test) if each]
         path, start = self.directory / TOKENIZER, self.model.start
-        self.tokenizer = run_tokenizer(path, start, self._trained_tokenizer, self.notify)
+        dropout = self.tokenizer_config.dropout
+        self.tokenizer = run_tokenizer(path, start, self._trained_tokenizer, self.notify, dropout)
         self.corpus = prepare(data, self.tokenizer, self.directory / "corpus", self.notify)
         labels = json.loads((self.corpus.directory / LABELS).read_text(encoding="utf-8"))
         self.answers = Answers(data.kind, labels)

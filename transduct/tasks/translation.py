@@ -4,7 +4,7 @@ Let N and M be the source and target tokens of a batch, B its pairs.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
@@ -285,7 +285,8 @@ def file_recipe(files_given: Mapping[str, Any], notify: Notify) -> dict[str, Any
     pairs = sum(len(chunk) for chunk in read_pairs(train, Path()))
     held_out = 0 if valid_source else min(1000, pairs // 10)
     size, steps, dropout, vocabulary = next(choice for most, choice in SHORTCUT_SIZES if most is None or pairs <= most)
-    notify(f"{pairs:,} pairs: model size {size}, {steps:,} steps, {vocabulary:,} subwords; {held_out:,} pairs held out")
+    chosen = f"model size {size}, {steps:,} steps, {vocabulary:,} subwords; {held_out:,} pairs held out"
+    notify(f"{pairs:,} pairs; where nothing else is said: {chosen}")
     data: dict[str, Any] = {"train": [{"source": source, "target": target}], "held_out": held_out}
     if valid_source:
         data["valid"] = {"source": valid_source, "target": valid_target}
@@ -327,6 +328,9 @@ def prepare_tokenizers(
         parts = (read_pairs(corpus, Path(data.root), data.replace) for corpus in data.train)
         return train_tokenizers((pair for chunks in parts for chunk in chunks for pair in chunk), config)
 
+    def of_side(side: int) -> Callable[[], Tokenizer]:
+        return lambda: trained()[side]
+
     if start is not None and (start / TOKENIZERS[not config.shared][-1]).exists() and _translates(start):
         shared = str(not config.shared).lower()
         raise TransductError(
@@ -335,7 +339,7 @@ def prepare_tokenizers(
     made = []
     for side, name in enumerate(TOKENIZERS[config.shared]):
         names = (name, TOKENIZER) if side == 0 else (name,)
-        made.append(run_tokenizer(directory / name, start, lambda side=side: trained()[side], notify, names))  # type: ignore[misc]
+        made.append(run_tokenizer(directory / name, start, of_side(side), notify, config.dropout, names))
     return made[0], made[-1]
 
 

@@ -159,7 +159,8 @@ class Translator:
     def score(self, texts: Sequence[str], targets: Sequence[str | Sequence[int]]) -> list[float]:
         """The log-probability of each target, given as a text or as token ids.
 
-        A text that holds nothing is scored like any other, though `translate` answers it unasked, with the score 0.
+        A target is scored as it stands: changes of that side (`data.replace`) are made where files are read. A text
+        that holds nothing is scored like any other, though `translate` answers it unasked, with the score 0.
 
         Raises:
             TransductError: the counts differ, or a text is longer than the model.
@@ -179,23 +180,21 @@ class Translator:
         return engine.score(self.model, sources, ids, begin, end, budget)
 
     @torch.inference_mode()
-    def attention(self, text: str, target: str | None = None, **options: Any) -> Attention:
+    def attention(self, text: str, target: str | Sequence[int] | None = None, **options: Any) -> Attention:
         """The attention weights of a text and its translation, layer by layer and head by head.
 
         Args:
-            target: what the decoder is given; the model's own translation if not said, with options as for `translate`.
+            target: what the decoder is given, as a text or as token ids; the model's own translation if not said, with
+                options as for `translate`.
 
         Raises:
             TransductError: the model has no attention, or the text is longer than the model.
         """
         if not self.model.attention_names:
             raise TransductError("this model has no attention to show: its context is one vector, or it is an ensemble")
-        check_inputs([text] if target is None else [text, target])
+        check_inputs([text])
         source = [*self.encode([text])[0], Tokenizer.END]
-        if target is None:
-            ids = self.translate([text], **options)[0].tokens
-        else:
-            ids = self.target_tokenizer.encode([target])[0]
+        [ids] = self._target_ids([self.translate([text], **options)[0].tokens if target is None else target], "target")
         if max(len(source), len(ids) + 1) > self.longest + 1:
             raise TransductError(f"attention takes at most {self.longest} tokens a side; shorten the text")
         device = next(self.model.parameters()).device

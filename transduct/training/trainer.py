@@ -120,7 +120,8 @@ class Trainer:
         self.ema = MovingAverage(model, config.ema) if config.ema else None
         self.checkpoints = Checkpoints(directory / "checkpoints")
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
-        self.asked = {"chosen_by": config.best, "rates": [config.schedule, config.learning_rate, config.warmup]}
+        rates = [config.schedule, config.learning_rate, config.warmup]
+        self.asked: dict[str, Any] = {"chosen_by": config.best, "rates": rates}
         self.state = State(**self.asked)
         self.stopping = False
 

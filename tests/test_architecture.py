@@ -51,7 +51,7 @@ LONGEST_FILE, LONGEST_FUNCTION = 450, 60
 LONG_FUNCTIONS: dict[str, str] = {}
 # Places that may catch every exception, and why.
 BROAD_EXCEPTS = {
-    "data.tokenizer.load": "the tokenizers library raises nothing narrower than Exception",
+    "data.tokenizer.load": "the tokenizers library raises nothing narrower than Exception, or panics",
     "interop.sentencepiece.read": "the tokenizers library raises nothing narrower than Exception",
     "interfaces.cli.main": "the end of the program: a mistake of ours is one line there, and a traceback with --debug",
     "tasks.claim.claimed": "raised again once the folder of a run that never began is removed",

@@ -31,10 +31,14 @@ def test_heads_share_the_width_evenly():
         require_heads(SimpleNamespace(d_model=12, num_heads=5))
 
 
-def test_layers_are_not_too_many():
-    require_at_least(1, SimpleNamespace(layers=1000, width=10**9), "layers", "width")
+def test_nothing_is_too_large():
+    require_at_least(1, SimpleNamespace(layers=1000, width=1 << 24), "layers", "width")
     with pytest.raises(ValueError, match="decoder_layers is 1001, must be at most 1000"):
         require_at_least(1, SimpleNamespace(decoder_layers=1001), "decoder_layers")
+    with pytest.raises(ValueError, match="width is 1000000000, must be at most 16777216"):
+        require_at_least(1, SimpleNamespace(width=10**9), "width")
+    with pytest.raises(ValueError, match="max_length is 1048577, must be at most 1048576"):
+        require_at_least(1, SimpleNamespace(max_length=(1 << 20) + 1), "max_length")
 
 
 @pytest.mark.parametrize("channels", [[8], [16, 40], [64, 128]])
@@ -43,7 +47,7 @@ def test_channels_fall_into_groups(channels):
     assert [group_norm(count)(torch.zeros(1, count, 2, 2)).shape[1] for count in channels] == channels
 
 
-@pytest.mark.parametrize("channels", [[], [0], [8, -3], [50], [100]])
+@pytest.mark.parametrize("channels", [[], [0], [8, -3], [50], [100], [16 * 10**8]])
 def test_channels_that_do_not_are_refused(channels):
     with pytest.raises(
         ValueError, match=re.escape(f"backbone is {channels}, must name numbers such as 8, 16, 40 or 64")

@@ -301,6 +301,8 @@ def test_masks_cover_no_more_than_they_say():
         ({"bands": 0}, "bands is 0, must be at least 1"),
         ({"window": 0.0}, "window is 0.0 and hop 0.01, must be 2 samples or more"),
         ({"hop": 0.03}, "window is 0.025 and hop 0.03, must be"),
+        ({"fft": 10**9}, "fft is 1000000000 and bands 80, must be at most 65536 lines, bands no more"),
+        ({"bands": 10**9}, "fft is 512 and bands 1000000000, must be at most 65536 lines, bands no more"),
         ({"fft": 300}, "fft is 300, must be at least the window's 400 samples"),
         (
             {"rate": 8000, "fft": 256, "bands": 128},

@@ -72,7 +72,7 @@ def test_bytes_stand_for_what_is_unknown_where_the_model_says_so(tmp_path):
 
 def test_its_merges_are_not_dropped_and_another_tokenizer_was_none(tmp_path):
     tokenizer = Tokenizer(tokenizer_of(tmp_path, model_of(0, "bpe")))
-    with pytest.raises(TransductError, match="a tokenizer of kind 'SentencePiece' has no merges to drop; set dropout"):
+    with pytest.raises(TransductError, match="a tokenizer of kind 'SentencePiece' has no merges to drop; set tok"):
         tokenizer.resegment([3], 0.5, None)
     Tokenizer.train(["a b"], "bpe", 20).save(tmp_path / "ours.json")
     assert held_in((tmp_path / "ours.json").read_text()) is None

@@ -3,6 +3,7 @@
 import json
 import logging
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -231,6 +232,12 @@ def test_a_model_directory_is_read_back(tmp_path, precision):
     for found, expected in zip(model.probabilities(PICTURES), make().probabilities(PICTURES), strict=True):
         assert list(found.values()) == pytest.approx(list(expected.values()), abs=near)
     assert model.attention(PICTURES[0]).weights["encoder.0.self"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("colours", [{"mean": []}, {"deviation": [0.1] * 4}])
+def test_colours_are_three(colours):
+    with pytest.raises(ValueError, match=r"mean is \[.*\] and deviation \[.*\], must be of three colours each"):
+        replace(ABOUT, **colours)
 
 
 def test_labels_that_are_not_the_model_s_are_refused(tmp_path):

@@ -4,17 +4,20 @@ from typing import Any
 
 GROUP = 16  # channels that are normalised together, about
 DEEPEST = 1000  # layers; each is made before it is known what all of them take
+LONGEST = 1 << 20  # places in a sequence; tables of them are made before any weight is read
+LARGEST = 1 << 24  # of anything else
 
 
 def require_at_least(least: int, config: Any, *names: str) -> None:
-    """Raises ValueError for the first of these fields that is smaller, or counts too many layers; one that is not set
+    """Raises ValueError for the first of these fields that is smaller, or larger than any is; one that is not set
     is passed over."""
     for name in names:
         value = getattr(config, name)
         if value is not None and value < least:
             raise ValueError(f"{name} is {value}, must be at least {least}")
-        if value is not None and name.endswith("layers") and value > DEEPEST:
-            raise ValueError(f"{name} is {value}, must be at most {DEEPEST}")
+        most = DEEPEST if name.endswith("layers") else LONGEST if name == "max_length" else LARGEST
+        if value is not None and value > most:
+            raise ValueError(f"{name} is {value}, must be at most {most}")
 
 
 def require_rate(config: Any, *names: str) -> None:
@@ -42,7 +45,7 @@ def require_shared(config: Any) -> None:
 def require_channels(config: Any, name: str) -> None:
     """Raises ValueError unless this field is a list of channels, each of which falls into groups of equal size."""
     channels = getattr(config, name)
-    if not channels or any(count < 1 or count % max(1, count // GROUP) for count in channels):
+    if not channels or any(not 1 <= count <= LARGEST or count % max(1, count // GROUP) for count in channels):
         raise ValueError(
             f"{name} is {channels}, must name numbers such as 8, 16, 40 or 64, which groups of {GROUP} share"
         )

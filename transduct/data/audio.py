@@ -21,6 +21,7 @@ from transduct.errors import TransductError, missing_extra
 Sound = NDArray[np.float32]
 ENDINGS = (".wav", ".flac")
 SILENT = 2.0**-12  # a peak below this, eight steps of 16 bits, is no sound
+LINES = 1 << 16  # that a Fourier transform has at most
 PIPED = 0x7FFF0000  # bytes of sound; so many and more are claimed by whatever wrote to a pipe
 UNKNOWN = 2**62  # frames; so many and more are what libsndfile makes of a FLAC file whose header says none
 RATES = (1_000, 1_000_000)  # samples a second that a sound can have
@@ -59,6 +60,8 @@ class Features:
             raise ValueError(f"window is {self.window} and hop {self.hop}, must be 2 samples or more, hop no longer")
         if self.fft < self.width:
             raise ValueError(f"fft is {self.fft}, must be at least the window's {self.width} samples")
+        if self.fft > LINES or self.bands > self.fft:
+            raise ValueError(f"fft is {self.fft} and bands {self.bands}, must be at most {LINES} lines, bands no more")
         empty = np.flatnonzero(mel_filters(self).max(0) <= 0.0)
         if len(empty):
             raise ValueError(

@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from transduct.config import record
-from transduct.data.tokenizer import SPECIALS, Tokenizer
+from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.interop import sentencepiece
 from transduct.interop.marian import ACTIVATIONS, BIAS, Marian, our_weights, their_config, their_weights, unsupported
@@ -317,9 +317,9 @@ def _their_tokenizers(paths: Sequence[Path], config: Config) -> dict[str, bytes]
         )
     settings: dict[str, Any] = {
         "tokenizer_class": "MarianTokenizer" if pieces else "PreTrainedTokenizerFast",
-        "unk_token": SPECIALS[UNKNOWN],
-        "pad_token": SPECIALS[BEGIN],
-        "eos_token": SPECIALS[END],
+        "unk_token": Tokenizer.SPECIALS[UNKNOWN],
+        "pad_token": Tokenizer.SPECIALS[BEGIN],
+        "eos_token": Tokenizer.SPECIALS[END],
         "model_max_length": config.max_length,
         "split_special_tokens": True,  # what looks like one in a text is text
         "clean_up_tokenization_spaces": False,
@@ -339,7 +339,7 @@ def _their_tokenizers(paths: Sequence[Path], config: Config) -> dict[str, bytes]
 def _ending(text: str) -> dict[str, Any]:
     """A tokenizer's file, of one that writes the end after every text."""
     held: dict[str, Any] = json.loads(text)
-    end = SPECIALS[END]
+    end = Tokenizer.SPECIALS[END]
     held["post_processor"] = {
         "type": "TemplateProcessing",
         "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": end, "type_id": 0}}],

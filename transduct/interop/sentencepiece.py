@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers
 
 from transduct.data.pieces import BLANK, HIDDEN
-from transduct.data.tokenizer import SPECIALS, Tokenizer
+from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError, missing_extra
 
 UNIGRAM, BPE = 1, 2  # kinds of models
@@ -41,11 +41,11 @@ def read(path: Path, names: Sequence[str]) -> str:
         raise TransductError(f"{path}: a SentencePiece model with {reason}, which cannot be read; give another model")
     kinds = (NORMAL, BYTE) if model.trainer_spec.byte_fallback else (NORMAL,)
     scores = {piece.piece: piece.score for piece in model.pieces if piece.type in kinds}
-    entries = [HIDDEN + name for name in SPECIALS]
-    for name in names[len(SPECIALS) :]:
-        special = HIDDEN if name in SPECIALS else ""  # a token like any other that is called as one of ours
+    entries = [HIDDEN + name for name in Tokenizer.SPECIALS]
+    for name in names[len(Tokenizer.SPECIALS) :]:
+        special = HIDDEN if name in Tokenizer.SPECIALS else ""  # a token like any other that is called as one of ours
         entries.append(name if name in scores else HIDDEN + special + name)
-    entries += [HIDDEN, *[piece for piece in scores if piece not in {*names[len(SPECIALS) :]}]]
+    entries += [HIDDEN, *[piece for piece in scores if piece not in {*names[len(Tokenizer.SPECIALS) :]}]]
     if len(set(entries)) < len(entries):
         raise TransductError(f"{path}: two of the tokens that it is to cut text into have the same name")
     try:
@@ -63,14 +63,14 @@ def _written(model: Any, entries: Sequence[str], scores: Mapping[str, float]) ->
     bytes_ = [decoders.ByteFallback()] if model.trainer_spec.byte_fallback else []
     last = [decoders.Fuse(), decoders.Replace(BLANK, " "), decoders.Strip(" ", 1, 0)]
     library.decoder = decoders.Sequence([decoders.Replace(HIDDEN, ""), *bytes_, *last])
-    library.add_special_tokens(list(entries[: len(SPECIALS)]))
+    library.add_special_tokens(list(entries[: len(Tokenizer.SPECIALS)]))
     return library.to_str()
 
 
 def held_in(text: str) -> dict[str, Any] | None:
     """What a tokenizer's file says, if it was a SentencePiece model's; None for another's."""
     held = json.loads(text)
-    return held if HIDDEN + SPECIALS[0] in _entries(held["model"]) else None
+    return held if HIDDEN + Tokenizer.SPECIALS[0] in _entries(held["model"]) else None
 
 
 def write(held: Mapping[str, Any]) -> bytes:
@@ -85,7 +85,7 @@ def write(held: Mapping[str, Any]) -> bytes:
     normalizer.precompiled_charsmap = base64.b64decode(parts.get("Precompiled", {}).get("precompiled_charsmap", ""))
     normalizer.add_dummy_prefix = "Prepend" in parts
     normalizer.remove_extra_whitespaces = len(held["normalizer"]["normalizers"]) - len(parts) > 0
-    for number, name in enumerate(SPECIALS):
+    for number, name in enumerate(Tokenizer.SPECIALS):
         file.pieces.add(piece=name, score=0.0, type=CONTROL if number else UNKNOWN)
     for piece, score in _scores(kept).items():
         byte = trainer.byte_fallback and len(piece) == 6 and piece.startswith("<0x")

@@ -71,7 +71,8 @@ class Config:
     pool: Literal["class", "mean"] = "class"
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers", "max_length")
+        require_at_least(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers")
+        require_at_least(5 if self.head == "span" else 3, self, "max_length")  # a token of each text, and their ends
         require_rate(self, "dropout")
         require_heads(self)
         if self.head in ("sequence", "tokens") and self.labels < 2:

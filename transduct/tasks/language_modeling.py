@@ -24,7 +24,8 @@ from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
 from transduct.data.files import check_section, names_of
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, texts_of
-from transduct.data.tokenizer import Tokenizer, sample
+from transduct.data.tokenizer import Tokenizer
+from transduct.data.vocabulary import sample
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.decoding.search import FixedLength

@@ -35,7 +35,8 @@ from transduct.data.masking import (
 from transduct.data.pieces import BLANK
 from transduct.data.sources import TextSource
 from transduct.data.text import texts_of
-from transduct.data.tokenizer import Tokenizer, sample
+from transduct.data.tokenizer import Tokenizer
+from transduct.data.vocabulary import sample
 from transduct.decoding.engine import in_batches
 from transduct.errors import TransductError
 from transduct.evaluation.classification import mcnemar, wilson_interval

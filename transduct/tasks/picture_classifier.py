@@ -41,6 +41,10 @@ class About:
     mean: list[float]
     deviation: list[float]
 
+    def __post_init__(self) -> None:
+        if len(self.mean) != 3 or len(self.deviation) != 3:
+            raise ValueError(f"mean is {self.mean} and deviation {self.deviation}, must be of three colours each")
+
     def read(self, pictures: Tensor) -> Tensor:
         """What a model is given of pictures: (B, height, width, 3) of 0 to 255 -> (B, 3, height, width), normalised."""
         mean, deviation = (torch.tensor(x, device=pictures.device) for x in (self.mean, self.deviation))

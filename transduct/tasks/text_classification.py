@@ -23,7 +23,8 @@ from transduct.data.dropout import growth
 from transduct.data.files import check_section, names_of
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
-from transduct.data.tokenizer import Tokenizer, sample
+from transduct.data.tokenizer import Tokenizer
+from transduct.data.vocabulary import sample
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.functional.segments import flatten, pad

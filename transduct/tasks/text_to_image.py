@@ -21,7 +21,8 @@ from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
 from transduct.data.files import Refused, names_of
 from transduct.data.pictures import Examples, PicturesConfig, Unread, pictures_given, prepare, read_examples
-from transduct.data.tokenizer import Tokenizer, sample
+from transduct.data.tokenizer import Tokenizer
+from transduct.data.vocabulary import sample
 from transduct.decoding.engine import flat
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy

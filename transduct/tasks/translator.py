@@ -105,6 +105,8 @@ class Translator:
             raise TransductError(f"{source}: replace is {rules!r:.40}, expected a list of replacements")
         changes = [record(Replacement, rule, "replace", source) for rule in rules]
         metrics, tokenize = config.get("metrics", METRICS), config.get("bleu_tokenize", BLEU_TOKENIZER)
+        if not isinstance(metrics, list | tuple) or not all(isinstance(each, str) for each in (*metrics, tokenize)):
+            raise TransductError(f"{source}: metrics or bleu_tokenize is no name of one; copy the model again")
         translator = cls(model, tokenizers[0], tokenizers[-1], decoding, changes, metrics, tokenize)
         if (directory / SHORTLIST).exists():
             translator.shortlist = Shortlist(**files.read_tensors(directory / SHORTLIST))
@@ -394,7 +396,7 @@ def _model(
     """The model in a directory and its tokenizers, the source's first."""
     source = str(directory / files.CONFIG)
     name = config.get("family", "transformer")
-    if name not in FAMILIES:
+    if not isinstance(name, str) or name not in FAMILIES:
         raise TransductError(f"{source}: unknown family '{name}'; known are: {', '.join(FAMILIES)}")
     family = FAMILIES[name]
     model = blank(family.build, record(family.config, config.get("model"), "model", source))

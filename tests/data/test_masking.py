@@ -201,7 +201,7 @@ def test_lines_of_blanks_are_blank_whatever_the_tokenizer_makes_of_them():
         ({"max_length": 4}, "max_length is 4, must be at least 5"),
         ({"mask": 0.0}, "mask is 0.0, must be above 0 and below 1"),
         ({"mask": 1.0}, "mask is 1.0, must be above 0 and below 1"),
-        ({"workers": -1}, "workers is -1, must be at least 0"),
+        ({"workers": -1}, "workers is -1, must be from 0 to 256"),
     ],
     ids=str,
 )

@@ -157,7 +157,7 @@ def test_impossible_corpora_are_refused(change, message):
     [
         ({"train": []}, "train is empty; name at least one corpus"),
         ({"size": 0}, "size is 0, must be at least 1"),
-        ({"workers": -1}, "workers is -1, must be at least 0"),
+        ({"workers": -1}, "workers is -1, must be from 0 to 256"),
     ],
 )
 def test_impossible_data_are_refused(change, message):

@@ -48,7 +48,8 @@ def test_impossible_sources_are_refused(values, message):
             {"held_out": 5, "valid": TextSource(pairs="v.tsv")},
             "held_out is 5; give at least 0, and 0 where valid is given",
         ),
-        ({"workers": -1}, "workers is -1, must be at least 0"),
+        ({"workers": -1}, "workers is -1, must be from 0 to 256"),
+        ({"workers": 10**9}, "workers is 1000000000, must be from 0 to 256"),
     ],
 )
 def test_impossible_data_sections_are_refused(values, message):

@@ -431,7 +431,7 @@ def test_a_recipe_is_resolved_with_every_default(texts, tmp_path):
         ({"data": {"valid": {"pairs": "a.tsv"}}}, "a corpus gives 2 texts a row, must be 1: give text, or name one"),
         ({"data": {"train": [{"text": "a", "weight": 2.0}]}}, "weight is 2.0, must be 1: an epoch shows every token"),
         ({"data": {"context": 1}}, "context is 1, must be at least 2"),
-        ({"data": {"workers": -1}}, "workers is -1, must be at least 0"),
+        ({"data": {"workers": -1}}, "workers is -1, must be from 0 to 256"),
         ({"decoding": {"length": 0}}, "recipe: decoding: length is 0, must be at least 1"),
         (
             {"decoding": {"temperature": 0.0, "captured": True}},

@@ -269,7 +269,7 @@ def test_pictures_without_any_object_are_nothing_to_train_on(tmp_path):
         ({"data": {"side": 0}}, "side is 0, must be at least 1"),
         ({"data": {"side": 4}}, r"sizes is \[8, 16\], but a canvas has 4 pixels on a side"),
         ({"data": {"side": 33}}, "model: side is 33, must be a multiple of 4"),
-        ({"data": {"workers": -1}}, "workers is -1, must be at least 0"),
+        ({"data": {"workers": -1}}, "workers is -1, must be from 0 to 256"),
         ({"data": {"train": [{"images": "a"}]}}, r"data.train\[0\]: give boxes"),
         ({"model": {"classes": 3}}, "model.classes cannot be set; set data.train"),
         ({"model": {"side": 32}}, "model.side cannot be set; set data.side"),

@@ -181,7 +181,7 @@ def test_what_is_left_out_or_resampled_is_said(tmp_path):
         ({"data": {"train": []}}, "train is empty; name at least one corpus"),
         ({"data": {"ctc": 1.5}}, "ctc is 1.5, must be a weight from 0 to 1"),
         ({"data": {"max_seconds": 0.01}}, "max_seconds is 0.01, must be longer than a window"),
-        ({"data": {"workers": -1}}, "workers is -1, must be at least 0"),
+        ({"data": {"workers": -1}}, "workers is -1, must be from 0 to 256"),
         (
             {"data": {"features": {"rate": RATE, "bands": 21}}, "model": {"heads": "bands"}},
             "bands is 21, must be a mul",

@@ -345,7 +345,7 @@ WRONG_DATA = {
         "train": [{"generate": "spans", "count": 3}],
         "max_length": 4,
     },
-    "workers is -1, must be at least 0": {"kind": "sequence", "train": [{"pairs": "a.tsv"}], "workers": -1},
+    "workers is -1, must be from 0 to 256": {"kind": "sequence", "train": [{"pairs": "a.tsv"}], "workers": -1},
     "data.kind is 'picture', expected 'sequence', 'pair', 'tokens' or 'span'": {"kind": "picture", "train": []},
 }
 

@@ -22,6 +22,7 @@ Policy = Literal["stop", "skip"]
 Content = Callable[[], bytes]
 NAMED = 10  # refused files that are named; the rest is counted
 BLOCK = 1 << 20
+WORKERS = 256  # processes at most; a slip of the finger must not start a million
 NO_FILE = "no such file; a relative path in a recipe starts at data.root"
 LARGEST = 1 << 30  # bytes of a file; what is larger is no picture and no sound, and is refused before it is read
 WORDS = 1 << 22  # of packed pictures that are handed on at a time, four bytes each
@@ -48,8 +49,8 @@ def check_section(data: Any) -> None:
     """
     if not data.train:
         raise ValueError("train is empty; name at least one corpus")
-    if data.workers < 0:
-        raise ValueError(f"workers is {data.workers}, must be at least 0")
+    if not 0 <= data.workers <= WORKERS:
+        raise ValueError(f"workers is {data.workers}, must be from 0 to {WORKERS}")
 
 
 def names_of(sources: Iterable[Any]) -> list[str]:

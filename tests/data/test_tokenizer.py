@@ -289,6 +289,7 @@ def test_dropout_without_merges_is_refused(shared):
         ({"dropout": 0.1, "shared": False, "target": Side("byte")}, "dropout is the dropout of BPE merges"),
         ({"sample": 0}, "sample is 0; give at least 1 pair to learn from"),
         ({"size": 3}, "size is 3; give more than the 3 special tokens it counts"),
+        ({"size": 10**9}, "size is 1000000000; give at most 4194304"),
     ],
 )
 def test_impossible_tokenizer_sections_are_refused(values, message):

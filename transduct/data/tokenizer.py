@@ -25,6 +25,7 @@ from transduct.errors import TransductError
 
 Pair = tuple[str, str]
 
+LARGEST = 1 << 22  # tokens; the library takes room for as many as are asked for before it learns one
 REMEMBERED = 1 << 15  # words whose ids are kept at hand
 
 
@@ -44,6 +45,8 @@ class Side:
     def __post_init__(self) -> None:
         if self.size <= len(SPECIALS):
             raise ValueError(f"size is {self.size}; give more than the {len(SPECIALS)} special tokens it counts")
+        if self.size > LARGEST:
+            raise ValueError(f"size is {self.size}; give at most {LARGEST}")
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ class TrainingConfig:
 
     Attributes:
         steps: updates of the weights.
-        batch_tokens: the most tokens of a batch on its fuller side. A longer example is a batch of its own; what BPE
-            dropout adds is planned for on average, so that a batch may be some percent over.
+        batch_tokens: the most tokens of a batch on its fuller side; of pictures and sounds, what the model reads of
+            them. A longer example is a batch of its own; what BPE dropout adds is planned for on average, so that a
+            batch may be some percent over.
         accumulate: batches a rank whose gradients make one step.
         learning_rate: the peak, reached after `warmup` steps.
         warmup: steps in which the rate rises linearly from 0.

@@ -365,9 +365,9 @@ def test_a_picture_is_captioned_once(corpus):
         images.read_captions("captions.tsv", corpus)
 
 
-@pytest.mark.parametrize("weight", [0.0, -1.0, float("inf")])
+@pytest.mark.parametrize("weight", [0.0, -1.0, 1001.0, float("inf")])
 def test_impossible_weights_are_refused(weight):
-    with pytest.raises(ValueError, match="give a number above 0, or leave the corpus out"):
+    with pytest.raises(ValueError, match="give a number above 0, at most 1000"):
         ImageSource("all", weight=weight)
 
 

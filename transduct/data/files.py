@@ -22,6 +22,7 @@ Policy = Literal["stop", "skip"]
 Content = Callable[[], bytes]
 NAMED = 10  # refused files that are named; the rest is counted
 BLOCK = 1 << 20
+HEAVIEST = 1000  # times that an epoch shows a row at most
 WORKERS = 256  # processes at most; a slip of the finger must not start a million
 NO_FILE = "no such file; a relative path in a recipe starts at data.root"
 LARGEST = 1 << 30  # bytes of a file; what is larger is no picture and no sound, and is refused before it is read
@@ -51,6 +52,16 @@ def check_section(data: Any) -> None:
         raise ValueError("train is empty; name at least one corpus")
     if not 0 <= data.workers <= WORKERS:
         raise ValueError(f"workers is {data.workers}, must be from 0 to {WORKERS}")
+
+
+def check_weight(weight: float) -> None:
+    """Refuse how often an epoch cannot show each row, for it is held in memory how often it does.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if not 0 < weight <= HEAVIEST:
+        raise ValueError(f"weight is {weight}; give a number above 0, at most {HEAVIEST}")
 
 
 def names_of(sources: Iterable[Any]) -> list[str]:

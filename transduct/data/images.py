@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from transduct.data.files import Refused, read_members
+from transduct.data.files import Refused, check_weight, read_members
 from transduct.data.text import tsv_rows
 from transduct.errors import TransductError, missing_extra
 
@@ -200,8 +200,7 @@ class ImageSource:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.weight < float("inf"):
-            raise ValueError(f"weight is {self.weight}; give a number above 0, or leave the corpus out")
+        check_weight(self.weight)
 
     def files(self) -> list[str]:
         """The files the corpus is read from, as the recipe names them."""

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Literal
 
-from transduct.data.files import check_section
+from transduct.data.files import check_section, check_weight
 from transduct.data.samples import CORPORA, WIDTHS, Pair, Part
 from transduct.data.trees import VIEWS
 
@@ -61,8 +61,7 @@ class TextSource:
             raise ValueError(f"generate: no corpus '{self.generate}'; known are: {', '.join(CORPORA)}")
         if (self.generate is not None) != (self.count > 0):
             raise ValueError(f"count is {self.count}; give how many pairs to generate, only with generate")
-        if not 0 < self.weight < float("inf"):
-            raise ValueError(f"weight is {self.weight}; give a number above 0, or leave the corpus out")
+        check_weight(self.weight)
         tabular = {ending(name)[0] for name in pairs} == {".tsv"}
         if self.columns is not None:
             if not (pairs or self.trees) or not self.columns:

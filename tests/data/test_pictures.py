@@ -156,7 +156,7 @@ def test_impossible_corpora_are_refused(change, message):
     "change, message",
     [
         ({"train": []}, "train is empty; name at least one corpus"),
-        ({"size": 0}, "size is 0, must be at least 1"),
+        ({"size": 0}, "size is 0, must be from 1 to 8192"),
         ({"workers": -1}, "workers is -1, must be from 0 to 256"),
     ],
 )

@@ -23,6 +23,7 @@ Given = Any  # what `as_picture` takes: str | Path | bytes | PIL.Image.Image | P
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # of these endings; others are not even tried
 MOST_PIXELS = 64 * 2**20  # a file that says it holds more is refused before it is decoded
+LARGEST_SIDE = 8192  # pixels, of a square as large as the largest file
 SIXTEEN_BITS = ("PNG", "PPM")  # formats whose mode "I", of 32 bits, holds 16
 LONGEST_SIDES = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383, ".gif": 65535}  # that can be written
 DECODING_ERRORS = (  # of Pillow; the latter come where damage has passed for another kind of value
@@ -144,6 +145,12 @@ def resized(picture: Picture, height: int, width: int) -> Picture:
         return picture
     image = _pillow()
     return np.array(image.fromarray(picture).resize((width, height), image.Resampling.BICUBIC))
+
+
+def check_side(name: str, pixels: int) -> None:
+    """Raises ValueError unless so many pixels, set by the recipe's `name`, are the side of a square to train on."""
+    if not 1 <= pixels <= LARGEST_SIDE:
+        raise ValueError(f"{name} is {pixels}, must be from 1 to {LARGEST_SIDE}")
 
 
 def fitted(picture: Picture, size: int) -> Picture:

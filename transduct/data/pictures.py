@@ -10,7 +10,7 @@ import numpy as np
 
 from transduct.data.corpus import Corpus, Ragged, build, write_rows
 from transduct.data.files import WORDS, Policy, Refused, check_section
-from transduct.data.images import ImageSource, Picture, fitted, read_labelled, read_pictures
+from transduct.data.images import ImageSource, Picture, check_side, fitted, read_labelled, read_pictures
 from transduct.data.samples import Part
 from transduct.data.scenes import generate
 from transduct.data.text import in_chunks
@@ -90,8 +90,7 @@ class PicturesConfig:
 
     def __post_init__(self) -> None:
         check_section(self)
-        if self.size < 1:
-            raise ValueError(f"size is {self.size}, must be at least 1")
+        check_side("size", self.size)
 
 
 @dataclass(frozen=True)

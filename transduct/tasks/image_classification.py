@@ -22,7 +22,7 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.files import WORDS, Policy, Refused, check_section, names_of, pack
-from transduct.data.images import ImageSource, fitted, read_labelled
+from transduct.data.images import ImageSource, check_side, fitted, read_labelled
 from transduct.data.text import in_chunks
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy
@@ -70,8 +70,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_section(self)
-        if self.size < 1:
-            raise ValueError(f"size is {self.size}, must be at least 1")
+        check_side("size", self.size)
         if self.augmentation.crop > self.size:
             raise ValueError(f"augmentation.crop is {self.augmentation.crop}, must be at most size ({self.size})")
         if not 0.0 <= self.hold_out < 1.0:

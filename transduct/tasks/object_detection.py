@@ -15,6 +15,7 @@ from transduct.data.batching import load as load_batches
 from transduct.data.collages import Collage, Example, Scenes, SceneSource, packed, read_examples
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.files import WORDS, Policy, Refused, check_section, names_of
+from transduct.data.images import check_side
 from transduct.data.text import in_chunks
 from transduct.errors import TransductError, missing_extra
 from transduct.functional.losses import SET_WEIGHTS, set_losses
@@ -52,8 +53,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_section(self)
-        if self.side < 1:
-            raise ValueError(f"side is {self.side}, must be at least 1")
+        check_side("side", self.side)
         for source in [*self.train, *filter(None, (self.valid, self.test))]:
             if source.collage and source.collage.sizes[0] > self.side:
                 raise ValueError(f"sizes is {source.collage.sizes}, but a canvas has {self.side} pixels on a side")

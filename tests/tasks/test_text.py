@@ -42,6 +42,14 @@ def test_a_tokenizer_is_trained_where_the_model_to_start_from_has_none(tmp_path)
     assert "trained and saved" in said[0]
 
 
+def test_a_tokenizer_that_has_gone_from_a_run_is_not_trained_again(tmp_path):
+    """Another unigram would give every token another number."""
+    (tmp_path / "checkpoints" / "step_0").mkdir(parents=True)
+    with pytest.raises(TransductError, match=r"tokenizer\.json: has gone, and the checkpoints here know its"):
+        text.run_tokenizer(tmp_path / "tokenizer.json", None, trained, str)
+    assert not (tmp_path / "tokenizer.json").exists()
+
+
 def test_dropout_needs_merges_before_anything_is_written(tmp_path):
     (tmp_path / "other").mkdir()
     trained().save(tmp_path / "other" / "tokenizer.json")

@@ -40,9 +40,12 @@ def run_tokenizer(
     and ever after loaded.
 
     Raises:
-        TransductError: it is to train with BPE dropout, and has no merges to drop.
+        TransductError: it is to train with BPE dropout, and has no merges to drop; or it has gone from a run that has
+            checkpoints, whose ids no other tokenizer surely has.
     """
     if not path.exists():
+        if any(path.parent.glob("checkpoints/step_*")):
+            raise TransductError(f"{path}: has gone, and the checkpoints here know its tokens alone; copy it back")
         held = next((start / name for name in names if (start / name).exists()), None) if start else None
         tokenizer = Tokenizer.load(held) if held else train()
         if dropout:  # which another model's may have nothing for

@@ -111,9 +111,16 @@ def test_a_contender_that_dies_is_told_of():
         ("train", "ctranslate2", TINY, "", "no 'ctranslate2' to train against; known are: transformers, torch"),
         ("train", None, TINY, "float64", "nothing is called 'float64'; there are: training, tiny, float32, batches of"),
         ("train", None, Sizes("huge", 300, 24, 1, "cpu"), "", "unknown size 'huge'; known are: tiny, small, base, big"),
-        ("train", None, Sizes("tiny", 3, 24, 1, "cpu"), "", "vocabulary is 3, must be at least 4"),
-        ("train", None, Sizes("tiny", 300, 0, 1, "cpu"), "", "sentences is 0, must be at least 1"),
-        ("decode", None, Sizes("tiny", 300, 24, -1, "cpu"), "", "threads is -1, must be at least 1"),
+        ("train", None, Sizes("tiny", 3, 24, 1, "cpu"), "", "vocabulary is 3, must be from 4 to 16777216"),
+        (
+            "decode",
+            None,
+            Sizes("tiny", 1 << 60, 24, 1, "cpu"),
+            "",
+            f"vocabulary is {1 << 60}, must be from 4 to 16777216",
+        ),
+        ("train", None, Sizes("tiny", 300, 0, 1, "cpu"), "", "sentences is 0, must be from 1 to 16777216"),
+        ("decode", None, Sizes("tiny", 300, 24, -1, "cpu"), "", "threads is -1, must be from 1 to 16777216"),
     ],
 )
 def test_impossible_calls_are_refused(what, against, sizes, only, message):
@@ -122,7 +129,7 @@ def test_impossible_calls_are_refused(what, against, sizes, only, message):
 
 
 def test_no_rounds_are_refused():
-    with pytest.raises(TransductError, match="rounds is 0, must be at least 1"):
+    with pytest.raises(TransductError, match="rounds is 0, must be from 1 to 16777216"):
         measured("decode", None, "", rounds=0)
 
 

@@ -652,7 +652,7 @@ def test_of_several_ranks_one_speaks(program, tmp_path, monkeypatch):
     [
         (["train", "--model", "m", "--text", "t"], "--model and --text are for decoding; leave them out"),
         (["decode", "--model", "m"], "--model and --text belong together; give both or neither"),
-        (["decode", "--threads", 0], "--threads is 0, must be at least 1"),
+        (["decode", "--threads", 0], "threads is 0, must be from 1 to 16777216"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(program, words, said):

@@ -4,7 +4,8 @@ from typing import Any
 
 GROUP = 16  # channels that are normalised together, about
 DEEPEST = 1000  # layers; each is made before it is known what all of them take
-LONGEST = 1 << 20  # places in a sequence; tables of them are made before any weight is read
+# Places in a sequence, of which tables are made before any weight is read, and pixels on a side.
+MOST = {"max_length": 1 << 20, "side": 8192, "image_size": 8192, "picture_size": 8192}
 LARGEST = 1 << 24  # of anything else
 
 
@@ -15,7 +16,7 @@ def require_at_least(least: int, config: Any, *names: str) -> None:
         value = getattr(config, name)
         if value is not None and value < least:
             raise ValueError(f"{name} is {value}, must be at least {least}")
-        most = DEEPEST if name.endswith("layers") else LONGEST if name == "max_length" else LARGEST
+        most = DEEPEST if name.endswith("layers") else MOST.get(name, LARGEST)
         if value is not None and value > most:
             raise ValueError(f"{name} is {value}, must be at most {most}")
 

@@ -28,6 +28,7 @@ DECODING_PEERS, TRAINING_PEERS = ("ctranslate2", "transformers"), ("transformers
 CAPTIONS, NEWS = (2.65, 0.3, 5, 40), (3.0, 0.6, 3, 100)
 LONGER = 1.13  # a translation is than its source
 SHORTEST = 0.5  # seconds of a turn; what takes less is done again and again
+LARGEST = 1 << 24  # of what is counted
 
 
 @dataclass(frozen=True)
@@ -313,8 +314,8 @@ def _check(sizes: Sizes, rounds: int) -> None:
     counts = {"sentences": sizes.sentences, "threads": sizes.threads, "rounds": rounds, "vocabulary": sizes.vocabulary}
     for name, count in counts.items():
         least = 4 if name == "vocabulary" else 1  # a word beside those with a meaning
-        if count < least:
-            raise TransductError(f"{name} is {count}, must be at least {least}")
+        if not least <= count <= LARGEST:
+            raise TransductError(f"{name} is {count}, must be from {least} to {LARGEST}")
 
 
 def run(

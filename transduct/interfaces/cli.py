@@ -392,12 +392,10 @@ def bench(
         raise TransductError("--model and --text belong together; give both or neither")
     if model is not None and what != "decode":
         raise TransductError("--model and --text are for decoding; leave them out")
-    if threads is not None and threads < 1:
-        raise TransductError(f"--threads is {threads}, must be at least 1")
     given = None if model is None or text is None else (model, text)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     many = sentences if sentences is not None else 512 if what == "decode" else 192
-    sizes = Sizes(size, vocabulary, many, threads or cores or 1, device)
+    sizes = Sizes(size, vocabulary, many, (cores or 1) if threads is None else threads, device)
     rows = []
     for row in run(what, against, sizes, rounds, only, given):
         rows.append(row)

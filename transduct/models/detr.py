@@ -60,10 +60,10 @@ class Config:
     no_object: float = 0.4
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, "classes", "d_model", "num_heads", "d_ff", "decoder_layers", "queries")
+        require_at_least(1, self, "side", "classes", "d_model", "num_heads", "d_ff", "decoder_layers", "queries")
         require_at_least(0, self, "encoder_layers")
         require_channels(self, "channels")
-        if self.side < 1 or self.side % self.stride:
+        if self.side % self.stride:
             raise ValueError(f"side is {self.side}, must be a multiple of {self.stride}, 2 for each of the channels")
         if isqrt(self.queries) ** 2 != self.queries:
             raise ValueError(f"queries is {self.queries}, must be a square number: their anchors begin as a grid")

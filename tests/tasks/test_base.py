@@ -309,6 +309,14 @@ def test_a_quantised_model_is_nothing_to_start_from(trained_run, tmp_path):
         base.train(recipe, tmp_path / "run", notify=str)
 
 
+@pytest.mark.parametrize("name", ["d_model", "d_ff"])
+def test_stages_of_other_sizes_are_refused_before_the_first_is_trained(tmp_path, name):
+    message = rf"stages\[1\]: model\.{name} is 64, the stage that it starts from has \d+; make them equal"
+    with pytest.raises(TransductError, match=message):
+        base.train(staged(tmp_path, model={name: 64}), tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     "second", [{"tokenizer": {"size": 20}}, {"data": {"replace": [{"side": "both", "pattern": "a", "by": "b"}]}}]
 )

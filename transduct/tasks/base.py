@@ -31,6 +31,7 @@ TASKS = (
     *("image_classification", "image_codes", "language_modeling", "masked_language_modeling", "object_detection"),
     *("speech_recognition", "text_classification", "text_to_image", "translation"),
 )
+SIZES = ("d_model", "d_ff", "d_hidden", "patch_size")  # that a model and the one it starts from share
 Notify = Callable[[str], None]
 
 
@@ -138,6 +139,7 @@ def _train_stages(
     for number, stage in enumerate(stages):
         with _naming_stage(number):
             parts[_stage(directory, number)] = _filled_in(stage, directory)
+    _check_sizes(parts)
     if recipe.ensemble:
         _task_module(stages[0].task).check_alike(parts)
     recipe = _with_absolute_paths(recipe)
@@ -178,6 +180,17 @@ def _naming_stage(number: int) -> Iterator[None]:
         if not str(error).startswith("recipe: "):
             raise
         raise TransductError(f"recipe: stages[{number}]: {str(error).removeprefix('recipe: ')}") from error
+
+
+def _check_sizes(stages: Mapping[Path, Recipe]) -> None:
+    """Refuse a stage of another width than the one that it starts from; stages come by their folders in the run."""
+    for number, stage in enumerate(stages.values()):
+        start = stages.get(Path(stage.model.get("start_from") or "").parent, stage)
+        for name in SIZES:
+            found, held = stage.model.get(name), start.model.get(name)
+            if found and held and found != held:
+                where = f"stages[{number}]: model.{name}"
+                raise TransductError(f"{where} is {found}, the stage that it starts from has {held}; make them equal")
 
 
 def _check_start(recipe: Recipe, directory: Path) -> None:

@@ -1,18 +1,21 @@
 """The demo prints all its parts, whatever the model has learnt."""
 
 import re
+import signal
 
 import pytest
 import yaml
 
+from transduct.errors import TrainingFailed
 from transduct.interfaces import demo
+from transduct.interfaces.progress import Watcher
 
 
 @pytest.fixture
 def shrunk(tmp_path, monkeypatch):
     """The demo's own recipe, made to train for three steps; the folder to train in."""
     recipe = yaml.safe_load(demo.RECIPE.read_text(encoding="utf-8"))
-    recipe["training"] |= {"steps": 3, "batch_tokens": 200}
+    recipe["training"] |= {"steps": 3, "batch_tokens": 200, "log_every": 1}
     recipe["model"] |= {"d_model": 16, "d_ff": 16}
     for part in (recipe["data"]["train"][0], recipe["data"]["valid"], recipe["data"]["test"]):
         part["count"] = 20
@@ -20,6 +23,17 @@ def shrunk(tmp_path, monkeypatch):
     path.write_text(yaml.safe_dump(recipe))
     monkeypatch.setattr(demo, "RECIPE", path)
     return tmp_path / "runs" / "demo"
+
+
+def test_whoever_stops_the_demo_is_told_how_to_go_on(shrunk, monkeypatch):
+    class Stopping(Watcher):
+        def __call__(self, event):
+            super().__call__(event)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(demo, "Watcher", Stopping)
+    with pytest.raises(TrainingFailed, match="stopped by a signal at step 1; go on with the same command"):
+        demo.run(shrunk)
 
 
 def test_the_demo_shows_its_work_and_shows_it_again(shrunk, capsys):

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from transduct.config import load_recipe
+from transduct.errors import TrainingFailed
 from transduct.interfaces.pictures import heatmap, save, terminal
 from transduct.interfaces.progress import Watcher
 from transduct.tasks.base import evaluate, load, train
@@ -23,7 +24,10 @@ def run(directory: Path) -> None:
     recipe = load_recipe(RECIPE)
     with Watcher() as watcher:
         watcher.notify("Learning to turn English number names into Korean ones ...")
-        model = train(recipe, directory, resume=True, notify=watcher.notify, report=watcher)
+        try:
+            model = train(recipe, directory, resume=True, notify=watcher.notify, report=watcher)
+        except TrainingFailed as error:
+            raise TrainingFailed(str(error).replace("--resume", "the same command")) from error
     translator = load(model)
     print("\nTranslations:")
     for text, translation in zip(SHOWN, translator.translate(SHOWN), strict=True):

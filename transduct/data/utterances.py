@@ -24,6 +24,7 @@ SPEAKERS = "speakers.int32"
 CHUNK = 64  # recordings written at a time
 UNKNOWN = ("", "")  # text and speaker of which nothing is said
 STACK = 4  # frames that an encoder token stands for; an utterance is filled up to a multiple of it
+LOUDEST = 120.0  # dB by which sound or noise is changed at most
 FADE = 0.005  # seconds over which a recording fades in and out where it is joined to others
 PAUSES = (0.05, 0.35)  # seconds between two recordings, and before the first and after the last
 HUSH = 20.0  # dB by which the pauses of an utterance are quieter than its recordings' own noise at most
@@ -94,10 +95,12 @@ class Augment:
     def __post_init__(self) -> None:
         if not self.speeds or not all(0.5 <= speed <= 2.0 for speed in self.speeds):
             raise ValueError(f"speeds is {self.speeds}, must be factors from 0.5 to 2")
-        if self.gain < 0.0 or not 0.0 <= self.warp <= 0.3:
-            raise ValueError(f"gain is {self.gain} and warp {self.warp}, must be at least 0, and warp at most 0.3")
-        if self.noise and (len(self.noise) != 2 or self.noise[0] > self.noise[1]):
-            raise ValueError(f"noise is {self.noise}, must be the least dB and the most, or empty")
+        if not 0.0 <= self.gain <= LOUDEST or not 0.0 <= self.warp <= 0.3:
+            raise ValueError(
+                f"gain is {self.gain} and warp {self.warp}, must be from 0 to {LOUDEST:g} dB, and warp at most 0.3"
+            )
+        if self.noise and (len(self.noise) != 2 or not -LOUDEST <= self.noise[0] <= self.noise[1] <= LOUDEST):
+            raise ValueError(f"noise is {self.noise}, must be the least dB and the most, up to {LOUDEST:g}, or empty")
 
 
 UNCHANGED = Augment([1.0], 0.0, [], 0.0, Masks(0, 0, 0, 0))

@@ -367,7 +367,7 @@ def test_a_picture_is_captioned_once(corpus):
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, 1001.0, float("inf")])
 def test_impossible_weights_are_refused(weight):
-    with pytest.raises(ValueError, match="give a number above 0, at most 1000"):
+    with pytest.raises(ValueError, match="give a number above 0, at most 1000, or leave the corpus out"):
         ImageSource("all", weight=weight)
 
 

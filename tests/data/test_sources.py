@@ -18,8 +18,11 @@ from transduct.errors import TransductError
         ({"generate": "x", "count": 1}, "generate: no corpus 'x'; known are: number_names"),
         ({"generate": "copy"}, "count is 0; give how many pairs to generate, only with generate"),
         ({"pairs": "a.tsv", "count": 3}, "count is 3; give how many"),
-        ({"pairs": "a.tsv", "weight": 0}, "weight is 0; give a number above 0, at most 1000"),
-        ({"pairs": "a.tsv", "weight": 1e9}, "weight is 1000000000.0; give a number above 0, at most 1000"),
+        ({"pairs": "a.tsv", "weight": 0}, "weight is 0; give a number above 0, at most 1000, or leave the corpus out"),
+        (
+            {"pairs": "a.tsv", "weight": 1e9},
+            "weight is 1000000000.0; give a number above 0, at most 1000, or leave the corpus out",
+        ),
         ({"pairs": "a.tsv", "weight": float("nan")}, "weight is nan; give a number above 0"),
         ({"pairs": "a.csv"}, "pairs: 'a.csv' has an unknown ending; expected .tsv, .jsonl, .parquet, or one of these"),
         ({"pairs": "a.gz"}, "pairs: 'a.gz' has an unknown ending"),

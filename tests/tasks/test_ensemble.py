@@ -10,7 +10,7 @@ import transduct
 from tests.recipes import tiny_recipe
 from transduct.errors import TransductError
 from transduct.tasks import base
-from transduct.tasks.ensemble import combine
+from transduct.tasks.ensemble import combine, take_vocabularies
 
 RNN = {"family": "rnn", "d_model": 16, "dropout": 0.1, "num_heads": None, "d_ff": None}
 TEXTS = ["a b c", "d", "c a", ""]
@@ -67,6 +67,20 @@ def test_stages_take_the_vocabulary_of_the_first_whatever_they_are_trained_on(tm
     assert len(held) == 2
     assert held[0] == held[1]
     assert len(transduct.load(tmp_path / "run").translate(["a b"])) == 1
+
+
+def test_a_vocabulary_that_was_half_taken_is_taken_whole_and_another_is_refused(tmp_path):
+    """As after a kill between its two files."""
+    first, second = tmp_path / "stage_1", tmp_path / "stage_2"
+    for folder, names in ((first, ("source", "target")), (second, ("source",))):
+        folder.mkdir()
+        for name in names:
+            (folder / f"tokenizer.{name}.json").write_text(name)
+    take_vocabularies(first, second)
+    assert (second / "tokenizer.target.json").read_text() == "target"
+    (second / "tokenizer.target.json").write_text("another")
+    with pytest.raises(TransductError, match=r"stage_2: its tokenizers are not those of .*stage_1; train one from"):
+        take_vocabularies(first, second)
 
 
 def test_models_to_start_from_bring_one_vocabulary_or_none_is_trained(run, trained_run, tmp_path):

@@ -61,7 +61,7 @@ def check_weight(weight: float) -> None:
         ValueError: it cannot.
     """
     if not 0 < weight <= HEAVIEST:
-        raise ValueError(f"weight is {weight}; give a number above 0, at most {HEAVIEST}")
+        raise ValueError(f"weight is {weight}; give a number above 0, at most {HEAVIEST}, or leave the corpus out")
 
 
 def names_of(sources: Iterable[Any]) -> list[str]:

@@ -46,10 +46,15 @@ def check_alike(stages: Mapping[Path, Recipe]) -> None:
 
 
 def take_vocabularies(first: Path, run: Path) -> None:
-    """Give a run that has no tokenizers yet those of the first of its ensemble."""
-    if not any(run.glob("tokenizer*.json")):
-        for path in first.glob("tokenizer*.json"):
+    """Give a run those tokenizers of the first of its ensemble that it has not yet.
+
+    Raises:
+        TransductError: it has others.
+    """
+    for path in first.glob("tokenizer*.json"):
+        if not (run / path.name).exists():
             files.write_file(run / path.name, path.read_bytes())
+    check_vocabularies([first, run])
 
 
 def combine(directories: Sequence[Path], out: Path) -> None:

@@ -51,7 +51,7 @@ from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
 from transduct.training.machine import keep_freed_memory, prepare_machine, seed_generators
-from transduct.training.trainer import Terms, Trainer
+from transduct.training.step import Stepper, Terms
 
 WIDTH = {"d_model": 128, "num_heads": 4, "d_ff": 512, "max_length": 2**14}  # of every model
 RUNS, PATIENCE = 5, 5.0  # as many runs after one that warms up, or as fit into so many seconds
@@ -60,7 +60,7 @@ FASTER = 1.5  # times the law at the largest point: more than a law's constant c
 SENTENCES = 2_000  # that are repeated with numbers
 EXAMPLE, BUDGET, CHUNK = (4, 13), 4096, 2_000  # tokens of an example that is planned; of a batch; rows written at once
 STARTS = 9  # batches far into a plan that are waited for
-IMPORTED = ("paper_layers", "transduct.tasks.translation", "transduct.training.trainer", "torch.utils.tensorboard")
+IMPORTED = ("paper_layers", "transduct.tasks.translation", "transduct.training.step", "torch.utils.tensorboard")
 Found = dict[str, float | None]
 Run = Callable[[], object]
 
@@ -239,10 +239,8 @@ def training(work: Work) -> Found:
         return {"tokens": (total, batch.counts["tokens"], 1.0)}
 
     batch = generated_batch(work.length, work.sentences, work.vocabulary)
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = Ranks.join(torch.device("cpu"))
-        trainer = Trainer(model, config, Path(folder), lambda *_: iter(()), loss, None, ignore, ranks)
-        return cost(lambda: trainer.optimise([batch]), batch.tokens)
+    stepper = Stepper(model, config, loss, Ranks.join(torch.device("cpu")))
+    return cost(lambda: stepper.take([batch], 1, config.learning_rate / config.warmup), batch.tokens)
 
 
 def decoding(work: Work) -> Found:

@@ -18,12 +18,11 @@ from typing import Any
 
 import torch
 
-from transduct.config import load_recipe
-from transduct.tasks.base import _task_module, stages_of
+from transduct.config import load_recipe, stages_of
+from transduct.tasks.base import task_module
 from transduct.training.distributed import Ranks
-from transduct.training.log import ignore
 from transduct.training.machine import pick_device, prepare_machine, seed_generators
-from transduct.training.trainer import Trainer
+from transduct.training.step import Stepper
 
 
 def examples(batch: Any) -> int:
@@ -31,22 +30,22 @@ def examples(batch: Any) -> int:
     return len(batch.pictures if hasattr(batch, "pictures") else batch.frames)
 
 
-def measure(task: Any, directory: Path, count: int) -> dict[str, Any]:
+def measure(task: Any, count: int) -> dict[str, Any]:
     """Examples a second that are loaded, and that are trained on, over `count` batches of the first epoch."""
     device = pick_device(task.training.device)
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     seed_generators(task.training.seed)
     model = task.build_model().to(device).train()
-    trainer = Trainer(model, task.training, directory, task.batches, task.loss, None, ignore, Ranks.join(device))
+    stepper, rate = Stepper(model, task.training, task.loss, Ranks.join(device)), task.training.learning_rate
     stream = task.batches("train", 0, 0, 0, 1)
     first = next(stream)  # opens files, imports what is imported late
     started = clock()
     batches = list(islice(stream, count))
     loading = clock() - started
-    trainer.optimise([first])  # takes its memory
+    stepper.take([first], 1, rate)  # takes its memory
     started = clock()
     for batch in batches:
-        trainer.optimise([batch])
+        stepper.take([batch], 1, rate)
     training = clock() - started
     total = sum(map(examples, batches))
     speeds = {"loaded_per_second": total / loading, "trained_per_second": total / training}
@@ -72,11 +71,11 @@ def main() -> None:
     recipe = load_recipe(arguments.recipe, [*arguments.overrides, "data.workers=0"], arguments.profile)
     with tempfile.TemporaryDirectory() as folder:
         directory = arguments.out or Path(folder)
-        task = _task_module(recipe.task).create(
+        task = task_module(recipe.task).create(
             stages_of(recipe)[0], directory, lambda line: print(line, file=sys.stderr)
         )
         task.prepare()
-        found = measure(task, directory, arguments.batches)
+        found = measure(task, arguments.batches)
     print(json.dumps({"recipe": arguments.recipe.stem, "profile": arguments.profile, **found}))
 
 

@@ -30,7 +30,7 @@ from paper_pictures import cost_and_score, strip
 from paper_variations import BASE, Result
 
 import transduct
-from transduct.config import Recipe, load_recipe
+from transduct.config import Recipe, load_recipe, stages_of
 from transduct.errors import TrainingFailed, TransductError
 from transduct.evaluation.text import corpus_scores
 from transduct.interfaces.drawing import Picture
@@ -188,7 +188,7 @@ def translation(out: Path, runs: Sequence[Path]) -> None:
 
 def _recipe_of(run: Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of a run, of its last stage if it has stages."""
-    return base.stages_of(load_recipe(run / "recipe.yaml", overrides))[-1]
+    return stages_of(load_recipe(run / "recipe.yaml", overrides))[-1]
 
 
 def _test_name(recipe: Recipe) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from transduct.config import Recipe, dump, load_recipe, merge, record
 from transduct.errors import TrainingFailed, TransductError
-from transduct.tasks import base
+from transduct.tasks import base, runs
 from transduct.tasks.translation import create
 from transduct.training.checkpoint import WEIGHTS, read_tensors, write_file
 from transduct.training.log import ignore
@@ -142,7 +142,7 @@ def _train(recipe: Recipe, row: str, value: str, seed: int, out: Path) -> Result
     """Train one variation, score its final weights and drop its checkpoints."""
     directory = out / RUNS / "_".join(f"{row} {value} {seed}".replace(",", "").split())
     try:
-        model_directory = base.train(recipe, directory, resume=True, notify=ignore)
+        model_directory = runs.train(recipe, directory, resume=True, notify=ignore)
     except TrainingFailed as error:
         if "diverged" not in str(error):
             raise
@@ -151,7 +151,7 @@ def _train(recipe: Recipe, row: str, value: str, seed: int, out: Path) -> Result
     task = create(recipe, directory, ignore)
     task.prepare()
     scores = task.evaluate(base.load(model_directory).model).scores
-    events = [json.loads(line) for line in (directory / base.LOG).read_text().splitlines()]
+    events = [json.loads(line) for line in (directory / runs.LOG).read_text().splitlines()]
     seconds = max(event.get("seconds", 0.0) for event in events)
     shutil.rmtree(directory / "checkpoints", ignore_errors=True)  # a call that was cut short may have done it
     parameters = sum(weight.numel() for weight in read_tensors(model_directory / WEIGHTS).values())

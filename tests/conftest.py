@@ -23,7 +23,7 @@ def pytest_configure(config):
 def trained_run(tmp_path_factory):
     """A finished run of a tiny translation model, for tests that only look."""
     from tests.recipes import tiny_recipe
-    from transduct.tasks.base import train
+    from transduct.tasks.runs import train
 
     directory = tmp_path_factory.mktemp("trained") / "run"
     recipe = tiny_recipe(

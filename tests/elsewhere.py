@@ -21,7 +21,7 @@ torch.inference_mode = torch.no_grad  # it hides from Python what `to` is made o
 from tests.families import RECIPES, in_folder  # noqa: E402
 from tests.tasks.test_families import inputs_of  # noqa: E402
 from transduct.functional.segments import Segments  # noqa: E402
-from transduct.tasks import base  # noqa: E402
+from transduct.tasks import base, runs  # noqa: E402
 from transduct.training import machine  # noqa: E402
 
 NAME = "elsewhere"
@@ -116,8 +116,8 @@ def use(name: str, folder: Path) -> None:
     recipe = in_folder(RECIPES[name], folder)
     training = {**recipe.training, "steps": 2, "validate_every": 2, "checkpoint_every": 1, "device": DEVICE}
     recipe, run, inputs = replace(recipe, training=training), folder / "run", inputs_of(recipe)
-    base.train(recipe, run, notify=str)
-    base.train(recipe, run, resume=True, notify=str)
+    runs.train(recipe, run, notify=str)
+    runs.train(recipe, run, resume=True, notify=str)
     for precision in ("float32", "bfloat16"):
         model = base.load(run, DEVICE, precision)
         model.predict(inputs)

@@ -14,7 +14,7 @@ from transduct.decoding import engine
 from transduct.decoding.ensemble import Ensemble
 from transduct.functional.segments import Segments
 from transduct.models import gpt, rnn
-from transduct.tasks import base
+from transduct.tasks import runs
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def in_folder(recipe: Recipe, folder) -> Recipe:
     write_pictures(folder / "pictures.tar", 60)
     write_tones(folder / "tones.tar", 2, 4)
     if recipe.task == "text_to_image":
-        base.train(RECIPES["image codes"], folder / "codes", notify=str)
+        runs.train(RECIPES["image codes"], folder / "codes", notify=str)
         recipe = replace(recipe, model={**recipe.model, "start_from": str(folder / "codes" / "model")})
     return replace(recipe, data={**recipe.data, "root": str(folder)})
 

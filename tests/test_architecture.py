@@ -13,7 +13,8 @@ from transduct.tasks.base import TASKS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "transduct"
-HELPERS = sorted({path.stem for path in (PACKAGE / "tasks").glob("*.py")} - {*TASKS})  # files of tasks that are none
+# Files of tasks that are none, and that a task may import.
+HELPERS = sorted({path.stem for path in (PACKAGE / "tasks").glob("*.py")} - {*TASKS, "runs"})
 
 # A folder or file -> what of ours it may import. A rule for a file goes before that of its folder.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -27,7 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"blocks", "functional"},
     "training": {"training", "config", "errors", "functional"},
     "decoding": {"decoding", "errors", "functional", "blocks.attention"},
-    "tasks.base": {"config", "errors", "data.files", "training", "tasks.claim"},
+    "tasks.base": {"config", "errors", "training", "tasks.claim"},
+    "tasks.runs": {"config", "errors", "data.files", "training", "tasks.base", "tasks.claim"},
     "tasks.claim": {"config", "errors", "training"},
     "tasks": {
         *("transduct", "config", "errors", "functional", "blocks", "data", "evaluation", "models", "training"),

@@ -11,9 +11,10 @@ import yaml
 
 from tests.pictures import BARS, write_pictures
 from tests.tones import write_tones
-from transduct.config import load_recipe, record
+from transduct.config import load_recipe, record, stages_of
 from transduct.data.samples import generate
-from transduct.tasks.base import _task_module, evaluate, stages_of, train
+from transduct.tasks.base import evaluate, task_module
+from transduct.tasks.runs import train
 from transduct.tasks.translation import TranslationTask
 from transduct.training.config import TrainingConfig
 from transduct.training.optim import paper_rate
@@ -56,7 +57,7 @@ def test_each_profile_is_a_whole_recipe(path, tmp_path):
     assert {"quick", "cpu", "gpu"} <= set(profiles)
     for profile in [None, *profiles]:
         for stage in stages_of(load_recipe(path, profile=profile)):
-            _task_module(stage.task).create(stage, tmp_path, print)
+            task_module(stage.task).create(stage, tmp_path, print)
     assert not list(tmp_path.iterdir())
 
 

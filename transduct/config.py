@@ -8,7 +8,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from numbers import Number
 from pathlib import Path
 from types import UnionType
@@ -241,3 +241,9 @@ def _kind(value: Any) -> str:
     if isinstance(value, dict | list):
         return {dict: "a mapping", list: "a list"}[type(value)]
     return f"{value!r:.60}"
+
+
+def stages_of(recipe: Recipe) -> list[Recipe]:
+    """The recipe of each training in turn: the recipe itself, or each of its stages laid over it."""
+    whole = asdict(recipe) | {"stages": [], "ensemble": False}
+    return [record(Recipe, merge(whole, stage), f"stages[{i}]") for i, stage in enumerate(recipe.stages)] or [recipe]

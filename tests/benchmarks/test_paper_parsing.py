@@ -14,7 +14,7 @@ from tests.benchmarks.test_paper_tables import rows_of
 from tests.benchmarks.test_pcfg import TREES
 from tests.recipes import tiny_recipe
 from transduct.errors import TransductError
-from transduct.tasks import base
+from transduct.tasks import base, runs
 from transduct.training.log import ignore
 
 ODD = ["((UH Yes))", "((NP (-NONE- *)))"]  # one word without a constituent; nothing but a trace
@@ -34,7 +34,7 @@ def parsing_run(tmp_path_factory):
         training={"steps": 20, "validate_every": 0}, decoding={"beam": 2, "length_penalty": 0.0, "constraint": "tree"}
     )
     recipe = replace(recipe, data=data, tokenizer={"kind": "word", "size": 100})
-    base.train(recipe, directory / "run", notify=ignore)
+    runs.train(recipe, directory / "run", notify=ignore)
     return directory / "run"
 
 

@@ -14,7 +14,7 @@ from tests.helpers import SIZE, tiny, tokens_of
 from tests.recipes import tiny_recipe
 from transduct.data.samples import generate
 from transduct.errors import TrainingFailed, TransductError
-from transduct.tasks.base import train
+from transduct.tasks.runs import train
 from transduct.training.checkpoint import WEIGHTS, read_tensors
 from transduct.training.log import ignore
 

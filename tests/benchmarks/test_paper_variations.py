@@ -120,7 +120,7 @@ def test_an_interrupted_call_goes_on(finished, tmp_path, monkeypatch):
     assert next(calls) == []
     assert len(next(calls)) == 1
     calls.close()
-    trained, train = [], variations.base.train
+    trained, train = [], variations.runs.train
 
     def watched(recipe, directory, **rest):
         trained.append(directory.name)
@@ -136,7 +136,7 @@ def test_a_run_that_was_finished_but_not_noted_is_scored(finished, tmp_path):
     _, results = finished
     recipe = create(short(training={"seed": 1, "steps": 2, "validate_every": 0}), tmp_path, ignore).recipe
     directory = tmp_path / RUNS / "base_1"
-    variations.base.train(recipe, directory, notify=ignore)
+    variations.runs.train(recipe, directory, notify=ignore)
     variations.shutil.rmtree(directory / "checkpoints")
     [found] = last(run_variations(short(), {}, [1], tmp_path, resume=False))
     assert found.perplexity == results[0].perplexity

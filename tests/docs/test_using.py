@@ -20,7 +20,7 @@ from tests.recipes import tiny_recipe
 from transduct.config import Recipe, dump, load_recipe, record
 from transduct.errors import TransductError
 from transduct.interfaces import cli
-from transduct.tasks import base
+from transduct.tasks import base, runs
 from transduct.tasks.translation import SHORTCUT_SIZES
 from transduct.training.log import ignore
 
@@ -183,9 +183,9 @@ def test_what_may_change_in_a_run_that_is_resumed(run, override, refused):
     recipe, said = load_recipe(run / "recipe.yaml", [override]), []
     if refused:
         with pytest.raises(TransductError, match="resume with the run's own recipe"):
-            base.train(recipe, run, resume=True, notify=said.append)
+            runs.train(recipe, run, resume=True, notify=said.append)
     else:
-        base.train(recipe, run, resume=True, notify=said.append)
+        runs.train(recipe, run, resume=True, notify=said.append)
         assert any(override.partition("=")[0] in line for line in said) == (section in ("decoding", "training"))
 
 
@@ -193,7 +193,7 @@ def test_the_table_of_tasks_is_complete_and_true():
     said = {named(task)[0]: (answer, options, attention) for task, _, answer, options, attention in rows("Other tasks")}
     assert set(said) == set(reference.TASKS)
     for task, (answer, options, attention) in said.items():
-        cls = get_type_hints(base._task_module(task).load)["return"]
+        cls = get_type_hints(base.task_module(task).load)["return"]
         decoding = reference.records_of(task).get("decoding")
         keys = {field.name for field in fields(decoding)} if decoding else set()
         assert set(named(options)) <= keys, task

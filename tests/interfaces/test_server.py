@@ -26,7 +26,7 @@ from tests.tones import encoded, string
 from transduct.errors import NotFinite, TransductError
 from transduct.interfaces import server
 from transduct.interfaces.server import Service
-from transduct.tasks import base
+from transduct.tasks import runs
 
 TEXTS = ["a b c", "", "d e f g", "h", "a b c d e f g h", "</s>", "🙂"]
 
@@ -166,7 +166,7 @@ def test_attention_is_that_of_python(client, model):
 
 @pytest.mark.parametrize("family", RECIPES)
 def test_every_family_is_served(family, tmp_path):
-    run = base.train(in_folder(RECIPES[family], tmp_path), tmp_path / "run", notify=str)
+    run = runs.train(in_folder(RECIPES[family], tmp_path), tmp_path / "run", notify=str)
     model = transduct.load(run)
     with serving(Service(model, family, 50)) as client:
         while (health := client("GET", "/health"))[0] != 200:
@@ -322,7 +322,7 @@ def test_a_mistake_of_one_harms_no_other(client):
 
 
 def test_a_file_is_taken_as_the_body_and_its_damage_is_told_without_a_path(tmp_path):
-    run = base.train(in_folder(RECIPES["pictures"], tmp_path), tmp_path / "run", notify=str)
+    run = runs.train(in_folder(RECIPES["pictures"], tmp_path), tmp_path / "run", notify=str)
     with serving(Service(transduct.load(run), "pictures", 50)) as client:
         said, _ = client.refused("/predict", {"inputs": ["/etc/passwd"]}, 415)
         assert said == "this model reads a picture; send the file itself as the body, with its type"
@@ -336,7 +336,7 @@ def test_a_file_is_taken_as_the_body_and_its_damage_is_told_without_a_path(tmp_p
 
 
 def test_of_several_pictures_only_one_is_painted(tmp_path):
-    run = base.train(in_folder(RECIPES["text to image"], tmp_path), tmp_path / "run", notify=str)
+    run = runs.train(in_folder(RECIPES["text to image"], tmp_path), tmp_path / "run", notify=str)
     with serving(Service(transduct.load(run), "painter", 50)) as client:
         for inputs in ([], ["a", "b"]):
             said, _ = client.refused("/predict", {"inputs": inputs}, 400)

@@ -18,8 +18,8 @@ from transduct.errors import TransductError
 from transduct.interop import int8
 from transduct.interop.ctranslate2 import convert
 from transduct.models.transformer import Config, Transformer
-from transduct.tasks.base import train
 from transduct.tasks.model import write_model
+from transduct.tasks.runs import train
 from transduct.training import checkpoint
 
 BEGIN, END = Tokenizer.BEGIN, Tokenizer.END

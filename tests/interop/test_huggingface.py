@@ -21,7 +21,7 @@ from transduct.errors import TransductError
 from transduct.interfaces.cli import main
 from transduct.interop import ctranslate2, int8
 from transduct.interop.huggingface import convert, found_in, read
-from transduct.tasks.base import train
+from transduct.tasks.runs import train
 
 TEXTS = [source for source, _ in PAIRS[:24]]
 HARD = [

@@ -15,7 +15,7 @@ from tests.helpers import everything_in
 from tests.recipes import tiny_recipe
 from transduct.config import load_recipe
 from transduct.errors import TrainingFailed, TransductError
-from transduct.tasks import base, claim
+from transduct.tasks import claim, runs
 from transduct.tasks.translation import TranslationTask
 
 SHORT = tiny_recipe(training={"steps": 2})
@@ -34,10 +34,10 @@ def test_a_second_process_is_kept_out(tmp_path):
     lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
     with pytest.raises(TransductError, match="run: another process trains here; wait for it or stop it"):
-        base.train(SHORT, directory, notify=str)
+        runs.train(SHORT, directory, notify=str)
     assert [path.name for path in directory.iterdir()] == [".lock"]
     os.close(lock)
-    base.train(SHORT, directory, notify=str)
+    runs.train(SHORT, directory, notify=str)
 
 
 def test_a_run_holds_its_lock_while_it_trains(tmp_path):
@@ -45,10 +45,10 @@ def test_a_run_holds_its_lock_while_it_trains(tmp_path):
 
     def second(event):
         with pytest.raises(TransductError, match="another process trains here"):
-            base.train(SHORT, tmp_path / "run", resume=True, notify=str)
+            runs.train(SHORT, tmp_path / "run", resume=True, notify=str)
         refused.append(event["step"])
 
-    base.train(SHORT, tmp_path / "run", notify=str, report=second)
+    runs.train(SHORT, tmp_path / "run", notify=str, report=second)
     assert refused == [1, 2, 2]
 
 
@@ -65,9 +65,9 @@ def test_a_process_that_was_forked_does_not_hold_the_lock(tmp_path, monkeypatch)
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        base.train(SHORT, tmp_path / "run", notify=str, report=fork)
+        runs.train(SHORT, tmp_path / "run", notify=str, report=fork)
     try:
-        base.train(SHORT, tmp_path / "run", resume=True, notify=str)
+        runs.train(SHORT, tmp_path / "run", resume=True, notify=str)
     finally:
         os.kill(children[0], signal.SIGKILL)
         os.waitpid(children[0], 0)
@@ -80,18 +80,18 @@ class Interrupted(Exception):
 def test_what_a_kill_left_of_a_file_is_no_run(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".recipe.yaml.77.part").write_text("task: trans")
-    base.train(SHORT, tmp_path / "run", notify=str)
+    runs.train(SHORT, tmp_path / "run", notify=str)
     assert not list((tmp_path / "run").glob(".*.part"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.part").write_text("mine")
     with pytest.raises(TransductError, match="other: holds files that are no run; choose an empty or a new folder"):
-        base.train(SHORT, tmp_path / "other", notify=str)
+        runs.train(SHORT, tmp_path / "other", notify=str)
 
 
 def test_another_run_is_not_overwritten(run):
     before = everything_in(run)
     with pytest.raises(TransductError, match="run: holds another run; continue it with --resume or choose another"):
-        base.train(SHORT, run, notify=str)
+        runs.train(SHORT, run, notify=str)
     assert everything_in(run) == before
 
 
@@ -110,7 +110,7 @@ def test_a_run_goes_on_with_its_own_model_and_data(unfinished, changes, message)
     before = everything_in(unfinished)
     other = replace(held, **{name: {**getattr(held, name), **values} for name, values in changes.items()})
     with pytest.raises(TransductError) as caught:
-        base.train(other, unfinished, resume=True, notify=str)
+        runs.train(other, unfinished, resume=True, notify=str)
     assert f"run: its run has {message}; resume with the run's own recipe" in str(caught.value)
     assert everything_in(unfinished) == before
 
@@ -119,7 +119,7 @@ def test_a_refused_resume_leaves_the_recipe_as_it_was(unfinished):
     held = (unfinished / "recipe.yaml").read_bytes()
     recipe = load_recipe(unfinished / "recipe.yaml")
     with pytest.raises(TransductError, match=r"training\.steps is 1, step \d+ is trained already; give no fewer"):
-        base.train(replace(recipe, training={**recipe.training, "steps": 1}), unfinished, resume=True, notify=str)
+        runs.train(replace(recipe, training={**recipe.training, "steps": 1}), unfinished, resume=True, notify=str)
     assert (unfinished / "recipe.yaml").read_bytes() == held
 
 
@@ -132,7 +132,7 @@ def test_training_and_decoding_may_change_and_are_told(unfinished):
         data={**held.data, "root": "elsewhere", "workers": 1},
     )
     said = []
-    base.train(longer, unfinished, resume=True, notify=said.append)
+    runs.train(longer, unfinished, resume=True, notify=said.append)
     assert said[:2] == ["training.steps was 60, goes on with 62", "decoding.beam was 2, goes on with 3"]
     assert not any("data." in line for line in said)
     assert load_recipe(unfinished / "recipe.yaml").training["steps"] == 62
@@ -159,12 +159,12 @@ def test_a_run_that_cannot_begin_leaves_nothing_and_one_that_cannot_go_on_loses_
     before = set(everything_in(unfinished))
     message = r"^(bad data|'a mistake of ours'|corpus/shard: cannot be written \(Perm.*\); choose another place)$"
     with pytest.raises((TransductError, KeyError), match=message):
-        base.train(load_recipe(unfinished / "recipe.yaml"), unfinished, resume=True, notify=str)
+        runs.train(load_recipe(unfinished / "recipe.yaml"), unfinished, resume=True, notify=str)
     assert set(everything_in(unfinished)) == before
     (tmp_path / "empty").mkdir()
     for name in ("empty", "new"):
         with pytest.raises((TransductError, KeyError), match=message):
-            base.train(SHORT, tmp_path / name, notify=str)
+            runs.train(SHORT, tmp_path / name, notify=str)
     assert not list((tmp_path / "empty").iterdir())
     assert not (tmp_path / "new").exists()
 
@@ -175,7 +175,7 @@ def test_a_training_that_failed_stays_to_be_read(tmp_path, monkeypatch):
 
     monkeypatch.setattr(TranslationTask, "build_model", fail)
     with pytest.raises(TrainingFailed, match="stopped by a signal"):
-        base.train(SHORT, tmp_path / "run", notify=str)
+        runs.train(SHORT, tmp_path / "run", notify=str)
     assert (tmp_path / "run" / "recipe.yaml").exists()
 
 
@@ -184,13 +184,13 @@ def test_whoever_has_had_enough_of_our_words_is_no_disk_error(tmp_path):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
     with pytest.raises(BrokenPipeError):
-        base.train(SHORT, tmp_path / "run", notify=closed)
+        runs.train(SHORT, tmp_path / "run", notify=closed)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(TransductError, match=r"file/run: cannot be written \(Not a directory\); choose another place"):
-        base.train(SHORT, tmp_path / "file" / "run", notify=str)
+        runs.train(SHORT, tmp_path / "file" / "run", notify=str)
 
 
 def test_a_lock_that_cannot_be_taken_is_no_other_process(tmp_path, monkeypatch):
@@ -199,4 +199,4 @@ def test_a_lock_that_cannot_be_taken_is_no_other_process(tmp_path, monkeypatch):
 
     monkeypatch.setattr(claim.fcntl, "flock", flock)
     with pytest.raises(TransductError, match=r"run: cannot be written \(No locks available\)"):
-        base.train(SHORT, tmp_path / "run", notify=str)
+        runs.train(SHORT, tmp_path / "run", notify=str)

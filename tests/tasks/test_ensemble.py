@@ -9,7 +9,7 @@ import pytest
 import transduct
 from tests.recipes import tiny_recipe
 from transduct.errors import TransductError
-from transduct.tasks import base
+from transduct.tasks import base, runs
 from transduct.tasks.ensemble import combine, take_vocabularies
 
 RNN = {"family": "rnn", "d_model": 16, "dropout": 0.1, "num_heads": None, "d_ff": None}
@@ -27,7 +27,7 @@ def together(**changes):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ensemble")
-    base.train(together(), folder / "run", notify=str)
+    runs.train(together(), folder / "run", notify=str)
     return folder / "run"
 
 
@@ -52,7 +52,7 @@ def test_a_run_of_several_goes_on_where_it_was(run, tmp_path):
     half = shutil.copytree(run, tmp_path / "run")
     for path in (half / "model", half / "stage_2" / "model"):
         shutil.rmtree(path)
-    base.train(together(), half, resume=True, notify=str)
+    runs.train(together(), half, resume=True, notify=str)
     for number in "12":
         weights = f"model/{number}/model.safetensors"
         assert (half / weights).read_bytes() == (run / weights).read_bytes()
@@ -62,7 +62,7 @@ def test_stages_take_the_vocabulary_of_the_first_whatever_they_are_trained_on(tm
     """A unigram vocabulary is another each time that it is trained."""
     other = {"data": {"train": [{"generate": "copy", "count": 40}]}}
     recipe = replace(together(**other), tokenizer={"kind": "unigram", "size": 30})
-    base.train(recipe, tmp_path / "run", notify=str)
+    runs.train(recipe, tmp_path / "run", notify=str)
     held = [path.read_bytes() for path in sorted((tmp_path / "run" / "model").glob("*/tokenizer.json"))]
     assert len(held) == 2
     assert held[0] == held[1]
@@ -88,13 +88,13 @@ def test_models_to_start_from_bring_one_vocabulary_or_none_is_trained(run, train
     with pytest.raises(
         TransductError, match=r"stages\[1\]: model\.start_from is .*, whose tokenizers stages\[0\] would not have; let"
     ):
-        base.train(together(model={"start_from": other}), tmp_path / "run", notify=str)
+        runs.train(together(model={"start_from": other}), tmp_path / "run", notify=str)
     recipe = together(model={"start_from": other})
     with pytest.raises(TransductError, match=r"model: its tokenizers are not those of .*stage_1/model; train one"):
-        base.train(replace(recipe, model={**recipe.model, "start_from": own}), tmp_path / "run", notify=str)
+        runs.train(replace(recipe, model={**recipe.model, "start_from": own}), tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
     from_first = {"start_from": str(tmp_path / "run" / "stage_1" / "model")}
-    base.train(together(model=from_first), tmp_path / "run", notify=str)
+    runs.train(together(model=from_first), tmp_path / "run", notify=str)
     assert (tmp_path / "run" / "model" / "2" / "model.safetensors").exists()
 
 
@@ -180,5 +180,5 @@ def test_a_recipe_needs_two_translators(tmp_path, stages):
     with pytest.raises(
         TransductError, match="ensemble is true; expected two stages or more, each a translation model; or"
     ):
-        base.train(replace(together(), stages=stages), tmp_path / "run", notify=str)
+        runs.train(replace(together(), stages=stages), tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()

@@ -13,7 +13,7 @@ from tests.families import RECIPES, in_folder
 from tests.pictures import BARS, bar
 from tests.tones import string
 from transduct.errors import NotFinite
-from transduct.tasks import base
+from transduct.tasks import base, runs
 
 INPUTS = {
     "text_classification": {
@@ -44,7 +44,7 @@ def finished(request, tmp_path_factory):
     """A recipe and the run it has left."""
     folder = tmp_path_factory.mktemp("family")
     recipe = in_folder(RECIPES[request.param], folder)
-    base.train(recipe, folder / "run", notify=str)
+    runs.train(recipe, folder / "run", notify=str)
     return recipe, folder / "run"
 
 
@@ -61,15 +61,15 @@ def test_a_run_that_was_broken_off_ends_with_the_same_bytes(finished, tmp_path, 
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        base.train(recipe, tmp_path / "run", notify=str, report=report)
-    base.train(recipe, tmp_path / "run", resume=True, notify=str)
+        runs.train(recipe, tmp_path / "run", notify=str, report=report)
+    runs.train(recipe, tmp_path / "run", resume=True, notify=str)
     assert weights(tmp_path / "run") == weights(whole)
 
 
 def test_the_control_another_seed_ends_otherwise(finished, tmp_path):
     recipe, whole = finished
     training = {**recipe.training, "seed": 2}
-    base.train(base.replace(recipe, training=training), tmp_path / "run", notify=str)
+    runs.train(base.replace(recipe, training=training), tmp_path / "run", notify=str)
     assert weights(tmp_path / "run") != weights(whole)
 
 

@@ -16,7 +16,7 @@ from transduct.config import Recipe, record
 from transduct.data.files import Refused
 from transduct.data.images import resized
 from transduct.errors import TransductError
-from transduct.tasks import base, image_classification
+from transduct.tasks import base, image_classification, runs
 from transduct.tasks.image_classification import DataConfig, share, test_set
 from transduct.tasks.picture_classifier import Labelled, rows_of
 from transduct.training.checkpoint import read_tensors
@@ -371,7 +371,7 @@ def test_there_are_batches_of_training_alone(tmp_path):
 def run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("pictures")
     make_task(directory)
-    base.train(recipe_of(directory, data={"valid": TEST}), directory / "run", notify=str)
+    runs.train(recipe_of(directory, data={"valid": TEST}), directory / "run", notify=str)
     return directory / "run"
 
 
@@ -439,5 +439,5 @@ def test_bars_are_told_apart_after_a_few_hundred_steps(tmp_path):
         training={"steps": 300, "batch_tokens": 576, "learning_rate": 0.003, "warmup": 30, "validate_every": 0,
                   "checkpoint_every": 100, "schedule": "cosine"},
     )  # fmt: skip
-    base.train(recipe, tmp_path / "run", notify=str)
+    runs.train(recipe, tmp_path / "run", notify=str)
     assert base.evaluate(tmp_path / "run").scores["accuracy"] >= 95.0

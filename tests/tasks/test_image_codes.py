@@ -14,7 +14,7 @@ from tests.pictures import bar, png, write_pictures
 from transduct.config import Recipe
 from transduct.data.scenes import generate
 from transduct.errors import TransductError
-from transduct.tasks import base, image_codes
+from transduct.tasks import base, image_codes, runs
 from transduct.tasks.image_codes import ImageCodesTask
 
 TINY = RECIPES["image codes"]
@@ -23,7 +23,7 @@ TINY = RECIPES["image codes"]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("codes")
-    base.train(in_folder(TINY, folder), folder / "run", notify=str)
+    runs.train(in_folder(TINY, folder), folder / "run", notify=str)
     return folder / "run"
 
 
@@ -95,13 +95,13 @@ def test_the_model_directory_shows_pictures_above_what_is_kept(run):
 def test_another_model_may_be_gone_on_from(run, tmp_path):
     said = []
     recipe = replace(TINY, model={**TINY.model, "start_from": str(run / "model")})
-    base.train(recipe, tmp_path / "run", notify=said.append)
+    runs.train(recipe, tmp_path / "run", notify=said.append)
     assert any("34 of 34" in line or "weights taken" in line for line in said)
 
 
 def test_without_a_validation_set_there_are_no_scores(tmp_path):
     recipe = replace(with_data(valid=None), training={**TINY.training, "steps": 2})
-    base.train(recipe, tmp_path / "run", notify=str)
+    runs.train(recipe, tmp_path / "run", notify=str)
     assert not (tmp_path / "run" / "model" / "samples.png").exists()
 
 

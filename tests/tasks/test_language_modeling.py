@@ -17,7 +17,7 @@ import yaml
 from transduct.config import Recipe, load_recipe, merge
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.tasks import base, language_modeling
+from transduct.tasks import base, language_modeling, runs
 from transduct.tasks.language_modeling import (
     LanguageModel,
     LanguageModelingTask,
@@ -239,7 +239,7 @@ def test_a_validation_shows_how_the_model_goes_on_and_how_the_text_does(made, te
 
 def test_without_validation_text_training_still_ends_with_a_model(texts, tmp_path):
     recipe = text_recipe(texts, data={"valid": None}, training={"steps": 2})
-    model = base.load(base.train(recipe, tmp_path / "run", notify=str))
+    model = base.load(runs.train(recipe, tmp_path / "run", notify=str))
     assert len(model.predict(["x"])[0]) == 30
 
 
@@ -376,7 +376,7 @@ def test_a_model_with_another_tokenizer_is_refused(saved, tmp_path):
 
 def test_evaluating_reads_a_file_or_the_test_set_and_compares(texts, tmp_path):
     recipe = text_recipe(texts, data={"test": {"text": "valid.txt"}})
-    model = base.train(recipe, tmp_path / "run", notify=str)
+    model = runs.train(recipe, tmp_path / "run", notify=str)
     report = base.evaluate(model, length=5)
     assert len(report.outputs[0]) == 5
     other = base.evaluate(model, {"source": str(texts / "valid.txt")}, against=model)
@@ -467,7 +467,7 @@ def test_a_text_that_cannot_be_trained_on_is_refused_and_leaves_nothing(texts, t
         (tmp_path / "train.txt").write_text(content)
     shutil.copy(texts / "valid.txt", tmp_path)
     with pytest.raises(TransductError, match=message):
-        base.train(text_recipe(tmp_path), tmp_path / "run", notify=str)
+        runs.train(text_recipe(tmp_path), tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
 
 
@@ -496,7 +496,7 @@ def test_each_profile_of_the_recipe_is_whole_and_its_quick_one_runs(texts, tmp_p
     for name in ("train", "valid"):
         (tmp_path / f"{name}.txt.xz").write_bytes(lzma.compress((texts / f"{name}.txt").read_bytes()))
     overrides = [f"data.root={tmp_path}", "training.steps=2", "training.batch_tokens=128", "model.d_model=16"]
-    model = base.train(load_recipe(RECIPE, overrides, "quick"), tmp_path / "run", notify=str)
+    model = runs.train(load_recipe(RECIPE, overrides, "quick"), tmp_path / "run", notify=str)
     assert base.evaluate(model, length=9).scores["nats_per_token"] > 0
 
 
@@ -521,7 +521,7 @@ def test_a_tiny_model_learns_to_go_on_with_what_repeats(tmp_path):
             "validate_every": 0, "checkpoint_every": 300,
         },
     )  # fmt: skip
-    model = base.load(base.train(recipe, tmp_path / "run", notify=str))
+    model = base.load(runs.train(recipe, tmp_path / "run", notify=str))
     lines = repeated(40, 3)
     found = model.predict([line[:7] for line in lines], temperature=0.0, length=6)
     assert sum(text == line[7:13] for text, line in zip(found, lines)) >= 38

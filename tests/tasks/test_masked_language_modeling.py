@@ -17,7 +17,7 @@ from transduct.config import Recipe, merge
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.segments import Segments
-from transduct.tasks import base
+from transduct.tasks import base, runs
 from transduct.tasks import masked_language_modeling as task_file
 from transduct.tasks.masked_language_modeling import MaskedLanguageModel, MaskedLanguageModelingTask, make_batch
 from transduct.training.checkpoint import load_weights, read_tensors, weights_of
@@ -337,7 +337,7 @@ def test_it_learns_what_fits_and_what_follows(tmp_path):
         model={"d_model": 32, "num_heads": 4, "d_ff": 64, "layers": 2},
         training={"steps": 300, "batch_tokens": 600, "warmup": 30, "schedule": "linear", "checkpoint_every": 300},
     )
-    model = base.load(base.train(recipe, tmp_path / "run", notify=str))
+    model = base.load(runs.train(recipe, tmp_path / "run", notify=str))
     scores = model.evaluate(stanzas(16, 2)).scores
     assert scores["masked_accuracy"] > 99
     assert scores["accuracy"] > 85  # more than 90 % cannot be told: a stanza ends, or the other line has the same words
@@ -351,7 +351,7 @@ def test_it_learns_what_fits_and_what_follows(tmp_path):
 
 def test_what_is_saved_answers_like_what_was_trained(tmp_path):
     said = []
-    model = base.train(make_recipe(tmp_path), tmp_path / "run", notify=said.append)
+    model = runs.train(make_recipe(tmp_path), tmp_path / "run", notify=said.append)
     assert "corpus prepared: 159 pairs" in said
     config = json.loads((model / "config.json").read_text())
     assert (config["task"], config["mask"], config["model"]["head"]) == (
@@ -398,7 +398,7 @@ def test_a_size_is_written_out_and_overridden(tmp_path):
 
 
 def test_training_may_start_from_another_model(tmp_path):
-    held = base.train(make_recipe(tmp_path, tokenizer={"size": 30}), tmp_path / "held", notify=str)
+    held = runs.train(make_recipe(tmp_path, tokenizer={"size": 30}), tmp_path / "held", notify=str)
     said = []
     task, model = make_task(tmp_path, said.append, model={"start_from": str(held)})
     assert f"tokenizer.json: 30 tokens, taken from {held} and saved" in said
@@ -450,7 +450,7 @@ def test_a_test_set_is_one_text(tmp_path):
 
 
 def test_tokenizers_of_another_model_are_refused(tmp_path):
-    model = base.train(make_recipe(tmp_path), tmp_path / "run", notify=str)
+    model = runs.train(make_recipe(tmp_path), tmp_path / "run", notify=str)
     Tokenizer.train(["x"], "character", 20).save(model / "tokenizer.json")
     with pytest.raises(
         TransductError, match=r"the tokenizers hold .* tokens, the model .*; they do not belong together"

@@ -18,7 +18,7 @@ from tests.data.test_collages import write_photographs
 from transduct.config import Recipe, record
 from transduct.data.collages import Example
 from transduct.errors import TransductError
-from transduct.tasks import base, object_detection
+from transduct.tasks import base, object_detection, runs
 from transduct.tasks.detector import SceneSet, make_batch
 from transduct.tasks.object_detection import DataConfig, test_set
 from transduct.training.checkpoint import read_tensors
@@ -308,7 +308,7 @@ def test_test_sets_are_given_or_the_recipe_s(tmp_path):
 def test_a_run_leaves_a_model_that_finds_and_is_measured(tmp_path):
     write_photographs(tmp_path)
     recipe = Recipe(**tree_of(data={"root": str(tmp_path)}))
-    model = base.train(recipe, tmp_path / "run", notify=str)
+    model = runs.train(recipe, tmp_path / "run", notify=str)
     assert sorted(path.name for path in model.iterdir()) == ["card.md", "config.json", "model.safetensors"]
     card = (model / "card.md").read_text()
     assert "# Object detector" in card
@@ -323,7 +323,7 @@ def test_a_run_leaves_a_model_that_finds_and_is_measured(tmp_path):
 def test_a_model_begins_with_another_s_weights(tmp_path):
     write_photographs(tmp_path)
     recipe = Recipe(**tree_of(data={"root": str(tmp_path)}))
-    held = base.train(recipe, tmp_path / "run", notify=str)
+    held = runs.train(recipe, tmp_path / "run", notify=str)
     said = []
     task = make_task(tmp_path, said.append, model={"start_from": str(held)})
     task.prepare()
@@ -333,7 +333,7 @@ def test_a_model_begins_with_another_s_weights(tmp_path):
 
 def test_what_another_model_knows_of_a_label_stays_with_it(tmp_path):
     write_photographs(tmp_path)
-    held = base.train(Recipe(**tree_of(data={"root": str(tmp_path)})), tmp_path / "run", notify=str)
+    held = runs.train(Recipe(**tree_of(data={"root": str(tmp_path)})), tmp_path / "run", notify=str)
     config = json.loads((held / "config.json").read_text())
     config["labels"].reverse()
     (held / "config.json").write_text(json.dumps(config))
@@ -360,7 +360,7 @@ def test_a_tiny_model_learns_where_rectangles_are(tmp_path):
         {"steps": 500, "batch_tokens": 288, "warmup": 50, "learning_rate": 0.004, "schedule": "cosine",
          "log_every": 50, "checkpoint_every": 500},
     )  # fmt: skip
-    model = base.train(recipe, tmp_path / "run", notify=str)
+    model = runs.train(recipe, tmp_path / "run", notify=str)
     assert base.evaluate(model.parent).scores["ap50"] >= AP50
     found = transduct.load(model).predict([np.zeros((48, 48, 3), np.uint8)])
     assert len(found) == 1

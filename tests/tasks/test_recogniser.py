@@ -12,7 +12,7 @@ from tests.tones import RATE, encoded, string, tone, write_archive, write_tones
 from transduct.data.audio import Features
 from transduct.data.utterances import Recording, SoundSource
 from transduct.errors import TransductError
-from transduct.tasks import base
+from transduct.tasks import base, runs
 from transduct.tasks.recogniser import DecodingConfig, Hearing, Recogniser, Spoken, flat_features
 
 INPUTS = [string("1 2 3"), string("4"), string("0 1 2 3", "bela")]
@@ -23,7 +23,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("speech")
     write_tones(folder / "tones.tar", 2, 5)
     recipe = recipe_of(folder, data={"leave_out": ["bela"]}, model={"heads": "bands"}, training={"steps": 30})
-    base.train(recipe, folder / "run", notify=str)
+    runs.train(recipe, folder / "run", notify=str)
     return folder / "run"
 
 

@@ -15,8 +15,9 @@ import pytest
 from tests.recipes import tiny_recipe
 from transduct.config import dump
 from transduct.errors import TrainingFailed
-from transduct.tasks.base import train
-from transduct.training import trainer as trainer_module
+from transduct.tasks.runs import train
+from transduct.training import step as step_module
+from transduct.training.optim import MovingAverage
 from transduct.training.trainer import Trainer
 
 # Dropout and BPE dropout on, a loader worker on, two micro-batches a step: 14 steps cross several epochs.
@@ -29,7 +30,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from transduct.config import load_recipe
-from transduct.tasks.base import train
+from transduct.tasks.runs import train
 from transduct.training import checkpoint
 
 recipe, out, when, step = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
@@ -127,17 +128,17 @@ def test_a_restore_that_forgets_one_thing_is_caught(tmp_path, whole_run, monkeyp
     def forgetful(self, step):
         restore(self, step)
         if forgotten == "optimiser" and step:
-            self.optimiser.state.clear()
+            self.stepper.optimiser.state.clear()
         if forgotten == "batch":
             self.state = replace(self.state, batch=0)
         if forgotten == "epoch":
             self.state = replace(self.state, epoch=self.state.epoch + 1)
         if forgotten == "ema":
-            self.ema = trainer_module.MovingAverage(self.model, 0.9)
+            self.ema = MovingAverage(self.model, 0.9)
         if forgotten == "step":
             self.state = replace(self.state, step=0)
         if forgotten == "seed":
-            monkeypatch.setattr(trainer_module, "seed_generators", lambda *numbers: None)
+            monkeypatch.setattr(step_module, "seed_generators", lambda *numbers: None)
 
     monkeypatch.setattr(Trainer, "restore", forgetful)
     interrupted_run(tmp_path / "run", 8)

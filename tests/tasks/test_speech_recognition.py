@@ -11,7 +11,7 @@ from transduct.config import Recipe
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.segments import pad
-from transduct.tasks import base, speech_recognition
+from transduct.tasks import base, runs, speech_recognition
 from transduct.tasks.speech_recognition import SpeechRecognitionTask, ctc_frames, make_batch
 from transduct.training.machine import seed_generators
 
@@ -228,7 +228,7 @@ def test_it_learns_tones_for_digits(tmp_path):
     training |= {"log_every": 100, "validate_every": 0, "checkpoint_every": 300}
     recipe = recipe_of(tmp_path, data=data, model=model, training=training)
     lines = []
-    base.train(recipe, tmp_path / "run", notify=str, report=lines.append)
+    runs.train(recipe, tmp_path / "run", notify=str, report=lines.append)
     report = base.evaluate(tmp_path / "run")
     assert report.scores["word_error_rate"] <= 3.0, lines[-1]
     loaded = transduct.load(tmp_path / "run")
@@ -239,7 +239,7 @@ def test_it_learns_tones_for_digits(tmp_path):
 
 
 def test_a_model_starts_from_another(root, tmp_path):
-    base.train(recipe_of(root, training={"steps": 1}), tmp_path / "run", notify=str)
+    runs.train(recipe_of(root, training={"steps": 1}), tmp_path / "run", notify=str)
     said = []
     make_task(root, tmp_path / "next", said.append, model={"start_from": str(tmp_path / "run" / "model")})
     assert any("taken" in line and "started from" in line for line in said)

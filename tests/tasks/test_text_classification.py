@@ -17,7 +17,7 @@ from transduct.errors import TransductError
 from transduct.functional.losses import symmetric_divergence
 from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
-from transduct.tasks import base, text_classification
+from transduct.tasks import base, runs, text_classification
 from transduct.tasks.classifier import Batch, scores_of
 from transduct.tasks.model import write_model
 from transduct.tasks.text_classification import DataConfig, find_run, span_loss, test_set
@@ -412,7 +412,7 @@ def test_a_run_leaves_a_model_that_is_loaded_and_scored(tmp_path, kind):
         write_pairs(tmp_path)
     recipe = recipe_of(kind, data={"root": str(tmp_path)})
     events = []
-    model = base.train(recipe, tmp_path / "run", notify=str, report=events.append)
+    model = runs.train(recipe, tmp_path / "run", notify=str, report=events.append)
     config = json.loads((model / "config.json").read_text())
     assert config["answers"]["kind"] == kind
     assert config["answers"]["labels"] == sorted(config["answers"]["labels"])
@@ -482,7 +482,7 @@ def test_it_learns(tmp_path, kind):
         "label_smoothing": 0.0, "validate_every": 0, "checkpoint_every": steps,
     }  # fmt: skip
     model = {"d_model": 32, "num_heads": 4, "d_ff": 64, "layers": 2, "positions": positions}
-    base.train(recipe_of(kind, data=data, model=model, training=training), tmp_path / "run", notify=str)
+    runs.train(recipe_of(kind, data=data, model=model, training=training), tmp_path / "run", notify=str)
     assert base.evaluate(tmp_path / "run").scores[score] >= least
 
 

@@ -16,7 +16,7 @@ from tests.pictures import write_pictures
 from transduct.config import Recipe
 from transduct.data import scenes
 from transduct.errors import TransductError
-from transduct.tasks import base, text_to_image
+from transduct.tasks import base, runs, text_to_image
 from transduct.tasks.text_to_image import TextToImageTask, make_batch
 from transduct.training.checkpoint import CONFIG, WEIGHTS, read_tensors
 
@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
     """A run, and the run of the codes it started from."""
     folder = tmp_path_factory.mktemp("painter")
     recipe = in_folder(TINY, folder)
-    base.train(recipe, folder / "run", notify=str)
+    runs.train(recipe, folder / "run", notify=str)
     (folder / "recipe.json").write_text(json.dumps(recipe.__dict__))
     return folder
 
@@ -74,7 +74,7 @@ def test_it_is_measured_in_all_it_promises(folder):
 def test_a_model_of_its_own_kind_may_be_gone_on_from(folder, recipe, tmp_path):
     said = []
     started = replace(recipe, model={**recipe.model, "start_from": str(folder / "run" / "model")})
-    base.train(replace(started, training={**TINY.training, "steps": 1}), tmp_path / "run", notify=said.append)
+    runs.train(replace(started, training={**TINY.training, "steps": 1}), tmp_path / "run", notify=said.append)
     [line] = [line for line in said if "weights taken" in line]
     taken, own = line.split(": ")[1].split(" weights")[0].split(" of ")
     assert taken == own
@@ -172,7 +172,7 @@ def test_what_is_wrong_is_said_at_once(recipe, change, message, tmp_path):
 def test_without_codes_nothing_is_trained(recipe, tmp_path):
     bare = {name: value for name, value in recipe.model.items() if name != "start_from"}
     with pytest.raises(TransductError, match=r"model\.start_from is missing; name a model of image_codes"):
-        base.train(replace(recipe, model=bare), tmp_path / "run", notify=str)
+        runs.train(replace(recipe, model=bare), tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
 
 
@@ -217,7 +217,7 @@ def test_a_tiny_world_is_learnt(tmp_path, monkeypatch):
             "decoding": {"temperature": 0.7},
         },
     ]
-    base.train(Recipe("text_to_image", data, training=training, stages=stages), tmp_path / "run", notify=str)
+    runs.train(Recipe("text_to_image", data, training=training, stages=stages), tmp_path / "run", notify=str)
     scores = base.evaluate(tmp_path / "run").scores
     assert scores["attributes_right"] >= 90.0
     assert scores["reconstruction_error"] < 0.01

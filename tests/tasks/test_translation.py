@@ -18,7 +18,7 @@ from transduct.data.samples import generate
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
-from transduct.tasks import base, translation
+from transduct.tasks import base, runs, translation
 from transduct.tasks.translation import TranslationTask, make_batch
 from transduct.tasks.translator import FAMILIES
 from transduct.training.log import ignore
@@ -244,7 +244,7 @@ def test_without_validation_data_training_still_ends_with_a_model(tmp_path):
     recipe = tiny_recipe(training={"steps": 2, "validate_every": 1})
     recipe.data.pop("valid")
     events = []
-    model = base.train(recipe, tmp_path / "run", notify=str, report=events.append)
+    model = runs.train(recipe, tmp_path / "run", notify=str, report=events.append)
     assert events
     assert not any("scores" in event for event in events)
     assert len(base.load(model).predict(["a b"])) == 1

@@ -26,8 +26,7 @@ from tests.recipes import tiny_recipe
 from tests.training import toy
 from transduct.errors import TrainingFailed
 from transduct.errors import NotFinite
-from transduct.tasks import base
-from transduct.tasks.base import train
+from transduct.tasks import runs
 from transduct.tasks.translation import TranslationTask
 from transduct.training.distributed import Ranks
 
@@ -88,18 +87,18 @@ def slowly(*given):
     saved(*given)
 
 TranslationTask.save = slowly
-found["whole"], train_one = [], base._train_one
+found["whole"], train_one = [], runs._train_one
 
 def looked_at(*given):
     made = train_one(*given)
     found["whole"].append((made / "config.json").exists())
     return made
 
-base._train_one = looked_at
+runs._train_one = looked_at
 staged = replace(tiny_recipe(training={"steps": 2}), stages=[{}, {}])
-found["staged"] = str(train(staged, out / "staged", notify=len))
+found["staged"] = str(runs.train(staged, out / "staged", notify=len))
 found["said"] = []
-found["model"] = [str(train(tiny_recipe(training={"steps": 3}), out / "task", resume, found["said"].append))
+found["model"] = [str(runs.train(tiny_recipe(training={"steps": 3}), out / "task", resume, found["said"].append))
                   for resume in (False, True)]
 ranks.wait()
 torch.save(found, out / f"{ranks.rank}.pt")

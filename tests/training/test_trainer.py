@@ -1,4 +1,4 @@
-"""The training step, the schedule of validations and checkpoints, and what happens when training goes wrong."""
+"""The schedule of steps, validations and checkpoints, and what happens when training goes wrong."""
 
 import json
 import math
@@ -12,14 +12,11 @@ import pytest
 import torch
 
 from tests.training import toy
-from tests.training.toy import CONFIG, SIZES, Batch, Report, examples, network, train, weights
+from tests.training.toy import CONFIG, SIZES, Report, network, train, weights
 from transduct.errors import NotFinite, TrainingFailed, TransductError
 from transduct.training import checkpoint
 from transduct.training.checkpoint import Checkpoints, read_tensors, weights_of
-from transduct.training.distributed import Ranks
-from transduct.training.log import ignore
 from transduct.training.optim import rate
-from transduct.training.trainer import Trainer
 
 
 def records(directory):
@@ -61,67 +58,6 @@ def test_each_step_is_taken_on_the_next_batch_at_the_rate_of_the_schedule(tmp_pa
     rates = [record["learning_rate"] for record in records(tmp_path)]
     assert rates == pytest.approx([rate("inverse_sqrt", 0.05, 2, 12, step) for step in range(1, 13)])
     assert [record["epoch"] for record in records(tmp_path)] == [0] * 5 + [1] * 5 + [2] * 2
-
-
-# one step
-
-
-def make_trainer(directory, model, **changes):
-    return Trainer(model, replace(CONFIG, **changes), directory, toy.batches, toy.loss, None, ignore, Ranks())
-
-
-def gradients_of(trainer, batches):
-    value = trainer.optimise(batches)
-    return value, [parameter.grad.clone() for parameter in trainer.model.parameters()]
-
-
-@pytest.mark.parametrize("sizes", [[21, 1], [7, 7, 8], [1] * 22])
-def test_micro_batches_equal_one_batch(tmp_path, sizes):
-    """To rounding, however unequal they are."""
-    inputs, targets = (torch.cat(parts) for parts in zip(*((e.inputs, e.targets) for e in map(examples, range(5)))))
-    parts = [Batch(x, y, 0) for x, y in zip(inputs.split(sizes), targets.split(sizes), strict=True)]
-    value, gradients = gradients_of(make_trainer(tmp_path, network(), clip=0.0), parts)
-    one_value, one_gradients = gradients_of(make_trainer(tmp_path, network(), clip=0.0), [Batch(inputs, targets, 0)])
-    assert value == pytest.approx(one_value, rel=1e-6)
-    torch.testing.assert_close(gradients, one_gradients)
-    mean = (network()(inputs) - targets).square().mean()
-    assert value == pytest.approx(mean.item(), rel=1e-6)
-
-
-def test_terms_are_averaged_each_over_its_own_count_and_weighted(tmp_path):
-    class Two(Batch):
-        counts = {"tokens": 4.0, "boxes": 2.0}
-
-    def loss(model, batch):
-        return {
-            "tokens": (model(batch.inputs).sum(), 4.0, 1.0),
-            "boxes": (batch.targets.sum() * model[0].bias[0], 2.0, 0.5),
-        }
-
-    batch = Two(*vars(examples(1)).values())
-    trainer = make_trainer(tmp_path, network())
-    trainer.loss = loss
-    model = network()
-    expected = model(batch.inputs).sum() * 2 / 8 + 0.5 * batch.targets.sum() * model[0].bias[0] * 2 / 4
-    assert trainer.optimise([batch, batch]) == pytest.approx(float(expected.detach()), rel=1e-5)
-
-
-def test_randomness_is_drawn_from_seed_step_and_micro_batch_alone(tmp_path):
-    """Whatever was drawn before."""
-    values = []
-    for draws in (0, 5):
-        trainer = make_trainer(tmp_path, network(dropout=0.5))
-        torch.rand(draws)
-        values.append([trainer.optimise([examples(0), examples(0)]) for _ in range(2)])
-    assert values[0] == values[1]
-    other = make_trainer(tmp_path, network(dropout=0.5), seed=2)
-    assert other.optimise([examples(0), examples(0)]) != values[0][0]
-
-
-def test_gradients_are_clipped(tmp_path):
-    trainer = make_trainer(tmp_path, network(), clip=0.01)
-    _, gradients = gradients_of(trainer, [examples(1)])
-    assert math.hypot(*(float(gradient.norm()) for gradient in gradients)) == pytest.approx(0.01, rel=1e-4)
 
 
 # going back

@@ -131,7 +131,7 @@ def train(
     """
     from transduct.interfaces.ending import naming
     from transduct.interfaces.progress import Watcher
-    from transduct.tasks.base import train as train_recipe
+    from transduct.tasks.runs import train as train_recipe
 
     paths = [word for word in recipe or [] if "=" not in word]
     overrides = [word for word in recipe or [] if "=" in word]
@@ -149,8 +149,8 @@ def _chosen_recipe(
     """The recipe that was named, the one of the run to resume, or one made for two files."""
     from transduct.config import load_recipe
     from transduct.errors import TransductError
-    from transduct.tasks.base import file_recipe, run_of_files
     from transduct.tasks.claim import RECIPE, require_room
+    from transduct.tasks.runs import file_recipe, run_of_files
 
     if profile and not paths:
         raise TransductError(f"--profile {profile} belongs to a recipe; give one, or leave it out")

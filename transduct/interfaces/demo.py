@@ -7,7 +7,8 @@ from transduct.config import load_recipe
 from transduct.errors import TrainingFailed
 from transduct.interfaces.pictures import heatmap, save, terminal
 from transduct.interfaces.progress import Watcher
-from transduct.tasks.base import evaluate, load, train
+from transduct.tasks.base import evaluate, load
+from transduct.tasks.runs import train
 
 RECIPE = Path(__file__).with_name("demo.yaml")
 SHOWN = (

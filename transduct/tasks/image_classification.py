@@ -40,7 +40,7 @@ from transduct.tasks.sections import (
     training_section,
 )
 from transduct.training.config import TrainingConfig
-from transduct.training.trainer import Terms
+from transduct.training.step import Terms
 
 ABOUT = "pictures.json"
 FAMILIES = {"vit": Family(Config, SIZES, ViT)}
@@ -317,7 +317,7 @@ class ImageClassificationTask:
         write_model(directory, "image_classification", model, settings, [], about)
 
 
-create, load = ImageClassificationTask, PictureClassifier.load  # which `tasks/base.py` calls by name
+create, load = ImageClassificationTask, PictureClassifier.load  # which `base.py` and `runs.py` call by name
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Labelled:

@@ -42,7 +42,7 @@ from transduct.tasks.sections import Family, ModelSection, NoOptions, data_with_
 from transduct.tasks.text import check_inputs
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
-from transduct.training.trainer import Terms
+from transduct.training.step import Terms
 
 FAMILIES = {"discrete_vae": Family(CodesConfig, CODES_SIZES, DiscreteVAE)}
 DERIVED = {"picture_size": "data.size"}  # of the model, and what says it
@@ -227,7 +227,7 @@ def _packed(captions: Sequence[str], pictures: np.ndarray) -> list[Ragged]:  # n
     return [ragged([pack(picture) for picture in pictures])]
 
 
-create = ImageCodesTask  # which `tasks/base.py` calls by name
+create = ImageCodesTask  # which `base.py` and `runs.py` call by name
 
 
 def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> ImageCodes:

@@ -47,7 +47,7 @@ from transduct.tasks.sections import (
 from transduct.tasks.text import TOKENIZER, check_inputs, check_sizes, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
-from transduct.training.trainer import Terms
+from transduct.training.step import Terms
 
 END = Tokenizer.END
 FAMILIES = {"gpt": Family(Config, SIZES, GPT)}
@@ -386,7 +386,7 @@ def in_rows(parts: Iterable[Indices], size: int) -> Iterator[list[Ragged]]:
         yield [(rest, np.array([len(rest)]))]
 
 
-create = LanguageModelingTask  # which `tasks/base.py` calls by name
+create = LanguageModelingTask  # which `base.py` and `runs.py` call by name
 
 
 def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> LanguageModel:

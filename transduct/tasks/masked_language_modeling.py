@@ -66,7 +66,7 @@ from transduct.tasks.sections import (
 from transduct.tasks.text import TOKENIZER, check_inputs, check_sizes, encoder_input, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
-from transduct.training.trainer import Terms
+from transduct.training.step import Terms
 
 MASK = "[MASK]"
 MEASURING_SEED = 0  # of the masks that a text is measured with, whatever seed a model was trained with
@@ -402,7 +402,7 @@ class MaskedLanguageModelingTask:
         return Tokenizer.train(sample(lines, config.sample), config.kind, config.size, config.dropout)
 
 
-create, load = MaskedLanguageModelingTask, MaskedLanguageModel.load  # which `tasks/base.py` calls by name
+create, load = MaskedLanguageModelingTask, MaskedLanguageModel.load  # which `base.py` and `runs.py` call by name
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> list[str]:

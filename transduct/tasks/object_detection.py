@@ -25,7 +25,7 @@ from transduct.tasks.detector import Batch, DetectionConfig, Detections, Detecto
 from transduct.tasks.model import LabelRows, card, files_said, only_train, three_of, write_model
 from transduct.tasks.sections import Family, ModelSection, NoOptions, data_with_test, filled, training_section
 from transduct.training.config import TrainingConfig
-from transduct.training.trainer import Terms
+from transduct.training.step import Terms
 
 LABELS = "labels.json"
 FAMILIES = {"detr": Family(Config, SIZES, Detr)}
@@ -214,7 +214,7 @@ class ObjectDetectionTask:
         write_model(directory, "object_detection", model, settings, [], about)
 
 
-create, load = ObjectDetectionTask, Detector.load  # which `tasks/base.py` calls by name
+create, load = ObjectDetectionTask, Detector.load  # which `base.py` and `runs.py` call by name
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> SceneSet:

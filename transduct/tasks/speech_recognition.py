@@ -52,7 +52,7 @@ from transduct.tasks.recogniser import (
 from transduct.tasks.sections import ModelSection, data_with_test, filled, tokenizer_section, training_section
 from transduct.tasks.text import TOKENIZER, run_tokenizer
 from transduct.training.config import TrainingConfig
-from transduct.training.trainer import Terms
+from transduct.training.step import Terms
 
 DERIVED = {  # of the model, and what says it
     "vocabulary_size": "tokenizer.size",
@@ -319,7 +319,7 @@ class SpeechRecognitionTask:
         write_model(directory, "speech_recognition", model, settings, [self.directory / TOKENIZER], about)
 
 
-create, load = SpeechRecognitionTask, Recogniser.load  # which `tasks/base.py` calls by name
+create, load = SpeechRecognitionTask, Recogniser.load  # which `base.py` and `runs.py` call by name
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Spoken:

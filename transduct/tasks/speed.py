@@ -1,7 +1,5 @@
 """Our side of `transduct bench`: translation models to measure, and what is measured of them."""
 
-import atexit
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -24,9 +22,8 @@ from transduct.tasks.model import write_model
 from transduct.tasks.text import TOKENIZER, make_batch
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
-from transduct.training.log import ignore
 from transduct.training.machine import pick_device, prepare_machine, seed_generators
-from transduct.training.trainer import Terms, Trainer
+from transduct.training.step import Stepper, Terms
 
 Sentence = Sequence[int]
 
@@ -136,15 +133,13 @@ def training(
         )
         return {"tokens": (total, batch.counts["tokens"], 1.0)}
 
-    nowhere = Path(tempfile.mkdtemp(prefix="transduct-bench-"))
-    atexit.register(shutil.rmtree, nowhere, ignore_errors=True)
-    trainer = Trainer(model, config, nowhere, lambda *_: iter(()), loss, None, ignore, Ranks.join(place))
+    stepper = Stepper(model, config, loss, Ranks.join(place))
     shape = _around(batches) if compiled or captured else None
     made = [make_batch(*batch, shape) for batch in batches]
 
     def run() -> int:
         for batch in made:
-            trainer.optimise([batch])
+            stepper.take([batch], 1, config.learning_rate / config.warmup)
         if place.type == "cuda":
             torch.cuda.synchronize()
         return sum(batch.tokens for batch in made)

@@ -55,7 +55,7 @@ from transduct.tasks.sections import (
     training_section,
 )
 from transduct.tasks.text import TOKENIZER, TextTraining, run_tokenizer
-from transduct.training.trainer import Terms
+from transduct.training.step import Terms
 
 LABELS = "labels.json"
 SHOWN = 12  # labels that are named, so that a mistyped one is seen
@@ -358,7 +358,7 @@ class TextClassificationTask:
         write_model(directory, "text_classification", model, settings, [self.directory / TOKENIZER], about)
 
 
-create, load = TextClassificationTask, Classifier.load  # which `tasks/base.py` calls by name
+create, load = TextClassificationTask, Classifier.load  # which `base.py` and `runs.py` call by name
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples:

@@ -36,7 +36,7 @@ from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
 from transduct.training import checkpoint as files
 from transduct.training.config import TrainingConfig
 from transduct.training.machine import pick_device
-from transduct.training.trainer import Terms
+from transduct.training.step import Terms
 
 FAMILIES = {"dalle": Family(Config, SIZES, DALLE)}
 DERIVED = {  # of the model, and what says it
@@ -261,7 +261,7 @@ class TextToImageTask:
         write_model(directory, "text_to_image", model, {"decoding": asdict(self.decoding)}, beside, about)
 
 
-create = TextToImageTask  # which `tasks/base.py` calls by name
+create = TextToImageTask  # which `base.py` and `runs.py` call by name
 
 
 def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> Painter:

@@ -48,7 +48,7 @@ from transduct.tasks.text import (
 )
 from transduct.tasks.translator import FAMILIES, TOKENIZERS, Translator
 from transduct.training.checkpoint import CONFIG, read_json
-from transduct.training.trainer import Terms
+from transduct.training.step import Terms
 
 # For files without a recipe: up to so many pairs, (size, steps, dropout, subwords).
 SHORTCUT_SIZES: list[tuple[int | None, tuple[str, int, float, int]]] = [
@@ -261,7 +261,7 @@ class TranslationTask:
 combine, check_alike, take_vocabularies = ensemble.combine, ensemble.check_alike, ensemble.take_vocabularies
 
 
-create, load = TranslationTask, Translator.load  # which `tasks/base.py` calls by name
+create, load = TranslationTask, Translator.load  # which `base.py` and `runs.py` call by name
 
 
 def readable_lines(given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:

@@ -6,48 +6,25 @@ default generators are reseeded before each micro-batch, so that a checkpoint ho
 
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from transduct.errors import NotFinite, TrainingFailed, TransductError
-from transduct.functional import trials
 from transduct.training import checkpoint as files
 from transduct.training.checkpoint import Checkpoints
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.log import Event, Meter, RunLog, ignore
-from transduct.training.machine import pick_device, prepare_machine, seed_generators, stopped_by_signals
-from transduct.training.optim import MovingAverage, clip_gradients, guarded_step, make_optimiser, set_rate
+from transduct.training.machine import pick_device, prepare_machine, stopped_by_signals
+from transduct.training.optim import MovingAverage
 from transduct.training.optim import rate as scheduled
-from transduct.training.replay import Replay
-
-Terms = Mapping[str, tuple[Tensor, float, float]]
-
-
-class Batch(Protocol):
-    """What the trainer asks of a batch: how much it holds, and how many of each thing its loss will average over."""
-
-    @property
-    def tokens(self) -> int:
-        """What its speed is told in."""
-        ...
-
-    @property
-    def counts(self) -> Mapping[str, float]:
-        """For each term of the loss, the count that its sum is divided by."""
-        ...
-
-    def to(self, device: torch.device) -> "Batch":
-        """The batch on a device."""
-        ...
+from transduct.training.step import Diverged, Stepper, Terms
 
 
 class Report(Protocol):
@@ -91,10 +68,6 @@ class State:
     rates: list[Any] = field(default_factory=list)
 
 
-class Diverged(Exception):
-    """The loss or a gradient is not a finite number."""
-
-
 class Trainer:
     """One training run in one directory. Its callables come from a task; see `fit`."""
 
@@ -111,12 +84,7 @@ class Trainer:
     ) -> None:
         self.model, self.config, self.ranks = model, config, ranks
         self.batches, self.validate = batches, validate
-        self.loss = trials.compiled(loss) if config.compile else loss
-        self._plain_loss = loss if config.compile else None  # until it has been compared
-        self.device = next(model.parameters()).device
-        betas = (config.betas[0], config.betas[1])
-        self.optimiser = make_optimiser(model, betas, config.epsilon, config.weight_decay, config.capture)
-        self._set_up_step()
+        self.stepper = Stepper(model, config, loss, ranks)
         self.ema = MovingAverage(model, config.ema) if config.ema else None
         self.checkpoints = Checkpoints(directory / "checkpoints")
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
@@ -124,85 +92,6 @@ class Trainer:
         self.asked: dict[str, Any] = {"chosen_by": config.best, "rates": rates}
         self.state = State(**self.asked)
         self.stopping = False
-
-    def optimise(self, micro_batches: list[Any]) -> float:
-        """One step of the optimiser over this rank's micro-batches; returns its loss, the weighted sum of the terms'
-        averages.
-
-        The counts of all micro-batches and ranks are known before the first backward, so that averages are taken once.
-        """
-        config, step = self.config, self.state.step + 1
-        set_rate(self.optimiser, self.learning_rate(step))
-        self.optimiser.zero_grad(set_to_none=not config.capture)
-        totals = self.ranks.total(_sum(batch.counts for batch in micro_batches))
-        if self._plain_loss is not None and micro_batches:
-            self._compare(self._plain_loss, micro_batches[0], totals)
-            self._plain_loss = None
-        losses = []
-        for number, batch in enumerate(micro_batches):
-            seed_generators(config.seed, step, number, self.ranks.rank)
-            losses.append(self._backward(batch, totals))
-        self.ranks.sum_gradients(self.model)
-        value, norm = self._update_captured(losses) if config.capture else self._update(losses)
-        if not (math.isfinite(value) and math.isfinite(norm)):
-            raise Diverged(f"step {step}: loss {value:.4g}, gradient norm {norm:.4g}")
-        if self.ema:
-            self.ema.update(self.model)
-        return value
-
-    def _accumulate(self, batch: Any, totals: Mapping[str, Any]) -> Tensor:
-        """Add the gradients of a micro-batch; its part of the loss."""
-        total = self._total(self.loss, batch, totals)
-        total.backward()  # type: ignore[no-untyped-call]
-        return total.detach()
-
-    def _total(self, loss: Callable[[nn.Module, Any], Terms], batch: Any, totals: Mapping[str, Any]) -> Tensor:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
-            terms = loss(self.model, batch.to(self.device))
-        return sum((weight * s / totals[name] for name, (s, _, weight) in terms.items()), torch.zeros(()))
-
-    def _compare(self, plain: Callable[[nn.Module, Any], Terms], batch: Any, totals: Mapping[str, Any]) -> None:
-        """Refuse a compiled loss that gives no gradient where the plain one gives some: a compiler's mistake may leave
-        the loss as it is, so that nothing else would tell."""
-        weights = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
-        reached = []
-        for loss in (plain, self.loss):
-            total = self._total(loss, batch, totals)
-            gradients = torch.autograd.grad(total, [*weights.values()], allow_unused=True)
-            reached.append([gradient is not None and bool(gradient.any()) for gradient in gradients])
-        lost = [name for name, before, after in zip(weights, *reached) if before and not after]
-        if lost:
-            raise TrainingFailed(
-                f"compiled by PyTorch {torch.__version__} the loss has no gradient for {len(lost)} weights ({lost[0]}, "
-                "...); set training.compile to false"
-            )
-
-    def _update(self, losses: list[Tensor]) -> tuple[float, float]:
-        """Clip and take the step, unless the loss or the norm of the gradients, which are returned, is not finite."""
-        value = self.ranks.sum_of(sum(map(float, losses)))
-        norm = clip_gradients(self.model, self.config.clip)
-        if math.isfinite(value) and math.isfinite(norm):
-            self.optimiser.step()
-        return value, norm
-
-    def _update_captured(self, losses: list[Tensor]) -> tuple[float, float]:
-        """The same as one call for the device, which is waited for once."""
-        loss = torch.stack([torch.zeros((), device=self.device), *losses]).sum()  # a rank may have no batch
-        value, norm = self._guarded_step(self.ranks.sum(loss)).tolist()
-        return value, norm
-
-    def _set_up_step(self) -> None:
-        """Anew whenever the optimiser's tensors are others: what was captured knows only the old ones."""
-        config = self.config
-        self._backward: Callable[[Any, Mapping[str, Any]], Tensor] = self._accumulate
-        if config.compile or config.capture:
-            self._backward = Replay(self._accumulate, self.device, config.capture)
-        if config.capture:
-            for parameter in self.model.parameters():
-                if parameter.requires_grad and parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-        step = partial(guarded_step, self.model, self.optimiser, config.clip)
-        self._guarded_step = Replay(step, self.device, config.capture)
 
     def run(self) -> None:
         """Train from the present state to the end."""
@@ -214,9 +103,12 @@ class Trainer:
             meter.waited += time.perf_counter() - waited
             try:
                 self.checkpoints.check()
-                value = self.optimise(micro_batches)
+                number = self.state.step + 1
+                value = self.stepper.take(micro_batches, number, self.learning_rate(number))
+                if self.ema:
+                    self.ema.update(self.model)
                 batch = self.state.batch + config.accumulate * self.ranks.world
-                self.state = replace(self.state, step=self.state.step + 1, batch=batch, seconds=meter.seconds)
+                self.state = replace(self.state, step=number, batch=batch, seconds=meter.seconds)
                 meter.count(value, sum(b.tokens for b in micro_batches) * self.ranks.world)
                 if self.state.step % config.log_every == 0 or self.state.step == config.steps:
                     record = meter.record(self.state.step, self.state.epoch, self.learning_rate(self.state.step))
@@ -304,12 +196,10 @@ class Trainer:
         """Take up the run where a checkpoint left it."""
         path = self.checkpoints.path(step)
         files.load_weights(self.model, files.read_tensors(path / files.WEIGHTS), path)
-        tensors = files.read_tensors(path / files.OPTIMISER)
-        files.load_optimiser(self.model, self.optimiser, tensors)
-        self._set_up_step()
+        self.stepper.restore(files.read_tensors(path / files.OPTIMISER))
         if self.ema:
             held = files.read_tensors(path / files.EMA)
-            self.ema.weights = {name: held[name].to(self.device) for name in self.ema.weights}
+            self.ema.weights = {name: held[name].to(self.stepper.device) for name in self.ema.weights}
         saved = self.asked | files.read_json(path / files.STATE, "a checkpoint's state")
         state = State(**{name: saved[name] for name in asdict(self.state)})
         if state.chosen_by != self.asked["chosen_by"]:  # scores of two kinds do not compare
@@ -361,8 +251,8 @@ class Trainer:
             regular = [s for s in steps if s % self.config.checkpoint_every == 0][-self.config.keep_checkpoints :]
             bests = self.checkpoints.bests(regular) | {self.state.best_step}  # what a run may go back to needs its own
             keep = {*regular, *(s for best in bests if best is not None for s in self._window(best))}
-            tensors = files.optimiser_tensors(self.model, self.optimiser)
-            self.checkpoints.save(self.state.step, self.model, tensors, asdict(self.state), self.ema, keep)
+            remembered = self.stepper.tensors()
+            self.checkpoints.save(self.state.step, self.model, remembered, asdict(self.state), self.ema, keep)
 
     def _roll_back(self, problem: Diverged) -> None:
         """Back to the last good regular checkpoint at half the rate, or give up after the tries that are allowed."""
@@ -438,11 +328,3 @@ def fit(
         trainer.checkpoints.wait()
     trainer.finish()
     return trainer.state
-
-
-def _sum(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for part in counts:
-        for name, count in part.items():
-            total[name] = total.get(name, 0.0) + count
-    return total

@@ -1,0 +1,285 @@
+"""What a run leaves, alone or in stages, and what is refused before anything is trained."""
+
+import json
+import shutil
+from dataclasses import asdict, replace
+
+import pytest
+
+import transduct
+from tests.helpers import everything_in
+from tests.recipes import tiny_recipe
+from transduct.config import dump, load_recipe
+from transduct.errors import TransductError
+from transduct.interop import int8
+from transduct.tasks import base, runs
+
+SHORT = tiny_recipe(training={"steps": 2})
+
+
+def test_what_a_run_leaves(trained_run):
+    assert {path.name for path in trained_run.iterdir()} - {"tensorboard"} == {
+        "recipe.yaml", "log.jsonl", "checkpoints", "model", "tokenizer.json", "corpus", ".lock",
+    }  # fmt: skip
+    recipe = load_recipe(trained_run / "recipe.yaml")
+    assert (recipe.task, recipe.training["steps"]) == ("translation", 60)
+    events = [json.loads(line) for line in (trained_run / "log.jsonl").read_text().splitlines()]
+    assert [event["step"] for event in events if "loss" in event] == list(range(1, 61))
+    assert (trained_run / "checkpoints" / "step_60" / "state.json").exists()
+
+
+def test_the_recipe_it_leaves_trains_the_same_model(trained_run, tmp_path):
+    model = runs.train(load_recipe(trained_run / "recipe.yaml"), tmp_path / "again", notify=str)
+    assert model == tmp_path / "again" / "model"
+    for name in ("model.safetensors", "tokenizer.json", "config.json"):
+        assert (model / name).read_bytes() == (trained_run / "model" / name).read_bytes()
+
+
+def test_a_recipe_for_files_takes_overrides(tmp_path):
+    (tmp_path / "a").write_text("x\n" * 20)
+    files = {"source": [str(tmp_path / "a")], "target": [str(tmp_path / "a")]}
+    recipe = runs.file_recipe("translation", files, ["training.steps=7", "model.size=small"], str)
+    assert (recipe.training["steps"], recipe.model["size"], recipe.data["held_out"]) == (7, "small", 2)
+    with pytest.raises(TransductError, match="the recipe for your files: unknown key 'modle'; did you mean 'model'"):
+        runs.file_recipe("translation", files, ["modle.size=small"], str)
+
+
+def test_a_recipe_survives_being_written(trained_run, tmp_path):
+    recipe = load_recipe(trained_run / "recipe.yaml")
+    (tmp_path / "recipe.yaml").write_text(dump(asdict(recipe)))
+    assert load_recipe(tmp_path / "recipe.yaml") == recipe
+
+
+def test_a_finished_run_is_left_as_it_is(run):
+    before, said = everything_in(run), []
+    recipe = load_recipe(run / "recipe.yaml")
+    changed = replace(recipe, training={**recipe.training, "steps": 99})
+    runs.train(changed, run, resume=True, notify=said.append)
+    assert said == [f"{run}: this run is finished; its model is {run / 'model'}"]
+    assert everything_in(run) == before
+
+
+def test_a_run_that_has_begun_needs_the_model_it_started_from_no_more(tmp_path):
+    start = runs.train(SHORT, tmp_path / "start", notify=str)
+    recipe = tiny_recipe(model={"start_from": str(start)}, training={"steps": 1})
+    runs.train(recipe, tmp_path / "run", notify=str)
+    shutil.rmtree(tmp_path / "run" / "model")
+    shutil.rmtree(start)
+    with pytest.raises(TransductError, match=r"holds no config\.json; the run has begun and needs it no more"):
+        runs.train(recipe, tmp_path / "run", resume=True, notify=str)
+    alone = replace(recipe, model={**recipe.model, "start_from": None})
+    assert (runs.train(alone, tmp_path / "run", resume=True, notify=str) / "config.json").exists()
+
+
+def test_a_model_to_start_from_that_is_not_there_is_missed_before_anything_is_made(tmp_path):
+    recipe = tiny_recipe(model={"start_from": str(tmp_path / "modle")})
+    with pytest.raises(
+        TransductError, match=r"model\.start_from: .*modle holds no config\.json; name a model directory"
+    ):
+        runs.train(recipe, tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()
+
+
+# stages
+
+
+def staged(tmp_path, **second):
+    """Two trainings of the same model, the second from the first's weights, with data named by a relative path."""
+    (tmp_path / "text").write_text("".join(f"{word}\n" for word in ("a b", "b c", "c d e", "d", "e a", "b a c")))
+    pair = {"source": "text", "target": "text"}
+    recipe = tiny_recipe(training={"steps": 2, "validate_every": 0, "checkpoint_every": 1})
+    data = {"train": [pair], "valid": pair, "max_length": 20, "root": str(tmp_path), "workers": 0}
+    return replace(recipe, data=data, stages=[{}, {"training": {"steps": 3, "seed": 2}, **second}])
+
+
+def weights(directory):
+    return (directory / "model.safetensors").read_bytes()
+
+
+def test_stages_are_trained_in_turn_each_from_the_model_before(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.chdir(tmp_path)
+    recipe = staged(tmp_path)
+    model = runs.train(replace(recipe, data={**recipe.data, "root": "."}), tmp_path / "run", notify=said.append)
+    run = tmp_path / "run"
+    assert model == run / "model"
+    assert weights(model) == weights(run / "stage_2" / "model") != weights(run / "stage_1" / "model")
+    assert sum(line.startswith(f"started from {run / 'stage_1' / 'model'}") for line in said) == 1
+    assert [line for line in said if line.startswith("stage")] == [
+        "stage 1 of 2: translation",
+        "stage 2 of 2: translation",
+    ]
+    logs = [(run / f"stage_{number}" / "log.jsonl").read_text() for number in (1, 2)]
+    assert (run / "log.jsonl").read_text() == "".join(logs)
+    assert load_recipe(run / "recipe.yaml").data["root"] == str(tmp_path)
+    assert transduct.load(run).predict(["a b"]) == transduct.load(run / "stage_2").predict(["a b"])
+    said.clear()
+    assert runs.train(recipe, run, resume=True, notify=said.append) == model
+    assert said == [f"{run}: this run is finished; its model is {model}"]
+
+
+def test_a_stage_has_the_tokenizer_of_the_one_before(tmp_path):
+    runs.train(staged(tmp_path, tokenizer={"size": 20}), tmp_path / "run", notify=str)
+    one, two = ((tmp_path / "run" / f"stage_{number}" / "tokenizer.json").read_bytes() for number in (1, 2))
+    assert one == two
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stop", [1, 4])  # in the first stage and in the second
+def test_stages_go_on_where_they_were(tmp_path, stop):
+    recipe = staged(tmp_path)
+    whole = runs.train(recipe, tmp_path / "whole", notify=str)
+    events = []
+
+    def report(event):
+        events.append(event)
+        if sum("loss" in event for event in events) == stop:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        runs.train(recipe, tmp_path / "run", notify=str, report=report)
+    assert not (tmp_path / "run" / "model").exists()
+    assert weights(runs.train(recipe, tmp_path / "run", resume=True, notify=str)) == weights(whole)
+
+
+def test_a_mistake_in_the_last_stage_is_found_before_the_first_is_trained(tmp_path):
+    with pytest.raises(TransductError, match=r"unknown key 'training\.stepps'; did you mean 'steps'"):
+        runs.train(staged(tmp_path, training={"stepps": 3}), tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_a_file_that_the_last_stage_lacks_is_missed_before_the_first_is_trained(tmp_path, split):
+    gone = {"source": "text", "target": "gone"}
+    recipe = staged(tmp_path, data={split: [gone] if split == "train" else gone})
+    with pytest.raises(TransductError, match=f"{tmp_path}/gone: no such file; a relative path in a recipe starts at"):
+        runs.train(recipe, tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_to_start_from_that_the_last_stage_lacks_is_missed_before_the_first_is_trained(tmp_path):
+    recipe = staged(tmp_path, model={"start_from": "nowhere"})
+    with pytest.raises(
+        TransductError, match=r"model\.start_from: nowhere holds no config\.json; name a model directory"
+    ):
+        runs.train(recipe, tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_recipe_of_a_staged_run_is_read_again_from_anywhere(tmp_path, monkeypatch):
+    made = runs.train(SHORT, tmp_path / "start", notify=str)
+    monkeypatch.chdir(tmp_path)
+    start = {"start_from": "start/model"}
+    recipe = replace(tiny_recipe(training={"steps": 1}, model=start), stages=[{}, {"model": start}])
+    runs.train(recipe, tmp_path / "run", notify=str)
+    written = load_recipe(tmp_path / "run" / "recipe.yaml")
+    found = [written.model["start_from"], written.stages[1]["model"]["start_from"]]
+    assert found == [str(made)] * 2
+    assert written.stages[0] == {}
+
+
+def test_a_stage_may_start_from_any_before_it(tmp_path):
+    recipe = staged(tmp_path)
+    last = {"training": {"steps": 2}, "model": {"start_from": str(tmp_path / "run" / "stage_1" / "model")}}
+    said = []
+    runs.train(replace(recipe, stages=[*recipe.stages, last]), tmp_path / "run", notify=said.append)
+    assert sum(line.startswith(f"started from {tmp_path / 'run' / 'stage_1' / 'model'}") for line in said) == 2
+
+
+def test_an_ensemble_is_nothing_to_start_from(tmp_path):
+    runs.train(replace(staged(tmp_path), ensemble=True), tmp_path / "both", notify=str)
+    recipe = staged(tmp_path)
+    recipe = replace(recipe, stages=[], model={**recipe.model, "start_from": str(tmp_path / "both" / "model")})
+    with pytest.raises(TransductError, match=r"model is an ensemble; name one of its members, such as .*model/1"):
+        runs.train(recipe, tmp_path / "run", notify=str)
+
+
+def test_a_quantised_model_is_nothing_to_start_from(trained_run, tmp_path):
+    int8.convert(trained_run / "model", tmp_path / "int8")
+    recipe = tiny_recipe(model={"start_from": str(tmp_path / "int8")})
+    with pytest.raises(TransductError, match="int8 is quantised; name the model that it was made of"):
+        runs.train(recipe, tmp_path / "run", notify=str)
+
+
+@pytest.mark.parametrize("name", ["d_model", "d_ff"])
+def test_stages_of_other_sizes_are_refused_before_the_first_is_trained(tmp_path, name):
+    message = rf"stages\[1\]: model\.{name} is 64, the stage that it starts from has \d+; make them equal"
+    with pytest.raises(TransductError, match=message):
+        runs.train(staged(tmp_path, model={name: 64}), tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "second", [{"tokenizer": {"size": 20}}, {"data": {"replace": [{"side": "both", "pattern": "a", "by": "b"}]}}]
+)
+def test_stages_that_cannot_decide_together_are_refused_before_the_first_is_trained(tmp_path, second):
+    recipe = replace(staged(tmp_path, **second), ensemble=True)
+    with pytest.raises(
+        TransductError, match=r"stages\[1\]: its data\.replace or its tokenizer is not that of stages\[0\]"
+    ):
+        runs.train(recipe, tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()
+
+
+def test_stages_stay_stages_and_an_ensemble_one(tmp_path):
+    recipe = staged(tmp_path)
+    runs.train(recipe, tmp_path / "run", notify=str)
+    shutil.rmtree(tmp_path / "run" / "model")
+    with pytest.raises(TransductError, match="run: its run has ensemble=false, the recipe says true; resume with the"):
+        runs.train(replace(recipe, ensemble=True), tmp_path / "run", resume=True, notify=str)
+
+
+def test_a_finished_stage_needs_its_files_no_more(tmp_path):
+    (tmp_path / "other").write_text("a b\nb c\nc d e\n")
+    pair = {"source": "other", "target": "other"}
+    recipe = staged(tmp_path)
+    recipe = replace(recipe, stages=[{"data": {"train": [pair], "valid": pair}}, recipe.stages[1]])
+    whole = runs.train(recipe, tmp_path / "run", notify=str)
+    before = weights(whole)
+    for made in (whole, tmp_path / "run" / "stage_2" / "model"):
+        shutil.rmtree(made)
+    (tmp_path / "other").unlink()
+    assert weights(runs.train(recipe, tmp_path / "run", resume=True, notify=str)) == before
+
+
+def test_a_run_keeps_its_number_of_stages(tmp_path):
+    recipe = staged(tmp_path)
+    runs.train(recipe, tmp_path / "run", notify=str)
+    shutil.rmtree(tmp_path / "run" / "model")
+    with pytest.raises(
+        TransductError, match="its run has stages=2, the recipe says 3; resume with the run's own recipe"
+    ):
+        runs.train(replace(recipe, stages=[*recipe.stages, {}]), tmp_path / "run", resume=True, notify=str)
+    with pytest.raises(TransductError, match="holds another run; continue it with --resume"):
+        runs.train(recipe, tmp_path / "run", notify=str)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_run_with_stages_that_is_refused_stays_as_it_was(tmp_path, finished):
+    recipe, run = staged(tmp_path), tmp_path / "run"
+    runs.train(recipe, run, notify=str)
+    if not finished:
+        shutil.rmtree(run / "model")
+        shutil.rmtree(run / "stage_2" / "model")
+    before = everything_in(run)
+    with pytest.raises(TransductError, match=r"stage_1: its run has model.d_model=16, the recipe says 32; resume with"):
+        runs.train(replace(recipe, model={**recipe.model, "d_model": 32}), run, resume=True, notify=str)
+    assert everything_in(run) == before
+    runs.train(recipe, run, resume=True, notify=str)
+    assert (run / "model" / "config.json").exists()
+
+
+def test_a_root_that_is_no_text_is_refused(tmp_path):
+    recipe = staged(tmp_path)
+    with pytest.raises(TransductError, match=r"data.root is 5, expected a valid string"):
+        runs.train(replace(recipe, data={**recipe.data, "root": 5}), tmp_path / "run", notify=str)
+
+
+def test_the_test_set_of_a_run_with_stages_is_the_last_one_s(tmp_path):
+    test = {"source": "text", "target": "text"}
+    recipe = staged(tmp_path, data={"test": test, "metrics": ["exact_match"]})
+    runs.train(recipe, tmp_path / "run", notify=str)
+    assert base.evaluate(tmp_path / "run").scores.keys() == {"exact_match"}

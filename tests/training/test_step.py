@@ -1,0 +1,189 @@
+"""A step is the formula, whatever it is split into; a step that is compiled or captured is the step that is taken."""
+
+import copy
+import json
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from tests.training import toy
+from tests.training.toy import CONFIG, Batch, examples, network, train, weights
+from transduct.errors import TrainingFailed
+from transduct.functional import trials
+from transduct.training.distributed import Ranks
+from transduct.training.step import Diverged, Stepper
+
+DEVICES = ["cpu"] + [pytest.param("cuda", marks=pytest.mark.gpu)] * torch.cuda.is_available()
+SIZE = 6  # of every batch of one shape
+RATE = 0.05
+
+
+def make_stepper(model, loss=toy.loss, **changes):
+    return Stepper(model, replace(CONFIG, **changes), loss, Ranks())
+
+
+def gradients_of(stepper, batches):
+    value = stepper.take(batches, 1, RATE)
+    return value, [parameter.grad.clone() for parameter in stepper.model.parameters()]
+
+
+@pytest.mark.parametrize("sizes", [[21, 1], [7, 7, 8], [1] * 22])
+def test_micro_batches_equal_one_batch(sizes):
+    """To rounding, however unequal they are."""
+    inputs, targets = (torch.cat(parts) for parts in zip(*((e.inputs, e.targets) for e in map(examples, range(5)))))
+    parts = [Batch(x, y, 0) for x, y in zip(inputs.split(sizes), targets.split(sizes), strict=True)]
+    value, gradients = gradients_of(make_stepper(network(), clip=0.0), parts)
+    one_value, one_gradients = gradients_of(make_stepper(network(), clip=0.0), [Batch(inputs, targets, 0)])
+    assert value == pytest.approx(one_value, rel=1e-6)
+    torch.testing.assert_close(gradients, one_gradients)
+    mean = (network()(inputs) - targets).square().mean()
+    assert value == pytest.approx(mean.item(), rel=1e-6)
+
+
+def test_terms_are_averaged_each_over_its_own_count_and_weighted():
+    class Two(Batch):
+        counts = {"tokens": 4.0, "boxes": 2.0}
+
+    def loss(model, batch):
+        return {
+            "tokens": (model(batch.inputs).sum(), 4.0, 1.0),
+            "boxes": (batch.targets.sum() * model[0].bias[0], 2.0, 0.5),
+        }
+
+    batch = Two(*vars(examples(1)).values())
+    stepper = make_stepper(network(), loss)
+    model = network()
+    expected = model(batch.inputs).sum() * 2 / 8 + 0.5 * batch.targets.sum() * model[0].bias[0] * 2 / 4
+    assert stepper.take([batch, batch], 1, RATE) == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+def test_randomness_is_drawn_from_seed_step_and_micro_batch_alone():
+    """Whatever was drawn before."""
+    values = []
+    for draws in (0, 5):
+        stepper = make_stepper(network(dropout=0.5))
+        torch.rand(draws)
+        values.append([stepper.take([examples(0), examples(0)], number, RATE) for number in (1, 2)])
+    assert values[0] == values[1]
+    other = make_stepper(network(dropout=0.5), seed=2)
+    assert other.take([examples(0), examples(0)], 1, RATE) != values[0][0]
+
+
+def test_gradients_are_clipped():
+    stepper = make_stepper(network(), clip=0.01)
+    _, gradients = gradients_of(stepper, [examples(1)])
+    assert math.hypot(*(float(gradient.norm()) for gradient in gradients)) == pytest.approx(0.01, rel=1e-4)
+
+
+# compiled and captured
+
+
+@dataclass(frozen=True)
+class OfOneShape(Batch):
+    def to(self, device):
+        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+
+
+def batches(split, epoch, start, rank, world):
+    """Batches of one shape."""
+    made = []
+    for number in range(5):
+        drawn = torch.randn(SIZE, 3, generator=torch.Generator().manual_seed(number))
+        made.append(OfOneShape(drawn, drawn.sum(1, keepdim=True).tanh(), 0))
+    return iter(made[start + rank :: world])
+
+
+def steps(device, **changes):
+    """The losses of five steps, and the weights after them."""
+    model = network(dropout=0.5).to(device).train()
+    stepper = make_stepper(model, **changes)
+    given = list(batches("train", 0, 0, 0, 1))
+    found = [
+        stepper.take([given[number], given[-1]][: stepper.config.accumulate], number + 1, RATE) for number in range(5)
+    ]
+    return found, weights(model)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("changes", [{}, {"accumulate": 2}, {"clip": 0.01}, {"clip": 0.0}, {"ema": 0.9}], ids=str)
+def test_a_captured_step_is_the_step(changes, device):
+    """With its dropout, for both draw from (seed, step, micro-batch)."""
+    one, other = (steps(device, capture=captured, **changes) for captured in (False, True))
+    assert one[0] == pytest.approx(other[0], rel=1e-5)
+    torch.testing.assert_close(one[1], other[1], rtol=1e-5, atol=1e-6)
+
+
+def test_a_compiled_loss_is_used_where_it_reaches_all_weights(monkeypatch):
+    monkeypatch.setattr(trials, "compiled", lambda loss: loss)
+    one, other = (steps("cpu", compile=compiled) for compiled in (False, True))
+    assert one[0] == other[0]
+    torch.testing.assert_close(one[1], other[1], rtol=0, atol=0)
+
+
+def test_a_compiled_loss_that_teaches_a_weight_nothing_is_refused(tmp_path, monkeypatch):
+    def broken(loss):
+        """What PyTorch 2.11 made of a function: the right number, without a gradient."""
+
+        def compiled(model, batch):
+            silent = copy.deepcopy(model)
+            silent[0].weight.requires_grad_(False)
+            silent[0].bias, silent[3] = model[0].bias, model[3]
+            return loss(silent, batch)
+
+        return compiled
+
+    monkeypatch.setattr(trials, "compiled", broken)
+    lost = r"compiled by PyTorch .* the loss has no gradient for 1 weights \(0\.weight, \.\.\.\); set training\.compile"
+    with pytest.raises(TrainingFailed, match=lost):
+        train(tmp_path, batches=batches, compile=True)
+
+
+@pytest.mark.parametrize("capture", [False, True])
+def test_a_step_that_is_not_finite_moves_nothing(capture):
+    def loss(model, batch):
+        total, count, weight = toy.loss(model, batch)["tokens"]
+        return {"tokens": (total / 0.0, count, weight)}
+
+    model = network()
+    stepper = make_stepper(model, loss, capture=capture)
+    before = weights(model)
+    with pytest.raises(Diverged, match="step 1: loss inf, gradient norm"):
+        stepper.take(list(batches("train", 0, 0, 0, 1))[:1], 1, RATE)
+    torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("capture", [False, True])
+def test_a_rank_may_have_no_batch_at_the_end_of_an_epoch(capture):
+    model = network()
+    stepper = make_stepper(model, capture=capture)
+    before = weights(model)
+    assert stepper.take([], 1, RATE) == 0.0
+    torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
+
+
+def test_a_captured_run_goes_back_after_a_divergence_and_resumes(tmp_path):
+    """To where the plain one goes, and with the optimiser's tensors of the checkpoint."""
+    ends = []
+    for captured in (False, True):
+        calls = []
+
+        def loss(model, batch, calls=calls):
+            calls.append(None)
+            total, count, weight = toy.loss(model, batch)["tokens"]
+            return {"tokens": (total / (0.0 if len(calls) == 6 else 1.0), count, weight)}
+
+        place = tmp_path / str(captured)
+        model, state = train(place, loss=loss, batches=batches, validate=None, capture=captured)
+        log = [json.loads(line) for line in (place / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+        assert [(each["step"], each["try"]) for each in log if "diverged" in each] == [(3, 1)]
+        assert state.step == CONFIG.steps
+        again, _ = train(place, batches=batches, validate=None, capture=captured, steps=15)
+        ends.append([*weights(model), *weights(again)])
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_of_batches_of_many_shapes_is_refused(tmp_path):
+    with pytest.raises(TrainingFailed, match="a batch has another shape than the first"):
+        train(tmp_path, capture=True)

@@ -1,0 +1,157 @@
+"""The training step: the gradients of micro-batches, averaged over all that they hold, clipped and taken."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from transduct.errors import TrainingFailed
+from transduct.functional import trials
+from transduct.training.checkpoint import load_optimiser, optimiser_tensors
+from transduct.training.config import TrainingConfig
+from transduct.training.distributed import Ranks
+from transduct.training.machine import seed_generators
+from transduct.training.optim import clip_gradients, guarded_step, make_optimiser, set_rate
+from transduct.training.replay import Replay
+
+Terms = Mapping[str, tuple[Tensor, float, float]]
+
+
+class Batch(Protocol):
+    """What a step asks of a batch: how much it holds, and how many of each thing its loss will average over."""
+
+    @property
+    def tokens(self) -> int:
+        """What its speed is told in."""
+        ...
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """For each term of the loss, the count that its sum is divided by."""
+        ...
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on a device."""
+        ...
+
+
+class Diverged(Exception):
+    """The loss or a gradient is not a finite number."""
+
+
+class Stepper:
+    """Moves a model's weights, step by step.
+
+    Args:
+        loss: (model, batch) -> {name: (sum, count, weight)}.
+    """
+
+    def __init__(
+        self, model: nn.Module, config: TrainingConfig, loss: Callable[[nn.Module, Any], Terms], ranks: Ranks
+    ) -> None:
+        self.model, self.config, self.ranks = model, config, ranks
+        self.loss = trials.compiled(loss) if config.compile else loss
+        self._plain_loss = loss if config.compile else None  # until it has been compared
+        self.device = next(model.parameters()).device
+        betas = (config.betas[0], config.betas[1])
+        self.optimiser = make_optimiser(model, betas, config.epsilon, config.weight_decay, config.capture)
+        self._set_up()
+
+    def take(self, micro_batches: list[Any], number: int, rate: float) -> float:
+        """Step `number` over this rank's micro-batches; its loss, the weighted sum of the terms' averages.
+
+        The counts of all micro-batches and ranks are known before the first backward, so that averages are taken once.
+
+        Raises:
+            Diverged: the loss or the norm of the gradients is not finite; no weight has moved.
+        """
+        config = self.config
+        set_rate(self.optimiser, rate)
+        self.optimiser.zero_grad(set_to_none=not config.capture)
+        totals = self.ranks.total(_sum(batch.counts for batch in micro_batches))
+        if self._plain_loss is not None and micro_batches:
+            self._compare(self._plain_loss, micro_batches[0], totals)
+            self._plain_loss = None
+        losses = []
+        for place, batch in enumerate(micro_batches):
+            seed_generators(config.seed, number, place, self.ranks.rank)
+            losses.append(self._backward(batch, totals))
+        self.ranks.sum_gradients(self.model)
+        value, norm = self._update_captured(losses) if config.capture else self._update(losses)
+        if not (math.isfinite(value) and math.isfinite(norm)):
+            raise Diverged(f"step {number}: loss {value:.4g}, gradient norm {norm:.4g}")
+        return value
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What the optimiser remembers, by names that a checkpoint keeps."""
+        return optimiser_tensors(self.model, self.optimiser)
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Give the optimiser what it remembered."""
+        load_optimiser(self.model, self.optimiser, tensors)
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Anew whenever the optimiser's tensors are others: what was captured knows only the old ones."""
+        config = self.config
+        self._backward: Callable[[Any, Mapping[str, Any]], Tensor] = self._accumulate
+        if config.compile or config.capture:
+            self._backward = Replay(self._accumulate, self.device, config.capture)
+        if config.capture:
+            for parameter in self.model.parameters():
+                if parameter.requires_grad and parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+        step = partial(guarded_step, self.model, self.optimiser, config.clip)
+        self._guarded_step = Replay(step, self.device, config.capture)
+
+    def _accumulate(self, batch: Any, totals: Mapping[str, Any]) -> Tensor:
+        """Add the gradients of a micro-batch; its part of the loss."""
+        total = self._total(self.loss, batch, totals)
+        total.backward()  # type: ignore[no-untyped-call]
+        return total.detach()
+
+    def _total(self, loss: Callable[[nn.Module, Any], Terms], batch: Any, totals: Mapping[str, Any]) -> Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
+            terms = loss(self.model, batch.to(self.device))
+        return sum((weight * s / totals[name] for name, (s, _, weight) in terms.items()), torch.zeros(()))
+
+    def _compare(self, plain: Callable[[nn.Module, Any], Terms], batch: Any, totals: Mapping[str, Any]) -> None:
+        """Refuse a compiled loss that gives no gradient where the plain one gives some: a compiler's mistake may leave
+        the loss as it is, so that nothing else would tell."""
+        weights = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
+        reached = []
+        for loss in (plain, self.loss):
+            total = self._total(loss, batch, totals)
+            gradients = torch.autograd.grad(total, [*weights.values()], allow_unused=True)
+            reached.append([gradient is not None and bool(gradient.any()) for gradient in gradients])
+        lost = [name for name, before, after in zip(weights, *reached) if before and not after]
+        if lost:
+            raise TrainingFailed(
+                f"compiled by PyTorch {torch.__version__} the loss has no gradient for {len(lost)} weights ({lost[0]}, "
+                "...); set training.compile to false"
+            )
+
+    def _update(self, losses: list[Tensor]) -> tuple[float, float]:
+        """Clip and take the step, unless the loss or the norm of the gradients, which are returned, is not finite."""
+        value = self.ranks.sum_of(sum(map(float, losses)))
+        norm = clip_gradients(self.model, self.config.clip)
+        if math.isfinite(value) and math.isfinite(norm):
+            self.optimiser.step()
+        return value, norm
+
+    def _update_captured(self, losses: list[Tensor]) -> tuple[float, float]:
+        """The same as one call for the device, which is waited for once."""
+        loss = torch.stack([torch.zeros((), device=self.device), *losses]).sum()  # a rank may have no batch
+        value, norm = self._guarded_step(self.ranks.sum(loss)).tolist()
+        return value, norm
+
+
+def _sum(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for part in counts:
+        for name, count in part.items():
+            total[name] = total.get(name, 0.0) + count
+    return total

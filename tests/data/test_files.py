@@ -174,7 +174,7 @@ def test_links_in_an_archive_are_refused_by_name(tmp_path):
 
 
 def test_nothing_there_is_said(tmp_path):
-    with pytest.raises(TransductError, match=r"none\.tar: no such file; a relative path in a recipe"):
+    with pytest.raises(TransductError, match=r"none\.tar: no such file; check the path"):
         contents(tmp_path / "none.tar", (".png",))
 
 
@@ -241,7 +241,7 @@ def test_files_that_a_recipe_names_are_looked_for(tmp_path):
     require_files(DataConfig([here], root=str(tmp_path)))
     require_files(DataConfig([here], valid=here, test=gone, root=str(tmp_path)))  # not needed for training
     for data in (DataConfig([here, gone], root=str(tmp_path)), DataConfig([here], valid=gone, root=str(tmp_path))):
-        with pytest.raises(TransductError, match=f"^{tmp_path}/gone.tsv: no such file; a relative path in a recipe"):
+        with pytest.raises(TransductError, match=f"^{tmp_path}/gone.tsv: no such file; check the path"):
             require_files(data)
 
 

@@ -151,7 +151,7 @@ def test_damaged_compressed_files_are_named(tmp_path, ending):
 
 
 def test_missing_and_empty_files_are_named(tmp_path):
-    missing = "none: no such file; a relative path in a recipe starts at data.root"
+    missing = "none: no such file; check the path (those in a recipe start at data.root)"
     assert refused(tmp_path, TextSource(source="none", target="none")) == missing
     empty = write(tmp_path, "empty", "")
     message = "empty, empty: nothing in it; name files that hold text"

@@ -452,7 +452,7 @@ def test_recipes_that_cannot_be_are_refused(texts, tmp_path, sections, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "train.txt: no such file; a relative path in a recipe starts at data.root"),
+        (None, r"train.txt: no such file; check the path \(those in a recipe start at data.root\)"),
         ("", "train.txt: nothing in it; name files that hold text"),
         ("\n \n", "found no text to train the tokenizer on"),
         (

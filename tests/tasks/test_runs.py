@@ -155,7 +155,7 @@ def test_a_mistake_in_the_last_stage_is_found_before_the_first_is_trained(tmp_pa
 def test_a_file_that_the_last_stage_lacks_is_missed_before_the_first_is_trained(tmp_path, split):
     gone = {"source": "text", "target": "gone"}
     recipe = staged(tmp_path, data={split: [gone] if split == "train" else gone})
-    with pytest.raises(TransductError, match=f"{tmp_path}/gone: no such file; a relative path in a recipe starts at"):
+    with pytest.raises(TransductError, match=f"{tmp_path}/gone: no such file; check the path"):
         runs.train(recipe, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
 

@@ -24,7 +24,7 @@ NAMED = 10  # refused files that are named; the rest is counted
 BLOCK = 1 << 20
 HEAVIEST = 1000  # times that an epoch shows a row at most
 WORKERS = 256  # processes at most; a slip of the finger must not start a million
-NO_FILE = "no such file; a relative path in a recipe starts at data.root"
+NO_FILE = "no such file; check the path (those in a recipe start at data.root)"
 LARGEST = 1 << 30  # bytes of a file; what is larger is no picture and no sound, and is refused before it is read
 WORDS = 1 << 22  # of packed pictures that are handed on at a time, four bytes each
 

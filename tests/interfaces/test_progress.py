@@ -10,6 +10,7 @@ from transduct.interfaces.progress import Watcher
 
 STEP = {"step": 5, "loss": 1.25, "tokens_per_second": 12345.6, "seconds": 3.0, "details": {"steps": 15}}
 SCORES = {"step": 6, "scores": {"bleu": 1.5, "chrf": 20.0}, "details": {"samples": [("a b", "b", "b a")]}}
+PASSED = {"step": 3, "passed_over": ["step_6: not whole"], "details": {}}
 DIVERGED = {"step": 3, "diverged": "step 7: loss nan", "rate_scale": 0.5, "try": 1, "details": {}}
 
 
@@ -40,6 +41,7 @@ def shown(monkeypatch):
     [
         (STEP, "step 5  loss 1.250  12,346 tokens/s  3 s, 6 s left\n"),
         (SCORES, "step 6  validation: bleu 1.50  chrf 20.00\n    a b\n      -> b\n       = b a\n"),
+        (PASSED, "a checkpoint is passed over: step_6: not whole\ntraining goes on from step 3\n"),
         (DIVERGED, "training diverged (step 7: loss nan): back to step 3, rate x 0.5\n"),
     ],
 )

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.helpers import everything_in
 from tests.training import toy
 from tests.training.toy import CONFIG, SIZES, Report, network, train, weights
 from transduct.errors import NotFinite, TrainingFailed, TransductError
@@ -229,6 +230,47 @@ def test_without_a_whole_checkpoint_there_is_no_way_back(tmp_path, written_at_on
         train(tmp_path, loss=poison({2}), report=cut)
 
 
+def test_going_back_where_no_checkpoint_is_regular_takes_any_that_is_whole(tmp_path):
+    """As after a run that goes on with another `checkpoint_every`."""
+    train(tmp_path, steps=10, checkpoint_every=5, keep_checkpoints=2)
+    _, state = train(tmp_path, loss=poison({2}), validate=None, checkpoint_every=1000)
+    assert [record["step"] for record in records(tmp_path) if "diverged" in record] == [10]
+    assert (state.step, state.tries) == (12, 1)
+
+
+def cut_short(directory, steps):
+    for step in steps:
+        path = directory / "checkpoints" / f"step_{step}" / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:-1])
+
+
+def test_a_run_says_which_checkpoints_it_passes_over(tmp_path):
+    whole, _ = train(tmp_path / "whole")
+    train(tmp_path / "run")
+    cut_short(tmp_path / "run", [12])
+    model, _ = train(tmp_path / "run")
+    [[problem]] = [record["passed_over"] for record in records(tmp_path / "run") if "passed_over" in record]
+    assert "step_12/model.safetensors: not a whole safetensors file" in problem
+    assert_same(weights_of(model), weights_of(whole), **EXACTLY)
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_a_run_without_a_readable_checkpoint_is_not_begun_anew_over_what_is_there(tmp_path, later):
+    """Such as one that a later version has trained, or whose disk answers nothing today."""
+    train(tmp_path, steps=6)
+    if later:
+        for path in tmp_path.glob("checkpoints/*/state.json"):
+            path.write_text(path.read_text().replace('"format": 1', '"format": 99'))
+        said = r"step_6/state\.json: format 99, this version reads 1 to 1; .* or install the transduct that wrote it \(no"
+    else:
+        cut_short(tmp_path, [0, 3, 6])
+        said = r"step_6/model\.safetensors: not a whole .* \(no older checkpoint is whole either; to start again choose"
+    before = everything_in(tmp_path)
+    with pytest.raises(TransductError, match=said):
+        train(tmp_path)
+    assert everything_in(tmp_path) == before
+
+
 # checkpoints and what is made of them
 
 
@@ -379,9 +421,9 @@ def test_a_run_that_was_broken_off_ends_like_one_that_was_not(tmp_path, broken):
         path.write_bytes(path.read_bytes()[:-3])
     resumed, _ = train(tmp_path / "run", network(dropout=0.5), accumulate=2)
     assert_same(weights_of(resumed), weights_of(whole), **EXACTLY)
-    assert [record["step"] for record in records(tmp_path / "run")] == [
-        record["step"] for record in records(tmp_path / "whole")
-    ]
+    logs = [records(tmp_path / name) for name in ("run", "whole")]
+    steps = [[record["step"] for record in log if "passed_over" not in record] for log in logs]
+    assert steps[0] == steps[1]
 
 
 def test_outside_the_main_thread_it_trains_without_signals(tmp_path):

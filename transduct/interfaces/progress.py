@@ -52,5 +52,9 @@ class Watcher:
             self.notify(f"step {step}  validation: {scores}")
             for source, output, reference in event["details"].get("samples", ()):
                 self.notify(f"    {source}\n      -> {output}\n       = {reference}")
+        elif "passed_over" in event:
+            for problem in event["passed_over"]:
+                self.notify(f"a checkpoint is passed over: {problem}")
+            self.notify(f"training goes on from step {step}")
         else:
             self.notify(f"training diverged ({event['diverged']}): back to step {step}, rate x {event['rate_scale']}")

@@ -318,14 +318,16 @@ class Checkpoints:
         self.wait()
         write_file(self.path(step) / STATE, _state(state))
 
-    def last_good(self, among: Iterable[int]) -> int | None:
-        """The newest step whose files are whole."""
+    def last_good(self, among: Iterable[int], broken: list[str] | None = None) -> int | None:
+        """The newest step whose files are whole; what is wrong with newer ones joins `broken`."""
         for step in sorted(among, reverse=True):
             try:
                 read_json(self.path(step) / STATE, "a checkpoint's state")
                 for name in {WEIGHTS, OPTIMISER, *(path.name for path in self.path(step).glob("*.safetensors"))}:
                     read_tensors(self.path(step) / name)
-            except TransductError:
+            except TransductError as error:
+                if broken is not None:
+                    broken.append(str(error))
                 continue
             return step
         return None

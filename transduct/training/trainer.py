@@ -262,8 +262,10 @@ class Trainer:
                 f"training diverged {tries} times ({problem}); lower training.learning_rate or raise training.warmup"
             )
         self.wait()
-        every = self.config.checkpoint_every
-        step = self.checkpoints.last_good(s for s in self.checkpoints.steps() if s % every == 0)
+        steps, every = self.checkpoints.steps(), self.config.checkpoint_every
+        step = self.checkpoints.last_good(s for s in steps if s % every == 0)
+        if step is None:  # none is regular where `checkpoint_every` was another before
+            step = self.checkpoints.last_good(steps)
         if step is None:
             raise TrainingFailed(f"training diverged ({problem}) and no checkpoint is whole; start again")
         self.restore(step)
@@ -303,14 +305,17 @@ def fit(
 
     Raises:
         TrainingFailed: training diverged too often, or a signal stopped it (its state is saved).
-        TransductError: more steps are trained already than are asked for.
+        TransductError: more steps are trained already than are asked for, or no checkpoint of the run can be read.
     """
     device = pick_device(config.device)
     prepare_machine()
     model.to(device).train()
     trainer = Trainer(model, config, directory, batches, loss, validate, report, Ranks.join(device))
-    step = trainer.checkpoints.last_good(trainer.checkpoints.steps())
+    broken: list[str] = []
+    step = trainer.checkpoints.last_good(trainer.checkpoints.steps(), broken)
     trainer.ranks.wait()  # until every rank has looked, for the next line may write
+    if step is None and broken:
+        raise TransductError(f"{broken[0]} (no older checkpoint is whole either; to start again choose another --out)")
     if step is None:
         trainer.save()  # so that a run can always go back
     else:
@@ -319,6 +324,8 @@ def fit(
             raise TransductError(f"training.steps is {config.steps}, step {step} is trained already; give no fewer")
     if trainer.log is not None:
         trainer.log.forget_after(trainer.state.step)
+        if broken:
+            trainer.log.write({"step": trainer.state.step, "passed_over": broken}, None)
     try:
         with stopped_by_signals(trainer.stop):
             trainer.run()

@@ -122,7 +122,7 @@ def profile(plan: Plan, folder: Path, beam: int, sentences: int) -> str:
     kinds = [torch.profiler.ProfilerActivity.CPU]
     if plan.device == "cuda":
         kinds.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=kinds) as found:
+    with torch.profiler.profile(activities=kinds, acc_events=True) as found:
         run()
         on_gpu("synchronize", plan)
     order = "self_cuda_time_total" if plan.device == "cuda" else "self_cpu_time_total"

@@ -41,7 +41,7 @@ def forbidden(monkeypatch):
     def train(recipe, directory, **rest):
         raise AssertionError(f"trained {directory.name}")
 
-    monkeypatch.setattr(variations.base, "train", train)
+    monkeypatch.setattr(variations.runs, "train", train)
 
 
 def test_every_variation_fits_the_recipe_and_none_is_the_base(tmp_path):
@@ -126,7 +126,7 @@ def test_an_interrupted_call_goes_on(finished, tmp_path, monkeypatch):
         trained.append(directory.name)
         return train(recipe, directory, **rest)
 
-    monkeypatch.setattr(variations.base, "train", watched)
+    monkeypatch.setattr(variations.runs, "train", watched)
     again = last(run_variations(short(), HEADS, [1, 2], tmp_path, resume=True))
     assert trained == ["heads_1_1", "base_2", "heads_1_2"]
     assert [(r.row, r.seed, r.perplexity) for r in again] == [(r.row, r.seed, r.perplexity) for r in results]
@@ -154,7 +154,7 @@ def test_a_signal_stops_everything(tmp_path, monkeypatch):
     def stopped(recipe, directory, **rest):
         raise TrainingFailed("stopped by a signal at step 1; go on with --resume")
 
-    monkeypatch.setattr(variations.base, "train", stopped)
+    monkeypatch.setattr(variations.runs, "train", stopped)
     with pytest.raises(TrainingFailed, match="stopped by a signal"):
         last(run_variations(short(), {}, [1], tmp_path, resume=False))
     assert not (tmp_path / RESULTS).exists()

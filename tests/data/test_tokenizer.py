@@ -312,5 +312,10 @@ def test_encoding_in_a_forked_process_works_and_says_nothing(setting):
     environment = {key: value for key, value in os.environ.items() if key != "TOKENIZERS_PARALLELISM"}
     if setting:
         environment["TOKENIZERS_PARALLELISM"] = setting
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     assert (run.stdout, run.stderr.strip()) == ("9\n9\n", setting or "")

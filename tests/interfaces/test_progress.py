@@ -40,7 +40,7 @@ def shown(monkeypatch):
     "event, text",
     [
         (STEP, "step 5  loss 1.250  12,346 tokens/s  3 s, 6 s left\n"),
-        (SCORES, "step 6  validation: bleu 1.50  chrf 20.00\n    a b\n      -> b\n       = b a\n"),
+        (SCORES, "step 6  validation: bleu 1.5  chrf 20\n    a b\n      -> b\n       = b a\n"),
         (PASSED, "a checkpoint is passed over: step_6: not whole\ntraining goes on from step 3\n"),
         (DIVERGED, "training diverged (step 7: loss nan): back to step 3, rate x 0.5\n"),
     ],
@@ -56,10 +56,15 @@ def test_a_line_is_written_as_it_is_however_long(shown, line):
     assert shown(lines=[line]) == line + "\n"
 
 
+def test_of_several_ranks_one_draws_a_bar(shown, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert shown(STEP, terminal=True) == ""
+
+
 def test_a_terminal_gets_a_bar_and_only_news_as_lines(shown):
     screen = shown(STEP, SCORES, terminal=True)
     assert "━" in screen
     assert " 33%" in screen
     assert "loss 1.250  12,346 tokens/s" in screen
     assert "step 5 " not in screen
-    assert "step 6  validation: bleu 1.50" in screen
+    assert "step 6  validation: bleu 1.5 " in screen

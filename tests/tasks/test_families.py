@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -12,7 +13,7 @@ import transduct
 from tests.families import RECIPES, in_folder
 from tests.pictures import BARS, bar
 from tests.tones import string
-from transduct.errors import NotFinite
+from transduct.errors import NotFinite, TransductError
 from transduct.tasks import base, runs
 
 INPUTS = {
@@ -69,7 +70,7 @@ def test_a_run_that_was_broken_off_ends_with_the_same_bytes(finished, tmp_path, 
 def test_the_control_another_seed_ends_otherwise(finished, tmp_path):
     recipe, whole = finished
     training = {**recipe.training, "seed": 2}
-    runs.train(base.replace(recipe, training=training), tmp_path / "run", notify=str)
+    runs.train(replace(recipe, training=training), tmp_path / "run", notify=str)
     assert weights(tmp_path / "run") != weights(whole)
 
 
@@ -116,28 +117,28 @@ def test_each_score_of_its_validations_may_choose_and_no_other(finished, tmp_pat
     module = import_module(f"transduct.tasks.{recipe.task}")
     nothing = {key: value for key, value in recipe.data.items() if key not in ("valid", "held_out", "hold_out")}
     for name in {name for event in events for name in event.get("scores", {})}:
-        chosen = base.replace(recipe, training={**recipe.training, "best": name})
+        chosen = replace(recipe, training={**recipe.training, "best": name})
         module.create(chosen, tmp_path, str)
-        with pytest.raises(base.TransductError, match=rf"training\.best is '{name}', but nothing is validated on; "):
-            module.create(base.replace(chosen, data=nothing), tmp_path, str)
-    with pytest.raises(base.TransductError, match=r"training\.best is 'beauty', expected a score of validations: "):
-        module.create(base.replace(recipe, training={**recipe.training, "best": "beauty"}), tmp_path, str)
+        with pytest.raises(TransductError, match=rf"training\.best is '{name}', but nothing is validated on; "):
+            module.create(replace(chosen, data=nothing), tmp_path, str)
+    with pytest.raises(TransductError, match=r"training\.best is 'beauty', expected a score of validations: "):
+        module.create(replace(recipe, training={**recipe.training, "best": "beauty"}), tmp_path, str)
 
 
 def test_steps_are_of_one_shape_where_batches_can_be(finished, tmp_path):
     recipe, _ = finished
-    given = base.replace(recipe, training={**recipe.training, "capture": True})
+    given = replace(recipe, training={**recipe.training, "capture": True})
     if recipe.task == "translation" and recipe.model.get("family") != "rnn":
         import_module(f"transduct.tasks.{recipe.task}").create(given, tmp_path, str)
         return
-    with pytest.raises(base.TransductError, match=r"training\.capture (is|are) for "):
+    with pytest.raises(TransductError, match=r"training\.capture (is|are) for "):
         import_module(f"transduct.tasks.{recipe.task}").create(given, tmp_path, str)
 
 
 def test_it_is_measured_on_its_test_set(finished):
     recipe, run = finished
     if recipe.data.get("test") is None:
-        with pytest.raises(base.TransductError, match="names no test set"):
+        with pytest.raises(TransductError, match="names no test set"):
             base.evaluate(run)
         return
     report = base.evaluate(run)

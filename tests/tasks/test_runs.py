@@ -204,11 +204,13 @@ def test_a_quantised_model_is_nothing_to_start_from(trained_run, tmp_path):
         runs.train(recipe, tmp_path / "run", notify=str)
 
 
+@pytest.mark.parametrize("out", ["run", "./run", "{}/run"])
 @pytest.mark.parametrize("name", ["d_model", "d_ff"])
-def test_stages_of_other_sizes_are_refused_before_the_first_is_trained(tmp_path, name):
+def test_stages_of_other_sizes_are_refused_before_the_first_is_trained(tmp_path, monkeypatch, name, out):
+    monkeypatch.chdir(tmp_path)
     message = rf"stages\[1\]: model\.{name} is 64, the stage that it starts from has \d+; make them equal"
     with pytest.raises(TransductError, match=message):
-        runs.train(staged(tmp_path, model={name: 64}), tmp_path / "run", notify=str)
+        runs.train(staged(tmp_path, model={name: 64}), out.format(tmp_path), notify=str)
     assert not (tmp_path / "run").exists()
 
 
@@ -222,6 +224,21 @@ def test_stages_that_cannot_decide_together_are_refused_before_the_first_is_trai
     ):
         runs.train(recipe, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_stages_may_be_moved(tmp_path):
+    recipe = staged(tmp_path)
+    before = weights(runs.train(recipe, tmp_path / "run", notify=str))
+    for made in ("model", "stage_2/model"):
+        shutil.rmtree(tmp_path / "run" / made)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert weights(runs.train(recipe, tmp_path / "moved", resume=True, notify=str)) == before
+
+
+def test_a_stage_of_an_ensemble_may_start_from_one_before_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = staged(tmp_path, model={"start_from": "run/stage_1/model"})
+    assert (runs.train(replace(recipe, ensemble=True), "run", notify=str) / "2" / "config.json").exists()
 
 
 def test_stages_stay_stages_and_an_ensemble_one(tmp_path):

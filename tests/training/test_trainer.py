@@ -261,7 +261,9 @@ def test_a_run_without_a_readable_checkpoint_is_not_begun_anew_over_what_is_ther
     if later:
         for path in tmp_path.glob("checkpoints/*/state.json"):
             path.write_text(path.read_text().replace('"format": 1', '"format": 99'))
-        said = r"step_6/state\.json: format 99, this version reads 1 to 1; .* or install the transduct that wrote it \(no"
+        said = (
+            r"step_6/state\.json: format 99, this version reads 1 to 1; .* or install the transduct that wrote it \(no"
+        )
     else:
         cut_short(tmp_path, [0, 3, 6])
         said = r"step_6/model\.safetensors: not a whole .* \(no older checkpoint is whole either; to start again choose"

@@ -65,14 +65,16 @@ class _Debug:
 
 def _say(line: object, stream: TextIO | None = None) -> None:
     """Print, to stderr if not said; of the processes that torchrun began one speaks."""
-    if os.environ.get("RANK", "0") == "0":
+    from transduct.interfaces.ending import rank
+
+    if rank() == "0":
         print(line, file=stream or sys.stderr)
 
 
 def main() -> None:
     """Run the program; an error a user can mend is one line and exit status 2."""
     from transduct import share_cores
-    from transduct.interfaces.ending import ended, from_home, open_streams, repeated
+    from transduct.interfaces.ending import ended, from_home, open_streams, rank, repeated
 
     open_streams()
     words = from_home(sys.argv[1:])
@@ -92,7 +94,7 @@ def main() -> None:
         raise SystemExit(2) from None
     except Exception as error:  # noqa: BLE001 (whatever it is, it is said in one line)
         line, status = ended(error, _Debug.on)
-        _say(f"transduct: {line}")
+        print(f"transduct: {'' if rank() == '0' else f'rank {rank()}: '}{line}", file=sys.stderr)
         raise SystemExit(status) from None
 
 

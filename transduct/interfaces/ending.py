@@ -28,6 +28,11 @@ def repeated(words: Sequence[str]) -> list[str]:
     return found
 
 
+def rank() -> str:
+    """The number of this process among those that torchrun began; 0 if it began alone."""
+    return os.environ.get("RANK", "0")
+
+
 def from_home(words: Sequence[str]) -> list[str]:
     """Words in which the home folder stands for ~ in `--out=~/runs`, which a shell leaves as it is."""
     parts = [word.partition("=") for word in words]

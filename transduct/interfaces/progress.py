@@ -6,6 +6,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from transduct.interfaces.ending import rank
+
 
 class Watcher:
     """Shows the events of a training run; use it as a context manager."""
@@ -21,7 +23,7 @@ class Watcher:
             TextColumn("left"),
             TimeRemainingColumn(),
         )
-        self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
+        self.bar = Progress(*columns, console=self.console, disable=rank() != "0" or not self.console.is_terminal)
         self.task = self.bar.add_task("training", total=None, status="")
 
     def __enter__(self) -> "Watcher":
@@ -48,7 +50,7 @@ class Watcher:
                 left = seconds / step * (steps - step)
                 self.notify(f"step {step}  {status}  {seconds:.0f} s, {left:.0f} s left")
         elif "scores" in event:
-            scores = "  ".join(f"{name} {value:.2f}" for name, value in event["scores"].items())
+            scores = "  ".join(f"{name} {value:.4g}" for name, value in event["scores"].items())
             self.notify(f"step {step}  validation: {scores}")
             for source, output, reference in event["details"].get("samples", ()):
                 self.notify(f"    {source}\n      -> {output}\n       = {reference}")

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from transduct.config import Recipe, dump, load_recipe
@@ -104,7 +104,10 @@ def _check_same(
             raise TransductError(f"{directory}: its run has {name}={held}, the recipe says {given}; {OWN_RECIPE}")
     for folder, part in parts.items():
         if (folder / RECIPE).exists():
-            _compare(filled_in(load_recipe(folder / RECIPE), folder), part, folder, notify)
+            before = load_recipe(folder / RECIPE)
+            start = {"start_from": part.model.get("start_from")}  # the model may have moved, or the whole run
+            before = filled_in(replace(before, model={**before.model, **start}), folder)
+            _compare(before, part, folder, notify)
 
 
 def _let_go() -> None:

@@ -47,7 +47,8 @@ def train(
 def _train_stages(
     recipe: Recipe, directory: Path, resume: bool, notify: Notify, report: Callable[[Event], None]
 ) -> Path:
-    stages, model = stages_of(recipe), directory / "model"
+    model, directory = directory / "model", directory.resolve()  # as what stages start from is named
+    stages = stages_of(recipe)
     ranks = Ranks.join(pick_device(str(stages[0].training.get("device", "auto"))))
     if ranks.rank != 0:  # one of them speaks
         notify = ignore
@@ -67,12 +68,12 @@ def _train_stages(
     with claimed(directory, recipe, resume, ignore, parts, _filled_in) if ranks.rank == 0 else nullcontext():
         ranks.wait()
         if (model / CONFIG).exists():
-            notify(f"{directory}: this run is finished; its model is {model}")
+            notify(f"{model.parent}: this run is finished; its model is {model}")
             return model
         for number, stage in enumerate(stages):
             if not (_stage(directory, number) / "model" / CONFIG).exists():
                 require_files(task_module(stage.task).create(stage, directory, ignore).data, tested=True)
-                if directory not in Path(stage.model.get("start_from") or "").parents:  # which this run will make
+                if directory not in Path(stage.model.get("start_from") or "").resolve().parents:  # which it will make
                     _check_start(stage, _stage(directory, number))
         for number, stage in enumerate(stages):
             notify(f"stage {number + 1} of {len(stages)}: {stage.task}")

@@ -373,8 +373,10 @@ def test_a_rate_that_was_lowered_after_diverging_counts_from_there(tmp_path, cha
 
 
 def test_a_score_that_the_validation_does_not_give_is_no_choice(tmp_path):
-    with pytest.raises(TrainingFailed, match=r"training.best is 'beauty', the validation gives: loss"):
+    with pytest.raises(TrainingFailed, match=r"training.best is 'beauty', the validation gives: loss; name one and"):
         train(tmp_path, best="beauty")
+    train(tmp_path, best="loss")
+    assert [record["step"] for record in records(tmp_path) if "loss" in record] == list(range(1, 13))
 
 
 def test_a_moving_average_is_validated_and_handed_out(tmp_path):

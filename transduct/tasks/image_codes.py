@@ -27,10 +27,10 @@ from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import Movable, blank, card, files_said, only_train, read_weights, write_model
 from transduct.tasks.painter import (
     CODE_ERRORS,
-    CODE_SCORES,
     SHOWN,
     Drawn,
     as_tensor,
+    code_score_names,
     code_scores,
     codes_of,
     pictures_of,
@@ -155,7 +155,7 @@ class ImageCodesTask:
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(PicturesConfig, recipe.data, "data")
-        self.training = training_section(TrainingConfig, recipe.training, CODE_SCORES)
+        self.training = training_section(TrainingConfig, recipe.training, code_score_names(self.data.valid))
         record(NoOptions, recipe.tokenizer, "tokenizer")  # codes are made without a text
         record(NoOptions, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)

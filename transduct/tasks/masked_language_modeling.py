@@ -313,7 +313,8 @@ class MaskedLanguageModelingTask:
         self.directory, self.notify = directory, notify
         self.data = record(PlainTextConfig, recipe.data, "data")
         self.tokenizer_config = tokenizer_section(recipe.tokenizer)
-        self.training = training_section(TrainingConfig, recipe.training, ("nats_per_token", *SCORES.values()))
+        scores = [SCORES[term] for term in (("tokens", "pairs") if self.data.next_sentence else ("tokens",))]
+        self.training = training_section(TrainingConfig, recipe.training, ["nats_per_token", *scores])
         record(NoOptions, recipe.decoding, "decoding")  # masked tokens are not searched for
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         model = self.model.resolved(self._config(1000))  # impossible sizes fail here, before anything is written

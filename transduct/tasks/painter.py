@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from transduct.data.images import Picture, save_picture
-from transduct.data.pictures import Examples, Unread
+from transduct.data.pictures import Examples, PictureSource, Unread
 from transduct.data.scenes import COLOURS
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
@@ -36,7 +36,6 @@ log = logging.getLogger("transduct")
 AT_ONCE = 64  # pictures that are encoded or decoded together
 SHOWN = 16  # pictures of a sheet
 CODE_ERRORS = frozenset({"reconstruction_error"})  # of these, the lower the better
-CODE_SCORES = ("reconstruction_error", "psnr", "code_usage", "code_perplexity", "attributes_right")
 CELL, PER_ROW, EDGE = 128, 8, 8  # of a sheet: the least width of a picture, pictures in a row, pixels between
 
 
@@ -89,6 +88,12 @@ def pictures_of(vae: DiscreteVAE, codes: np.ndarray, at_once: int = AT_ONCE) -> 
 
 def _parts(rows: np.ndarray, at_once: int) -> Iterator[np.ndarray]:
     return (rows[start : start + at_once] for start in range(0, len(rows), at_once))
+
+
+def code_score_names(valid: PictureSource | None) -> list[str]:
+    """The scores of codes that a validation on these pictures gives: attributes where a rule can tell."""
+    ruled = valid is not None and valid.generate == "scenes"
+    return ["reconstruction_error", "psnr", "code_usage", "code_perplexity"] + ["attributes_right"] * ruled
 
 
 def code_scores(vae: DiscreteVAE, pictures: np.ndarray, codes: np.ndarray, remade: np.ndarray) -> dict[str, float]:

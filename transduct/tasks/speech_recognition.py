@@ -162,9 +162,7 @@ class SpeechRecognitionTask:
         self.directory, self.notify = directory, notify
         self.data = record(DataConfig, recipe.data, "data")
         self.tokenizer_config = tokenizer_section(recipe.tokenizer, dropout="sounds have no tokens")
-        self.training = training_section(
-            TrainingConfig, recipe.training, [*RATES, *(f"{name}_unseen" for name in RATES)]
-        )
+        self.training = training_section(TrainingConfig, recipe.training, RATES)
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         model = self.model.resolved(self._config(1000))  # what is impossible fails here, before anything is written

@@ -30,7 +30,16 @@ from transduct.functional.segments import Segments
 from transduct.models.dalle import DALLE, SIZES, CodesConfig, Config, DiscreteVAE
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import Movable, blank, card, files_said, only_train, read_weights, write_model
-from transduct.tasks.painter import CODE_SCORES, Drawn, Painter, PaintingConfig, codes_of, pillow, places_of, save_sheet
+from transduct.tasks.painter import (
+    Drawn,
+    Painter,
+    PaintingConfig,
+    code_score_names,
+    codes_of,
+    pillow,
+    places_of,
+    save_sheet,
+)
 from transduct.tasks.sections import Family, ModelSection, data_with_test, filled, tokenizer_section, training_section
 from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
 from transduct.training import checkpoint as files
@@ -125,7 +134,8 @@ class TextToImageTask:
         self.directory, self.notify = directory, notify
         self.data = record(CaptionedConfig, recipe.data, "data")
         self.tokenizer_config = tokenizer_section(recipe.tokenizer, dropout="captions are encoded once")
-        self.training = training_section(TrainingConfig, recipe.training, ("nats_per_code", *CODE_SCORES))
+        scores = ["nats_per_code", *code_score_names(self.data.valid)]
+        self.training = training_section(TrainingConfig, recipe.training, scores)
         self.decoding = record(PaintingConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         self.vae = self._codes_config(self.model.start)

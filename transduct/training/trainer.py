@@ -163,7 +163,10 @@ class Trainer:
             return False
         if config.best not in report.scores:
             known = ", ".join(report.scores)
-            raise TrainingFailed(f"training.best is '{config.best}', the validation gives: {known}")
+            self.save()
+            raise TrainingFailed(
+                f"training.best is '{config.best}', the validation gives: {known}; name one and go on with --resume"
+            )
         mine = report.scores[config.best] if self.ranks.rank == 0 else 0.0  # or ranks a rounding apart would part ways
         score, best = self.ranks.sum_of(mine), self.state.best_score
         sign = -1.0 if config.best in report.lower_is_better else 1.0

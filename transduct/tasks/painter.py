@@ -92,7 +92,7 @@ def _parts(rows: np.ndarray, at_once: int) -> Iterator[np.ndarray]:
 
 def code_score_names(valid: PictureSource | None) -> list[str]:
     """The scores of codes that a validation on these pictures gives: attributes where a rule can tell."""
-    ruled = valid is not None and valid.generate == "scenes"
+    ruled = valid is None or valid.generate == "scenes"  # that there is none is said elsewhere
     return ["reconstruction_error", "psnr", "code_usage", "code_perplexity"] + ["attributes_right"] * ruled
 
 

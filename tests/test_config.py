@@ -175,6 +175,22 @@ def test_an_override_that_is_no_yaml_is_named():
         parse_override("a=[1")
 
 
+def test_an_override_holds_in_stages_that_say_the_same_otherwise(tmp_path):
+    text = (
+        "task: a\ntraining: {steps: 9, seed: 1, betas: [0.9, 0.99]}\nstages:\n- {training: {steps: 1}}\n"
+        "- {model: {d_model: 8}}\n- {training: {steps: 3, betas: [0.9, 0.98]}}\n"
+    )
+    (tmp_path / "recipe.yaml").write_text(text)
+    overrides = ["training.steps=5", "training.betas.1=0.5", "stages.0.training.steps=6"]
+    found = load_recipe(tmp_path / "recipe.yaml", overrides)
+    assert found.training == {"steps": 5, "seed": 1, "betas": [0.9, 0.5]}
+    assert found.stages == [
+        {"training": {"steps": 6}},
+        {"model": {"d_model": 8}},
+        {"training": {"steps": 5, "betas": [0.9, 0.5]}},
+    ]
+
+
 def test_items_of_a_list_are_changed_by_their_numbers():
     base = {"stages": [{"training": {"steps": 1, "seed": 2}}, {"task": "x"}], "betas": [0.9, 0.98]}
     over = {"stages": {"0": {"training": {"steps": 5}}, 1: {"data": {"a": 1}}}, "betas": {1: 0.99}}

@@ -107,7 +107,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), profile: str | 
             raise TransductError(f"{path}: no profile '{profile}'{near}")
         tree = merge(tree, profiles[profile] or {})
     for override in overrides:
-        tree = merge(tree, parse_override(override))
+        tree = _with_override(tree, override)
     recipe = record(Recipe, tree, "", str(path))
     for sections in (vars(recipe), *recipe.stages):
         for section, key in (("data", "root"), ("model", "start_from")):
@@ -115,6 +115,26 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), profile: str | 
             if isinstance(held, dict) and isinstance(held.get(key), str):
                 held[key] = os.path.expanduser(held[key])
     return recipe
+
+
+def _with_override(tree: Mapping[str, Any], override: str) -> dict[str, Any]:
+    """The recipe with an override, which also holds in those of its stages that say the same otherwise."""
+    over, names = parse_override(override), override.partition("=")[0].split(".")
+    result = merge(tree, over)
+    stages = result.get("stages")
+    if names[0] != "stages" and isinstance(stages, list):
+        result["stages"] = [merge(stage, over) if _says(stage, names) else stage for stage in stages]
+    return result
+
+
+def _says(tree: Any, names: Sequence[str]) -> bool:
+    """Whether there is something of this full name in a tree of mappings and lists."""
+    for name in names:
+        held = _numbered(tree) if isinstance(tree, list) else tree
+        if not isinstance(held, Mapping) or name not in held:
+            return False
+        tree = held[name]
+    return True
 
 
 def parse_override(text: str) -> dict[str, Any]:
@@ -148,10 +168,15 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> 
 
 def _merge_items(items: list[Any], over: Mapping[Any, Any], name: str) -> list[Any]:
     """`over`, whose keys are places in a list, laid over the list's items."""
-    held = {str(number): item for number, item in enumerate(items)}
+    held = _numbered(items)
     if wrong := [key for key in over if str(key) not in held]:
         raise TransductError(f"'{name}' has no item '{wrong[0]}'; it has {len(items)}, counted from 0")
     return list(merge(held, {str(key): value for key, value in over.items()}, name).values())
+
+
+def _numbered(items: list[Any]) -> dict[str, Any]:
+    """The items of a list by their places, counted from 0."""
+    return {str(place): item for place, item in enumerate(items)}
 
 
 def dump(tree: Any) -> str:

@@ -35,6 +35,16 @@ def test_the_recipe_it_leaves_trains_the_same_model(trained_run, tmp_path):
         assert (model / name).read_bytes() == (trained_run / "model" / name).read_bytes()
 
 
+def test_what_a_recipe_for_files_derives_from_its_steps_follows_those_that_are_asked_for(tmp_path):
+    for name in ("source", "target"):
+        (tmp_path / name).write_text("a b\n" * 20)
+    files, said = {name: str(tmp_path / name) for name in ("source", "target")}, []
+    training = runs.file_recipe("translation", files, ["training.steps=100", "training.warmup=7"], said.append).training
+    derived = {"steps": 100, "warmup": 7, "validate_every": 10, "checkpoint_every": 5}
+    assert {name: training[name] for name in derived} == derived
+    assert "100 steps" in said[0]
+
+
 def test_a_recipe_for_files_takes_overrides(tmp_path):
     (tmp_path / "a").write_text("x\n" * 20)
     files = {"source": [str(tmp_path / "a")], "target": [str(tmp_path / "a")]}

@@ -207,9 +207,13 @@ def _train_one(
 
 def file_recipe(task: str, files: Mapping[str, Any], overrides: Sequence[str], notify: Notify) -> Recipe:
     """A recipe for training files and nothing else; the task chooses sizes and says which."""
-    tree = task_module(task).file_recipe({name: from_home(given) for name, given in files.items()}, notify)
+    asked: dict[str, Any] = {}
     for override in overrides:
-        tree = merge(tree, parse_override(override))
+        asked = merge(asked, parse_override(override))
+    training = asked.get("training")
+    steps = training.get("steps") if isinstance(training, Mapping) else None
+    tree = task_module(task).file_recipe({name: from_home(given) for name, given in files.items()}, notify, steps)
+    tree = merge(tree, asked)
     return record(Recipe, tree, "", "the recipe for your files")
 
 

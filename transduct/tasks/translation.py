@@ -275,8 +275,9 @@ def readable_lines(given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:
             yield line
 
 
-def file_recipe(files_given: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
-    """A recipe for two aligned files (or lists of files), its size and steps chosen by how much text there is."""
+def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked_steps: Any = None) -> dict[str, Any]:
+    """A recipe for two aligned files (or lists of files), its size and steps chosen by how much text there is, the
+    rest by the steps, which may be asked for."""
     source, target = files_given.get("source"), files_given.get("target")
     valid_source, valid_target = files_given.get("valid_source"), files_given.get("valid_target")
     if not source or not target or bool(valid_source) != bool(valid_target):
@@ -285,6 +286,7 @@ def file_recipe(files_given: Mapping[str, Any], notify: Notify) -> dict[str, Any
     pairs = sum(len(chunk) for chunk in read_pairs(train, Path()))
     held_out = 0 if valid_source else min(1000, pairs // 10)
     size, steps, dropout, vocabulary = next(choice for most, choice in SHORTCUT_SIZES if most is None or pairs <= most)
+    steps = asked_steps if isinstance(asked_steps, int) else steps
     chosen = f"model size {size}, {steps:,} steps, {vocabulary:,} subwords; {held_out:,} pairs held out"
     notify(f"{pairs:,} pairs; where nothing else is said: {chosen}")
     data: dict[str, Any] = {"train": [{"source": source, "target": target}], "held_out": held_out}

@@ -14,6 +14,7 @@ from transduct.blocks.quantised import pack_quantised, quantise
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.functional import kernels
+from transduct.functional.segments import Segments
 
 KINDS = pytest.mark.parametrize("integers", [False, True], ids=["float32", "8-bit"])
 SHAPES = pytest.mark.parametrize(
@@ -151,12 +152,42 @@ def test_long_sequences_and_weights_go_layer_by_layer(monkeypatch):
     encoded = [each.encode(tokens, segments, held) for each, held in zip((plain, used), weights, strict=True)]
     torch.testing.assert_close(*encoded, atol=1e-5, rtol=1e-5)
     assert len(weights[1]) == 2
-    monkeypatch.setattr(fused, "LONGEST", 6)
+    monkeypatch.setattr(fused, "LONGEST", 4)
     torch.testing.assert_close(*(each.encode(tokens, segments) for each in (plain, used)), atol=1e-5, rtol=1e-5)
     assert not calls
     monkeypatch.setattr(fused, "LONGEST", 7)
     used.encoder(torch.randn(12, 16), segments)
     assert calls == [1], "the control: at the limit it is one call"
+
+
+@compiled
+@KINDS
+@torch.inference_mode()
+def test_tokens_may_have_32_bits_and_those_outside_the_vocabulary_are_refused(integers):
+    _, used = both(integers)
+    source, segments = tokens_of([3, 1])
+    found = []
+    for kind in (torch.int64, torch.int32):
+        state = used.start(used.encode(source, segments), segments, 1)
+        found.append(used.step(torch.tensor([1, 7], dtype=kind), state)[0])
+    assert found[0].equal(found[1])
+    for token in (-1, SIZE, 10**9):
+        with pytest.raises(IndexError, match="a token is not in the vocabulary"):
+            used.step(torch.tensor([1, token]), used.start(used.encode(source, segments), segments, 1))
+
+
+@compiled
+@KINDS
+@torch.inference_mode()
+def test_a_sequence_is_encoded_the_same_whatever_lies_beside_it(monkeypatch, integers):
+    """Also where some go in one call and others layer by layer."""
+    _, used = both(integers)
+    monkeypatch.setattr(fused, "LONGEST", 5)
+    lengths = [3, 9, 5, 0, 12, 6, 1]
+    tokens, segments = tokens_of(lengths)
+    together = used.encode(tokens, segments).split(lengths)
+    for part, found in zip(tokens.split(lengths), together, strict=True):
+        assert found.equal(used.encode(part, Segments.of([len(part)])))
 
 
 @compiled

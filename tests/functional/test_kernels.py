@@ -66,6 +66,16 @@ def test_rows_of_zeros_huge_and_tiny_rows():
 
 
 @compiled
+@pytest.mark.parametrize("width", [16, 64, 70])
+@pytest.mark.parametrize("place", [0, 3, -1, slice(None)], ids=str)
+def test_a_row_with_a_nan_gives_nothing_else(width, place):
+    packed, x = Packed(*layer_of(40, width)), torch.randn(3, width)
+    x[1, place] = float("nan")
+    assert packed(x).isnan().all(1).tolist() == [False, True, False]
+    assert packed(x).isnan().any(1).tolist() == [False, True, False]
+
+
+@compiled
 def test_no_row_of_a_packed_product_depends_on_its_neighbours():
     packed, x = Packed(*layer_of(130, 50)), torch.randn(17, 50)
     together = packed(x)

@@ -100,6 +100,25 @@ def test_a_step_with_the_cache_equals_decode(changes):
     torch.testing.assert_close(torch.stack(steps, 1).flatten(0, 1), expected, atol=1e-4, rtol=1e-4)
 
 
+def test_a_step_has_the_gradient_of_decode():
+    """Whoever trains through a search needs it, also where there are kernels, which have none."""
+    model, target = tiny(), torch.tensor([3, 1, 5])
+    source, segments = tokens_of([4], seed=1)
+
+    def by_decode():
+        memory = model.encode(source, segments)
+        return model.logits(model.decode(target, Segments.of([3]), memory, segments))[-1]
+
+    def by_step():
+        state = model.start(model.encode(source, segments), segments, 1)
+        for token in target:
+            logits, state = model.step(token[None], state)
+        return logits[0]
+
+    found, expected = (torch.autograd.grad(way().logsumexp(0), [*model.parameters()]) for way in (by_step, by_decode))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
 @torch.no_grad()
 def test_a_state_keeps_the_rows_it_is_told_to():
     model, beam = tiny(), 2

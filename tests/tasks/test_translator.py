@@ -14,6 +14,7 @@ from safetensors.torch import load as load_tensors
 
 import transduct
 from tests.helpers import randomise, tiny
+from transduct.blocks import fused
 from transduct.data.samples import generate
 from transduct.data.sources import Replacement
 from transduct.data.tokenizer import Tokenizer
@@ -264,6 +265,16 @@ def test_captured_decoding_changes_nothing_of_a_model_in_use(trained_run, tmp_pa
     quantised, texts = transduct.load(str(tmp_path / "int8"), "cpu"), ["a b c", "c a c a b"]
     found, expected = (quantised.translate(texts, captured=asked) for asked in (True, False))
     assert [t.tokens for t in found] == [t.tokens for t in expected]
+
+
+def test_a_quantised_model_answers_and_scores_alone_as_in_company(trained_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(fused, "LONGEST", 6)  # sentences on both sides of it
+    int8.convert(trained_run / "model", tmp_path / "int8")
+    model, texts = transduct.load(str(tmp_path / "int8"), "cpu"), ["a b c", "c a c a b c b a c", "b", "c b a", "a a"]
+    together = model.translate(texts, workers=1)
+    assert [model.translate([text])[0] for text in texts] == together
+    targets = [translation.tokens for translation in together]
+    assert [model.score([text], [target])[0] for text, target in zip(texts, targets)] == model.score(texts, targets)
 
 
 def test_captured_decoding_is_not_asked_of_models_that_cannot():

@@ -282,7 +282,7 @@ class MultiHeadAttention(nn.Module):
 
     def recall(self, x: Tensor, memory: Memory) -> Tensor:
         """Cross-attention of one new token a row: the rows of a source are its queries, (R, D) -> (R, D)."""
-        if kernels.usable(x) and (memory.bias is None or memory.lengths is not None):
+        if kernels.usable(x, memory.keys) and (memory.bias is None or memory.lengths is not None):
             query, times = self.query(x).view(len(x), self.num_heads, self.d_k), memory.keys.shape[2]  # (R, H, K)
             keys, values = memory.keys.unsqueeze(3), memory.values.unsqueeze(3)  # (B, G, S, 1, K)
             return self.output(kernels.rows_attention(query, keys, values, times, memory.lengths).flatten(1))  # (R, D)

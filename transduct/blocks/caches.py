@@ -52,6 +52,8 @@ class KVCache:
                 room.index_copy_(2, self.clock.now, newest.unsqueeze(2))
             return
         self.make_room(key, key.shape[0], key.shape[1], key.shape[3], value.shape[3])
+        if torch.is_grad_enabled() and key.requires_grad:  # the steps before need what they have read as it was
+            self.keys, self.values = (room.clone() for room in self.rooms)
         keys, values = self.rooms
         keys[:, :, self.length], values[:, :, self.length] = key, value
         self.length += 1

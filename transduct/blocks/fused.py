@@ -30,9 +30,23 @@ class FusedEncoder(Encoder):
 
     def forward(self, x: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
         """(N, D) -> (N, D)."""
-        if weights is not None or segments.longest > min(LONGEST, self.packed.longest):
+        limit = min(LONGEST, self.packed.longest)
+        if weights is not None:
             return super().forward(x, segments, weights)
-        return self.packed.encode(x, segments.offsets, segments.longest)
+        if segments.longest <= limit:
+            return self.packed.encode(x, segments.offsets, segments.longest)
+        # Each sequence goes its own way, whatever lies beside it: 8-bit steps would tell of a rounding apart.
+        parts = list(torch.split(x, segments.lengths.tolist()))
+        short = [place for place, part in enumerate(parts) if len(part) <= limit]
+        if short:
+            several = Segments.of([len(parts[place]) for place in short])
+            found = self.packed.encode(torch.cat([parts[place] for place in short]), several.offsets, several.longest)
+            for place, part in zip(short, torch.split(found, several.lengths.tolist()), strict=True):
+                parts[place] = part
+        for place, part in enumerate(parts):
+            if len(part) > limit:
+                parts[place] = super().forward(part, Segments.of([len(part)]))
+        return torch.cat(parts)
 
 
 class FusedDecoder(Decoder):

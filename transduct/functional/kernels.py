@@ -39,8 +39,8 @@ class _Layer(ctypes.Structure):
 
 class _Decoder(ctypes.Structure):
     _fields_ = [
-        ("layers", ctypes.POINTER(_Layer)), ("count", NUMBER), ("table", POINTER), ("steps", POINTER),
-        ("positions", POINTER), ("factor", ctypes.c_double), ("last", _Norm),
+        ("layers", ctypes.POINTER(_Layer)), ("count", NUMBER), ("table", POINTER), ("vocabulary", NUMBER),
+        ("steps", POINTER), ("positions", POINTER), ("factor", ctypes.c_double), ("last", _Norm),
     ]  # fmt: skip
 
 
@@ -67,14 +67,16 @@ ARGUMENTS: dict[str, list[Any]] = {
     "encoder": [LAYER, NUMBER, POINTER, NUMBER, NUMBER, POINTER, NUMBER, POINTER, NUMBER],
     "decode": [DECODER, LINEAR, POINTER, PLACE, POINTER, NUMBER, POINTER, NUMBER, POINTER],
 }
-RESULTS = {"packed_size": NUMBER, "choose": NUMBER, "layer_room": NUMBER}
+RESULTS = {"packed_size": NUMBER, "choose": NUMBER, "layer_room": NUMBER, "decode": NUMBER}
 BLOCK = 64  # columns of a packed matrix that lie side by side
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")  # that the kernels know
 MOST = 32  # rows of a source that `choose` looks at
 
 
 def usable(*tensors: Tensor) -> bool:
-    """Whether there is a library, for tensors like these."""
+    """Whether there is a library, for tensors like these, through which no gradient goes: it has none."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        return False
     return library() is not None and all(x.is_cpu and x.dtype == torch.float32 for x in tensors)
 
 
@@ -225,7 +227,7 @@ class PackedDecoder(_PointedAt):
     ) -> None:
         self.held = layers, table, steps, positions, last  # what the pointers point at
         self.layers, self.longest = layers, layers.longest if positions is None else min(layers.longest, len(positions))
-        pointers = _pointer(table), _pointer(steps), _pointer(positions)
+        pointers = _pointer(table), len(table), _pointer(steps), _pointer(positions)
         self.native = _Decoder(layers.native, len(layers.native), *pointers, factor, _norm(last))
         self.pointers = POINTER * (4 * len(layers.native))
 
@@ -246,8 +248,11 @@ class PackedDecoder(_PointedAt):
             caches: of each layer keys (B, G, room, beam, K) and values, filled up to `length`, less than `longest`.
             slots: (R, length + 1), as `rows_attention` takes them.
             memories: of each layer keys (B, G, S, K) and values, of which each source has `lengths`, or all of them.
+
+        Raises:
+            IndexError: a token is not in the vocabulary.
         """
-        rows, tokens = tokens.shape[0], tokens.contiguous()
+        rows, tokens = tokens.shape[0], tokens.to(torch.int64).contiguous()
         (_, _, room, beam, _), longest = caches[0][0].shape, memories[0][0].shape[2]
         place = _Place(room, beam, length, longest, _pointer(slots), _pointer(lengths))
         held = zip(caches, memories, strict=True)
@@ -255,7 +260,8 @@ class PackedDecoder(_PointedAt):
         numbers = library().layer_room(self.layers.native, rows, max(room, longest)) + rows * self.layers.width
         work, logits, threads = _empty(numbers), _empty(rows, output.size), torch.get_num_threads()
         where = tokens.data_ptr(), rows, work.data_ptr(), threads, logits.data_ptr()
-        library().decode(self.native, output.native, pasts, place, *where)
+        if not library().decode(self.native, output.native, pasts, place, *where):
+            raise IndexError("a token is not in the vocabulary")
         return logits
 
 

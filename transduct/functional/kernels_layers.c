@@ -277,12 +277,13 @@ static FAST void decoder_layer(const Layer *layer, const Past *past, const Place
     feed_forward(layer, x, r, room);
 }
 
-/* A decoder with its embedding: a table (V, D), of 8-bit integers if there are steps, times `factor`, and a vector for each
+/* A decoder with its embedding: a table (vocabulary, D), of 8-bit integers if there are steps, times `factor`, and a vector for each
  * position or NULL; and its last norm, if there is one. */
 typedef struct {
     const Layer *layers;
     int64_t count;
     const void *table;
+    int64_t vocabulary;
     const float *steps, *positions;
     double factor;
     Norm last;
@@ -301,9 +302,12 @@ static FAST void embed(const Decoder *decoder, const int64_t *tokens, int64_t r,
     }
 }
 
-/* The newest token of each row (R,) to the logits (R, V) of the next. The work wants R * D numbers more than a layer. */
-EXPORT FAST void decode(const Decoder *decoder, const Linear *output, const Past *pasts, const Place *place,
+/* The newest token of each row (R,) to the logits (R, V) of the next; whether all are in the vocabulary, or else nothing
+ * is done. The work wants R * D numbers more than a layer. */
+EXPORT FAST int64_t decode(const Decoder *decoder, const Linear *output, const Past *pasts, const Place *place,
                         const int64_t *tokens, int64_t r, float *work, int64_t threads, float *logits) {
+    for (int64_t row = 0; row < r; row++)
+        if (tokens[row] < 0 || tokens[row] >= decoder->vocabulary) return 0;
     float *x = work;
     const Room room =
         divided(decoder->layers, r, larger(place->room, place->longest), work + r * decoder->layers->d, threads);
@@ -311,6 +315,7 @@ EXPORT FAST void decode(const Decoder *decoder, const Linear *output, const Past
     for (int64_t i = 0; i < decoder->count; i++) decoder_layer(&decoder->layers[i], &pasts[i], place, x, r, &room);
     if (decoder->last.scale) normalise(&decoder->last, x, r, decoder->layers->d, x);
     linear(output, x, r, logits, room.bytes, threads);
+    return 1;
 }
 
 #endif

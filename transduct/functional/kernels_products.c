@@ -46,14 +46,17 @@ EXPORT void pack(const int8_t *weight, int64_t f, int64_t d, int8_t *packed) {
             }
 }
 
-/* A row in 127 steps up and down, OFFSET more; gives back what a step is worth. */
+/* A row in 127 steps up and down, OFFSET more; gives back what a step is worth: NaN where the row holds one. */
 INLINE float quantise(const float *x, int64_t d, uint8_t *out) {
     __m512 largest = _mm512_set1_ps(1e-12f);
+    __mmask16 odd = 0;
     int64_t k = 0;
-    for (; k + LANES <= d; k += LANES) largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_loadu_ps(x + k)));
-    __mmask16 rest = lanes(d - k);
-    largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_maskz_loadu_ps(rest, x + k)));
-    float most = _mm512_reduce_max_ps(largest);
+    for (; k < d; k += LANES) {
+        __m512 numbers = _mm512_maskz_loadu_ps(lanes(d - k), x + k);
+        odd |= _mm512_cmp_ps_mask(numbers, numbers, _CMP_UNORD_Q); /* of which a maximum may tell nothing */
+        largest = _mm512_max_ps(largest, _mm512_abs_ps(numbers));
+    }
+    float most = odd ? NAN : _mm512_reduce_max_ps(largest);
     __m512 scale = _mm512_set1_ps(1.0f / most * (float)STEPS); /* rounded as PyTorch rounds 127 / most */
     __m512i offset = _mm512_set1_epi32(OFFSET);
     for (k = 0; k < d; k += LANES) {

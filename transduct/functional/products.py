@@ -60,7 +60,7 @@ class _Linear(torch.autograd.Function):
 def packed_linear(weight: Tensor, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:
     """`linear` for a matrix (F, D) that stays as it is, laid out for the processor: (..., D) -> (..., F). It has no
     gradient."""
-    if kernels.usable(weight):
+    if kernels.usable(weight.detach()):
         return kernels.Packed(weight, None, bias)
     narrow = weight.dtype == torch.bfloat16
     if not _onednn() or (narrow and not torch.ops.mkldnn._is_mkldnn_bf16_supported()):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from transduct.blocks.embeddings import narrowed
-from transduct.blocks.quantised import quantise
+from transduct.blocks.quantised import QuantisedLinear, quantise
 from transduct.config import record
 from transduct.data.sources import BLEU_TOKENIZER, METRICS, Replacement, changes_of
 from transduct.data.text import read_lines
@@ -179,6 +179,8 @@ class Translator:
                 )
         sources = [[*source, Tokenizer.END] for source in sources]
         begin, end, budget = Tokenizer.BEGIN, Tokenizer.END, self.decoding.budget(next(self.model.parameters()).device)
+        if any(isinstance(part, QuantisedLinear) for part in self.model.modules()):
+            budget = 1  # one by one: 8-bit steps would tell of a rounding that another batch makes otherwise
         return engine.score(self.model, sources, ids, begin, end, budget)
 
     @torch.inference_mode()

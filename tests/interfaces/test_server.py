@@ -114,6 +114,8 @@ class Slow:
         ({"samples": 16}, {}, 64),
         ({"samples": 16}, {"samples": 2}, 8),
         ({"length": 100}, {}, 104),
+        ({"beam": 5}, {"n_best": 3}, 20),
+        ({"beam": 5}, {"n_best": 16}, 64),
         ({"length": 100}, {"length": 10, "samples": 3}, 42),
     ],
 )

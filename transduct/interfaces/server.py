@@ -51,6 +51,8 @@ try:
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import HTMLResponse, JSONResponse, Response
     from starlette.routing import Route
+
+    from transduct.interfaces.connections import Impatient
 except ImportError as error:
     raise missing_extra(error.name or "starlette", "serve") from error
 
@@ -145,8 +147,9 @@ class Service:
             return DEAREST_FILE
         texts = [given] if isinstance(given, str) else filter(None, given)
         own = vars(self.model.decoding) if hasattr(self.model, "decoding") else {}
-        asked = {"length": 0, "beam": 1, "samples": 1} | own | dict(options)
-        return int((sum(map(len, texts)) + asked["length"]) * max(asked["beam"], asked["samples"]))
+        asked = {"length": 0, "beam": 1, "samples": 1, "n_best": 1} | own | dict(options)
+        wide = max(asked[name] for name in ("beam", "samples", "n_best"))
+        return int((sum(map(len, texts)) + asked["length"]) * wide)
 
     def _work(self, verb: str, inputs: list[Any], options: Mapping[str, Any]) -> list[Any]:
         """What the batcher does with a slice, in its own thread, which has a present device of its own."""
@@ -393,6 +396,7 @@ def serve(
         service.application(),
         log_level="warning",
         access_log=False,
+        http=Impatient,
         limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=int(PATIENCE) + 5,
     )

@@ -5,6 +5,7 @@ import platform
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def test_decoding_beside_ctranslate2(capsys):
 
 
 def test_training_beside_torch():
-    [row] = measured("train", "torch", "float32")
+    [row] = measured("train", "torch", "float32", sizes=replace(TINY, device="auto"))
     assert_row(row, "training, tiny, float32, batches of 4096 tokens")
     assert row["peer_setting"] == "torch"
 
@@ -120,6 +121,13 @@ def test_a_contender_that_dies_is_told_of():
             f"vocabulary is {1 << 60}, must be from 4 to 16777216",
         ),
         ("train", None, Sizes("tiny", 300, 0, 1, "cpu"), "", "sentences is 0, must be from 1 to 16777216"),
+        (
+            "decode",
+            None,
+            Sizes("tiny", 300, 24, 1, "gpu"),
+            "",
+            "unknown device 'gpu'; known are: auto, cpu",
+        ),
         ("decode", None, Sizes("tiny", 300, 24, -1, "cpu"), "", "threads is -1, must be from 1 to 16777216"),
     ],
 )
@@ -159,6 +167,7 @@ def test_a_peer_that_is_not_installed_is_said(monkeypatch):
     [
         (None, "cpu", 7),
         ("ctranslate2", "cpu", 6),  # which has no bfloat16 on a CPU
+        ("ctranslate2", "cuda:1", 4),  # each also captured
         ("transformers", "cpu", 2),  # which has no int8
         ("transformers", "cuda", 4),  # each also captured
         (None, "cuda:1", 4),
@@ -174,7 +183,7 @@ def test_rows_are_those_that_both_sides_can_do(tmp_path, against, device, rows):
         assert ("int8" in row.name) == row.ours.arguments["model"].endswith("int8")
         for peer in row.peers:
             shared = peer.arguments.keys() & row.ours.arguments.keys() - {"model"}
-            assert {"sources", "lengths", "beam", "precision"} <= shared
+            assert {"sources", "lengths", "beam", "precision", "device"} <= shared
             same = shared - {"threads"} if against == "ctranslate2" else shared | {"threads"}  # it shares them out
             assert all(peer.arguments[name] == row.ours.arguments[name] for name in same)
         assert row.ours.arguments["threads"] == 2

@@ -49,14 +49,14 @@ def translations(monkeypatch):
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("workers, threads", [(1, 1), (2, 1)])
 def test_ctranslate2_writes_exactly_as_many_tokens_as_asked(converted, translations, beam, workers, threads):
-    run = peers.ctranslate2_decoding(converted, SOURCES, LENGTHS, beam, "int8", 4, workers, threads)
+    run = peers.ctranslate2_decoding(converted, SOURCES, LENGTHS, beam, "int8", 4, workers, threads, "cpu")
     assert run() == sum(LENGTHS)
     assert [len(tokens) for tokens in translations] == LENGTHS
     assert run() == sum(LENGTHS), "again"
 
 
 def test_ctranslate2_left_alone_ends_where_it_ends(converted, translations):
-    run = peers.ctranslate2_decoding(converted, SOURCES, None, 1, "float32", 4, 1, 1)
+    run = peers.ctranslate2_decoding(converted, SOURCES, None, 1, "float32", 4, 1, 1, "cpu")
     assert run() == sum(len(tokens) + 1 for tokens in translations), "the end of each is a token too"
 
 
@@ -112,7 +112,7 @@ def test_a_peer_that_is_missing_is_said(monkeypatch, peer):
     monkeypatch.setitem(sys.modules, peer, None)
     work = (SOURCES, LENGTHS, 1, "float32", 4, 1)
     function, given, extra = {
-        "ctranslate2": (peers.ctranslate2_decoding, ("model", *work, 1), "ctranslate2"),
+        "ctranslate2": (peers.ctranslate2_decoding, ("model", *work, 1, "cpu"), "ctranslate2"),
         "transformers": (peers.transformers_decoding, (SHAPE, *work, "cpu"), "bench"),
     }[peer]
     with pytest.raises(TransductError) as caught:

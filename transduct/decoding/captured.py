@@ -258,7 +258,9 @@ class CapturedSearch:
         """
         longest, room = power(max(map(len, sources)), SHORTEST), power(max(limits), SHORTEST)
         key = (beam, longest, room, rules)
-        with self.lock:
+        model: Any = self.model.model()
+        there = torch.cuda.device_of(next(model.parameters()))  # type: ignore[no-untyped-call]
+        with self.lock, there:  # for graphs are captured on the present device
             held = self.rooms.pop(key, None)
             if held is None or held.sources < len(limits):
                 held = Rooms(self.model, self._like(sources[0], beam), rules, power(len(limits)), longest, room)

@@ -33,10 +33,11 @@ def row_losses(
     count, size = logits.shape
     losses, nlls = (logits.new_empty(count, dtype=torch.float32) for _ in range(2))
     if count:
-        _kernel[(count,)](
-            logits, targets, logits if counted is None else counted, losses, nlls, size, smoothing,
-            COUNTED=counted is not None, WANTED=wanted, BLOCK=BLOCK, num_warps=WARPS,
-        )  # fmt: skip
+        with torch.cuda.device_of(logits):  # Triton starts on the present one
+            _kernel[(count,)](
+                logits, targets, logits if counted is None else counted, losses, nlls, size, smoothing,
+                COUNTED=counted is not None, WANTED=wanted, BLOCK=BLOCK, num_warps=WARPS,
+            )  # fmt: skip
     return losses, nlls
 
 

@@ -23,7 +23,8 @@ def row_peaks(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
     if rows:
         grid = (rows, pieces)
         shape = {"WIDTH": width, "BLOCKS": PIECE // width}
-        _kernel[grid](logits, peaks, masses, size, blocks, pieces, **shape, num_warps=WARPS)
+        with torch.cuda.device_of(logits):  # Triton starts on the present one
+            _kernel[grid](logits, peaks, masses, size, blocks, pieces, **shape, num_warps=WARPS)
     return peaks, masses
 
 

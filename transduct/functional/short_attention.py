@@ -78,10 +78,11 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, seen_by: Te
     mass = query.new_empty(heads, count, dtype=torch.float32)
     tile = tile_size(query, value)
     if count:
-        _forward_kernel[(triton.cdiv(count, tile), heads)](
-            query, key, value, seen, output, mass, count, len(key), heads, key.shape[1], d_k**-0.5 * LOG2_E,
-            K=d_k, V=d_v, QUERIES=tile, KEYS=tile, num_warps=WARPS,
-        )  # fmt: skip
+        with torch.cuda.device_of(query):  # Triton starts on the present one
+            _forward_kernel[(triton.cdiv(count, tile), heads)](
+                query, key, value, seen, output, mass, count, len(key), heads, key.shape[1], d_k**-0.5 * LOG2_E,
+                K=d_k, V=d_v, QUERIES=tile, KEYS=tile, num_warps=WARPS,
+            )  # fmt: skip
     return output, mass
 
 
@@ -104,14 +105,15 @@ def _gradients(
     sizes = (count, keys, heads, groups, d_k**-0.5, d_k**-0.5 * LOG2_E)
     tile = tile_size(query, value)
     tiles = {"K": d_k, "V": d_v, "QUERIES": tile, "KEYS": tile, "num_warps": WARPS, "num_stages": STAGES}
-    if count:
-        _query_kernel[(triton.cdiv(count, tile), heads)](
-            query, key, value, seen, output, mass, grad, inner, grad_query, *sizes, **tiles
-        )
-    if keys:
-        _key_kernel[(triton.cdiv(keys, tile), groups)](
-            query, key, value, seen_by, mass, grad, inner, grad_key, grad_value, *sizes, **tiles
-        )
+    with torch.cuda.device_of(query):
+        if count:
+            _query_kernel[(triton.cdiv(count, tile), heads)](
+                query, key, value, seen, output, mass, grad, inner, grad_query, *sizes, **tiles
+            )
+        if keys:
+            _key_kernel[(triton.cdiv(keys, tile), groups)](
+                query, key, value, seen_by, mass, grad, inner, grad_key, grad_value, *sizes, **tiles
+            )
     return grad_query, grad_key, grad_value
 
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -221,9 +221,12 @@ def _ways(sizes: Sizes, *switches: str) -> list[tuple[str, dict[str, bool]]]:
 
 def _decoding_peers(against: str | None, work: dict[str, Any], folder: Path, sizes: Sizes, batch: int) -> list[Side]:
     """The peer's settings that are tried; none where it cannot do this work."""
-    if against == "ctranslate2" and work["precision"] != "bfloat16":
+    on_gpu = sizes.device.startswith("cuda")
+    if against == "ctranslate2" and (work["precision"] != "bfloat16" or on_gpu):
         settings = dict.fromkeys([(1, sizes.threads), (sizes.threads, 1), (1, 1)][: 3 if batch == 1 else 2])
-        given = {**work, "model": str(folder / "ctranslate2"), "batch": batch}
+        if on_gpu:
+            settings = {(1, sizes.threads): None}
+        given = {**work, "model": str(folder / "ctranslate2"), "batch": batch, "device": sizes.device}
         return [
             Side(f"{w} workers, {t} threads", f"{PEERS}.ctranslate2_decoding", {**given, "workers": w, "threads": t})
             for w, t in settings
@@ -326,12 +329,15 @@ def run(
     Raises:
         TransductError: the peer is unknown or not installed, a size is impossible, or nothing is called `only`.
     """
+    from transduct.training.machine import pick_device
+
     known = {"decode": DECODING_PEERS, "train": TRAINING_PEERS}
     if what not in known:
         raise TransductError(f"unknown benchmark '{what}'; known are: {', '.join(known)}")
     if against is not None and against not in known[what]:
         raise TransductError(f"no '{against}' to {what} against; known are: {', '.join(known[what])}")
     _check(sizes, rounds)
+    sizes = replace(sizes, device=str(pick_device(sizes.device)))
     with tempfile.TemporaryDirectory(prefix="transduct-bench-") as folder:
         if what == "decode":
             rows = decoding_rows(sizes, against, Path(folder), given)

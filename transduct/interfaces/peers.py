@@ -24,14 +24,16 @@ def ctranslate2_decoding(
     batch: int,
     workers: int,
     threads: int,
+    device: str,
 ) -> Run:
     """CTranslate2 with the same weights; `model` is what `transduct convert --format ctranslate2` wrote."""
     try:
         import ctranslate2
     except ImportError as error:
         raise missing_extra("ctranslate2", "ctranslate2") from error
+    kind, _, index = device.partition(":")
     translator = ctranslate2.Translator(
-        model, "cpu", compute_type=precision, inter_threads=workers, intra_threads=threads
+        model, kind, device_index=int(index or 0), compute_type=precision, inter_threads=workers, intra_threads=threads
     )
     pieces = json.loads(next(Path(model).glob("s*_vocabulary.json")).read_text(encoding="utf-8"))
     words = [[pieces[token] for token in (*source, END)] for source in sources]

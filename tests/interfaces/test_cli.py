@@ -578,6 +578,12 @@ def test_convert_learns_a_shortlist(program, trained_run, tmp_path, monkeypatch)
     assert "quantised" not in json.loads((tmp_path / "copy" / "config.json").read_text())
     done = program("translate", trained_run, text, "--shortlist")
     assert_refused(done, "this model has no shortlist; make one: transduct convert MODEL OUT --shortlist TEXT")
+    with monkeypatch.context() as refused:  # before a text is translated
+        refused.setattr(Translator, "align", None)
+        again = program("convert", trained_run, tmp_path / "copy", "--shortlist", text)
+        assert_refused(again, "copy: exists already")
+        again = program("convert", tmp_path / "short", tmp_path / "new", "--precision", "int8", "--shortlist", text)
+        assert_refused(again, "quantised already; give the model it was made of")
     done = program("convert", trained_run, tmp_path / "copy", "--shortlist", text)
     assert_refused(done, "copy: exists already; choose another name")
     (tmp_path / "copy" / "model").mkdir()  # a model that was made in a model's folder is no part of it

@@ -353,10 +353,10 @@ def convert(
             )
     elif task_of(model) and (to is None) == (precision is None and shortlist is None):
         raise TransductError("give --format, for another tool, or --precision and --shortlist, for a model of ours")
-    beside = {} if shortlist is None else load(model, verb="shortlist_of").shortlist_of(shortlist)
     if to or theirs:
         (formats[to] if to else huggingface.read)(model_directory(model), out)
     else:
+        beside = dict if shortlist is None else lambda: load(model, verb="shortlist_of").shortlist_of(shortlist)
         precisions[precision](model_directory(model), out, beside)
     print(out)
 

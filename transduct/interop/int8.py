@@ -1,7 +1,7 @@
 """A translation model made of integers of 8 bits: a quarter of its size, and faster on a CPU."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from transduct.blocks.quantised import quantise
@@ -10,9 +10,9 @@ from transduct.interop.ours import configured, loaded
 from transduct.training import checkpoint as files
 
 
-def convert(directory: Path, out: Path, more: Mapping[str, bytes] | None = None) -> None:
-    """Write a quantised copy of the Transformer in a model directory, with more files; whatever reads the one reads the
-    other.
+def convert(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes]] = dict) -> None:
+    """Write a quantised copy of the Transformer in a model directory, with more files, which are made once there is
+    nothing to refuse; whatever reads the one reads the other.
 
     Raises:
         TransductError: it is no Transformer for translation, quantised already or not finite, or `out` exists.
@@ -28,4 +28,4 @@ def convert(directory: Path, out: Path, more: Mapping[str, bytes] | None = None)
         files.CONFIG: json.dumps({**settings, "quantised": "int8"}, indent=1, ensure_ascii=False).encode(),
         files.WEIGHTS: files.pack(files.weights_of(model)),
     }
-    files.write_directory(out, {**files.files_in(directory), **changed, **(more or {})})
+    files.write_directory(out, {**files.files_in(directory), **changed, **more()})

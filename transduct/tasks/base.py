@@ -209,15 +209,15 @@ def model_directory(path: str | Path) -> Path:
     return directory
 
 
-def copy_model(directory: Path, out: Path, more: Mapping[str, bytes] | None = None) -> None:
-    """Copy a model directory, with more files.
+def copy_model(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes]] = dict) -> None:
+    """Copy a model directory, with more files, which are made once there is nothing to refuse.
 
     Raises:
         TransductError: `out` exists or cannot be written.
     """
     require_absent(out)
     members = configuration(directory).get("members", [])  # of an ensemble
-    write_directory(out, {**files_in(directory, members), **(more or {})})
+    write_directory(out, {**files_in(directory, members), **more()})
 
 
 def _recipe_of(model: str | Path) -> Recipe | None:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.models.test_detr import tiny_detr
 from tests.tasks.test_object_detection import annotate
-from transduct.data.collages import Example, SceneSource
+from transduct.data.collages import Collage, Example, SceneSource
 from transduct.errors import NotFinite, TransductError
 from transduct.functional.boxes import to_corners
 from transduct.tasks import detector as detector_of
@@ -185,6 +185,14 @@ def test_scores_are_of_all_that_is_found_whatever_the_threshold():
         TransductError, match="these scenes were read for one of the two models; give a SceneSet, which"
     ):
         model.evaluate(scenes(), against=turned)
+
+
+def test_models_that_would_be_shown_other_scenes_are_not_compared():
+    model, other = detector(), Detector(tiny_detr(side=64), LABELS, DetectionConfig())
+    drawn = SceneSet(SceneSource("photographs", collage=Collage()))
+    said = "on canvases of 32 and of 64 pixels other scenes are drawn; compare models of one"
+    with pytest.raises(TransductError, match=said):
+        model.evaluate(drawn, against=other)
 
 
 def test_a_model_that_says_what_is_there_scores_all(monkeypatch):

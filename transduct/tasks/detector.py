@@ -231,7 +231,7 @@ class Detector:
 
         Raises:
             TransductError: the data cannot be read or hold no object, an option is unknown, or the other model has
-                other labels, or reads what has been read for this one alone.
+                other labels, or another side where scenes are drawn, or reads what has been read for this one alone.
         """
         decoding = with_options(self.decoding, options)
         if against is not None and {*against.labels} != {*self.labels}:
@@ -239,6 +239,11 @@ class Detector:
         alike = against is None or (against.labels, against.side) == (self.labels, self.side)
         if not alike and not isinstance(data, SceneSet):
             raise TransductError("these scenes were read for one of the two models; give a SceneSet, which both read")
+        if against is not None and against.side != self.side and isinstance(data, SceneSet) and data.source.collage:
+            raise TransductError(
+                f"on canvases of {self.side} and of {against.side} pixels other scenes are drawn; compare models of "
+                "one data.side, or on pictures as they are"
+            )
         refused = Refused(data.broken if isinstance(data, SceneSet) else "stop", advise=False)
         scenes, found, ours = self._measured(data, decoding, refused)
         refused.report(log.warning)

@@ -243,3 +243,17 @@ def test_the_memory_of_a_gpu_is_not_laid_out_for_a_processor(tmp_path):
 def test_files_and_what_was_left_out_are_said():
     assert shared.files_said(["a", "b"], {"too_long": 1200, "empty": 0}) == "from a, b (left out: 1,200 too long)"
     assert shared.files_said([], {}) == "from a generated corpus (left out: none)"
+
+
+@pytest.mark.parametrize(
+    "best, average, said",
+    [
+        (None, 5, "float32.\n\nScores"),
+        (4, 1, "float32.\nThe weights are those of step 4, the best by bleu.\n\nScores"),
+        (4, 2, "The weights are those of step 4, the best by bleu, averaged with checkpoints before it.\n"),
+    ],
+)
+def test_a_card_says_which_weights_there_are(best, average, said):
+    training = TrainingConfig(best="bleu", average=average)
+    log = {"step": 9, "seconds": 1.0, "best_step": best}
+    assert said in shared.card("A model", "1 pair from a", training, {"bleu": 1.0}, log)

@@ -312,7 +312,9 @@ class SpeechRecognitionTask:
         data = self.data
         count = len(self.corpus) // len(data.augment.speeds)
         made_of = f"{count:,} recordings {files_said(names_of(data.train), self.corpus.dropped)}"
-        about = card("Speech recogniser", made_of, self.training, self.evaluate(model).scores, log, ", greedy")
+        beam = self.decoding.validation_beam
+        how = ", greedy" if beam == 1 else f", beam {beam}"
+        about = card("Speech recogniser", made_of, self.training, self.evaluate(model).scores, log, how)
         settings = {"hearing": asdict(self.hearing), "decoding": asdict(self.decoding)}
         write_model(directory, "speech_recognition", model, settings, [self.directory / TOKENIZER], about)
 

@@ -211,6 +211,29 @@ def plain_dropout(tokenizer, word, dropout, draw):
         pieces[i : i + 2] = [pieces[i] + pieces[i + 1]]
 
 
+def merged_one_by_one(tokenizer, word, dropout, draw):
+    """The same merges, looked for anew in the whole word after each."""
+    merges = tokenizer._merges
+    while True:
+        for _, token, place in sorted((*merges[pair], n) for n, pair in enumerate(pairwise(word)) if pair in merges):
+            if draw.random() >= dropout:
+                word[place : place + 2] = [token]
+                break
+        else:
+            return word
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1, 0.5])
+def test_a_word_as_long_as_a_sentence_is_merged_as_if_one_by_one(tokenizers, dropout):
+    tokenizer, draw = tokenizers["bpe"], random.Random(3)
+    letters = tokenizer._characters.values()
+    known = sorted({letter for each in letters for letter in each})
+    for length in (0, 1, 2, 7, 120):
+        word = [draw.choice(known) for _ in range(length)]
+        found = tokenizer._merged([*word], dropout, random.Random(length))
+        assert found == merged_one_by_one(tokenizer, [*word], dropout, random.Random(length))
+
+
 def test_dropout_has_the_distribution_of_the_paper(tokenizers):
     tokenizer, count = tokenizers["bpe"], 4000
     draw = random.Random(1)

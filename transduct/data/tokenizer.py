@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import sha256
+from heapq import heapify, heappop, heappush
 from itertools import chain, pairwise
 from pathlib import Path
 from random import Random
@@ -26,6 +27,7 @@ from transduct.errors import TransductError
 Pair = tuple[str, str]
 
 LARGEST = 1 << 22  # tokens; the library takes room for as many as are asked for before it learns one
+GONE = -1  # what a place of a word holds once it is part of the token before
 REMEMBERED = 1 << 15  # words whose ids are kept at hand
 
 
@@ -252,20 +254,34 @@ class Tokenizer:
         return result + self._merged(word, dropout, random)
 
     def _merged(self, word: list[int], dropout: float, random: Random) -> list[int]:
-        """One word, given as characters and changed in place, after its merges.
+        """One word, given as characters, after its merges.
 
-        Whether a merge is dropped is drawn only when its turn comes: the same choice from fewer draws.
+        Of all merges that are possible the first that is not dropped is made, and so on; whether one is dropped is
+        drawn only when its turn comes: the same choice from fewer draws. A word may be as long as a sentence where
+        there are no blanks, so they wait in a heap, and what is left of the word is a chain of places.
         """
-        merges = self._merges
-        while True:
-            possible = [(*merges[pair], place) for place, pair in enumerate(pairwise(word)) if pair in merges]
-            possible.sort()
-            for _, token, place in possible:
-                if random.random() >= dropout:
-                    word[place : place + 2] = [token]
-                    break
-            else:
-                return word
+        merges, end = self._merges, len(word)
+        after, before = list(range(1, end + 1)), list(range(-1, end))
+        waiting = [(*merges[pair], place) for place, pair in enumerate(pairwise(word)) if pair in merges]
+        heapify(waiting)
+        dropped: list[tuple[int, int, int]] = []
+        while waiting:
+            entry = rank, token, place = heappop(waiting)
+            right = after[place]
+            if right >= end or merges.get((word[place], word[right])) != (rank, token):
+                continue  # one of its two is part of another token by now
+            if random.random() < dropout:
+                dropped.append(entry)
+                continue
+            word[place], word[right], after[place] = token, GONE, after[right]
+            before[after[place]] = place
+            for left in (before[place], place):
+                if left >= 0 and after[left] < end and (found := merges.get((word[left], word[after[left]]))):
+                    heappush(waiting, (*found, left))
+            for each in dropped:  # have another turn
+                heappush(waiting, each)
+            dropped.clear()
+        return [token for token in word if token != GONE]
 
     @cached_property
     def _merges(self) -> dict[tuple[int, int], tuple[int, int]]:

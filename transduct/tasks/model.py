@@ -214,15 +214,15 @@ def card(
     """
     rows = "\n".join(f"| {name} | {value:.4g} |" for name, value in scores.items())
     tokens = training.batch_tokens * training.accumulate * log.get("ranks", 1)
-    chosen, best = "", log.get("best_step")
+    chosen, best = f"seed {training.seed}, {training.precision}.", log.get("best_step")
     if best is not None:
         also = ", averaged with checkpoints before it" if training.average > 1 else ""
-        chosen = f"\nThe weights are those of step {best:,}, the best by {training.best}{also}."
+        chosen += f"\nThe weights are those of step {best:,}, the best by {training.best}{also}."
     table = f"Scores of the final weights on the validation set{how}:\n\n| score | value |\n| --- | --- |\n{rows}"
     return f"""# {title}
 
 Trained with transduct {__version__} on {made_of},
-{log["step"]:,} steps of at most {tokens:,} tokens, {log["seconds"]:.0f} s, seed {training.seed}, {training.precision}.{chosen}
+{log["step"]:,} steps of at most {tokens:,} tokens, {log["seconds"]:.0f} s, {chosen}
 
 {table if scores else "It was not measured: its recipe has no validation set."}
 """

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 import yaml
 
-from transduct.config import Recipe, dump, load_recipe, merge, parse_override, record
+from transduct.config import Recipe, dump, load_recipe, merge, parse_override, record, stages_of
 from transduct.errors import TransductError
 
 
@@ -189,6 +189,13 @@ def test_an_override_holds_in_stages_that_say_the_same_otherwise(tmp_path):
         {"model": {"d_model": 8}},
         {"training": {"steps": 5, "betas": [0.9, 0.5]}},
     ]
+
+
+@pytest.mark.parametrize("name, value", [("stages", []), ("ensemble", True)])
+def test_a_stage_has_no_stages(name, value):
+    recipe = Recipe("translation", stages=[{}, {name: value}])
+    with pytest.raises(TransductError, match=rf"recipe: stages\[1\]\.{name} is for the whole recipe; write it beside"):
+        stages_of(recipe)
 
 
 def test_items_of_a_list_are_changed_by_their_numbers():

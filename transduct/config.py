@@ -269,6 +269,13 @@ def _kind(value: Any) -> str:
 
 
 def stages_of(recipe: Recipe) -> list[Recipe]:
-    """The recipe of each training in turn: the recipe itself, or each of its stages laid over it."""
+    """The recipe of each training in turn: the recipe itself, or each of its stages laid over it.
+
+    Raises:
+        TransductError: a stage is no mapping of sections, or has stages itself.
+    """
+    for number, stage in enumerate(recipe.stages):
+        if held := [name for name in ("stages", "ensemble") if name in stage]:
+            raise TransductError(f"recipe: stages[{number}].{held[0]} is for the whole recipe; write it beside stages")
     whole = asdict(recipe) | {"stages": [], "ensemble": False}
     return [record(Recipe, merge(whole, stage), f"stages[{i}]") for i, stage in enumerate(recipe.stages)] or [recipe]

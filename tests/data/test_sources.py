@@ -44,6 +44,10 @@ def test_impossible_sources_are_refused(values, message):
     "values, message",
     [
         ({"train": []}, "train is empty; name at least one corpus"),
+        (
+            {"train": [TextSource(pairs="a.tsv", alternatives=True)]},
+            "alternatives are references to be measured against; in train a row has one target",
+        ),
         ({"max_length": 1}, "max_length is 1; give at least 2, for a token and the end"),
         ({"max_ratio": 0.5}, "max_ratio is 0.5; give at least 1, or 0 for no bound"),
         ({"max_ratio": float("nan")}, "max_ratio is nan; give at least 1"),

@@ -29,6 +29,7 @@ from transduct.training.config import TrainingConfig
             for value in (-1.0, float("nan"), float("inf"))
         ),
         ({"patience": 2}, "patience is 2, counts validations without a better score; name it as best"),
+        ({"patience": 2, "best": "loss", "validate_every": 0}, "patience is 2, counts validations; set validate_every"),
         ({"betas": [0.9]}, "betas has 1 numbers, must have 2"),
         ({"betas": [0.9, 1.0]}, r"betas are \[0.9, 1.0\], must be in \[0, 1\)"),
         ({"average": 6}, r"average is 6, must be from 1 to keep_checkpoints \(5\)"),

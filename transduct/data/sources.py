@@ -165,6 +165,8 @@ class DataConfig:
         corpora = [*self.train, *filter(None, (self.valid, self.test))]
         if wrong := [corpus for corpus in corpora if corpus.width != 2]:
             raise ValueError(f"a corpus gives {wrong[0].width} texts a row; a translation has 2: source and target")
+        if any(corpus.alternatives for corpus in self.train):
+            raise ValueError("alternatives are references to be measured against; in train a row has one target")
         if self.max_length < 2:
             raise ValueError(f"max_length is {self.max_length}; give at least 2, for a token and the end")
         if self.max_ratio != 0 and not self.max_ratio >= 1:

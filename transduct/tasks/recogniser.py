@@ -4,7 +4,7 @@ Let T be the encoder tokens of an utterance and S the tokens of its text.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -211,7 +211,7 @@ class Recogniser:
         outputs = self._texts(found)
         speakers = sorted({each.speaker for each in recordings})
         of_speakers = {
-            name: _error_rates([pair for pair in zip(outputs, recordings) if pair[1].speaker == name])[RATES[0]].score
+            name: _word_error_rate([pair for pair in zip(outputs, recordings) if pair[1].speaker == name]).score
             for name in speakers
         }
         rates = self._rates(outputs, recordings)
@@ -330,12 +330,22 @@ def _scores(rates: Mapping[str, Share]) -> dict[str, float]:
 
 def _error_rates(pairs: Sequence[tuple[str, Recording]]) -> dict[str, Share]:
     """Word and character error rate of outputs."""
-    outputs, texts = [output for output, _ in pairs], [" ".join(each.text.split()) for _, each in pairs]
 
-    def rate(separate: Callable[[str], str]) -> Share:
-        return token_error_rate([separate(text) for text in outputs], [[separate(text)] for text in texts])
+    def characters(text: str) -> str:
+        return " ".join(text.replace(" ", "▁"))
 
-    return dict(zip(RATES, (rate(str), rate(lambda text: " ".join(text.replace(" ", "▁")))), strict=True))
+    of_characters = token_error_rate(
+        [characters(output) for output, _ in pairs], [[characters(_text(each))] for _, each in pairs]
+    )
+    return dict(zip(RATES, (_word_error_rate(pairs), of_characters), strict=True))
+
+
+def _word_error_rate(pairs: Sequence[tuple[str, Recording]]) -> Share:
+    return token_error_rate([output for output, _ in pairs], [[_text(each)] for _, each in pairs])
+
+
+def _text(recording: Recording) -> str:
+    return " ".join(recording.text.split())
 
 
 def flat_features(mels: Sequence[Sound]) -> tuple[Tensor, Segments]:

@@ -32,6 +32,7 @@ from transduct.data.utterances import (
     tokens_of,
     write_recordings,
 )
+from transduct.data.vocabulary import sample
 from transduct.errors import TransductError
 from transduct.functional.losses import ctc_loss, projected_cross_entropy
 from transduct.functional.segments import Segments
@@ -195,8 +196,8 @@ class SpeechRecognitionTask:
 
     def _trained_tokenizer(self) -> Tokenizer:
         config, found = self.tokenizer_config, Found(Refused(self.data.broken))
-        texts = [each.text for source in self.data.train for each in self._recordings(source, found)]
-        return Tokenizer.train(texts, config.kind, config.size)
+        texts = (each.text for source in self.data.train for each in self._recordings(source, found))
+        return Tokenizer.train(sample(texts, config.sample), config.kind, config.size)
 
     def _recordings(self, source: SoundSource, found: Found) -> Iterator[Recording]:
         """The recordings of a source that are trained on."""

@@ -86,6 +86,8 @@ class TrainingConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0")
         if self.patience and self.best is None:
             raise ValueError(f"patience is {self.patience}, counts validations without a better score; name it as best")
+        if self.patience and not self.validate_every:
+            raise ValueError(f"patience is {self.patience}, counts validations; set validate_every above 0")
         if len(self.betas) != 2:
             raise ValueError(f"betas has {len(self.betas)} numbers, must have 2")
         if not all(0.0 <= beta < 1.0 for beta in self.betas):

@@ -10,7 +10,7 @@ from transduct.functional.segments import Segments, flatten, pad
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.tasks.model import start_from
 from transduct.tasks.translation import as_source_side
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 
 LENGTHS, SECOND = [7, 3, 5], [2, 1, 3]  # tokens of each sequence, and how many of the last are of type 1
 TYPES = torch.cat([torch.arange(n) >= n - k for n, k in zip(LENGTHS, SECOND)]).long()
@@ -182,7 +182,7 @@ def test_types_positions_and_the_mask_tell_tokens_apart():
 @torch.no_grad()
 def test_a_transformer_takes_it_as_its_encoder(positions, tmp_path):
     bert = tiny(seed=1, positions=positions, head="pretraining")
-    files.write_directory(tmp_path / "bert", {files.WEIGHTS: files.pack(files.weights_of(bert))})
+    checkpoint.write_directory(tmp_path / "bert", {checkpoint.WEIGHTS: checkpoint.pack(checkpoint.weights_of(bert))})
     model = tiny_transformer(seed=2, positions=positions, activation="gelu", tie="decoder", d_k=None, max_length=12)
     start_from(model, tmp_path / "bert", str, as_source_side)
     tokens, segments = tokens_of(LENGTHS)

@@ -16,12 +16,12 @@ from transduct.functional.segments import Shape
 from transduct.models import bert, transformer, vit
 from transduct.tasks import model as shared
 from transduct.tasks.text import make_batch
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 
 
 def written(directory, model):
-    files.write_directory(directory, {files.WEIGHTS: files.pack(files.weights_of(model))})
+    checkpoint.write_directory(directory, {checkpoint.WEIGHTS: checkpoint.pack(checkpoint.weights_of(model))})
     return directory
 
 
@@ -42,19 +42,19 @@ def test_three_examples_are_shown_if_there_are_as_many(count, numbers):
 
 def test_weights_are_taken_wherever_names_agree(tmp_path):
     held, model = tiny(seed=1, encoder_layers=3), tiny(seed=2)
-    before = {name: weight.clone() for name, weight in files.weights_of(model).items()}
+    before = {name: weight.clone() for name, weight in checkpoint.weights_of(model).items()}
     said = []
     shared.start_from(model, written(tmp_path / "held", held), said.append)
-    for name, weight in files.weights_of(model).items():
-        assert torch.equal(weight, files.weights_of(held)[name])
+    for name, weight in checkpoint.weights_of(model).items():
+        assert torch.equal(weight, checkpoint.weights_of(held)[name])
     assert said == [f"started from {tmp_path / 'held'}: {len(before)} of {len(before)} weights taken, the rest is new"]
 
 
 def test_weights_that_the_other_lacks_stay(tmp_path):
     held, model = tiny(seed=1, decoder_layers=1), tiny(seed=2)
-    before = files.weights_of(model)["decoder.1.feed_forward.inner.weight"].clone()
+    before = checkpoint.weights_of(model)["decoder.1.feed_forward.inner.weight"].clone()
     shared.start_from(model, written(tmp_path / "held", held), str)
-    assert torch.equal(files.weights_of(model)["decoder.1.feed_forward.inner.weight"], before)
+    assert torch.equal(checkpoint.weights_of(model)["decoder.1.feed_forward.inner.weight"], before)
 
 
 def test_weights_are_renamed_first(tmp_path):
@@ -91,7 +91,7 @@ def started(directory, labels, other, held=None, **named):
     model, said = classifier(labels, 2), []
     before = model.output.weight.detach().clone()
     written(directory, held or classifier(other, 1))
-    (directory / files.CONFIG).write_text(json.dumps({"format": 1, "pictures": {"labels": other}} | named))
+    (directory / checkpoint.CONFIG).write_text(json.dumps({"format": 1, "pictures": {"labels": other}} | named))
     rows = shared.LabelRows(labels, ("pictures", "labels"), ("output.*",))
     shared.start_from(model, directory, said.append, lambda held: rows.order(model, directory, said.append, held))
     return model.output.weight, before, said
@@ -122,7 +122,7 @@ def test_of_two_heads_one_may_answer_otherwise(tmp_path):
     for first, second in (((9, 4), (2, 4)), ((2, 4), (9, 4))):
         model = torch.nn.ModuleDict({"a": torch.nn.Linear(4, 2), "b": torch.nn.Linear(4, 2)})
         held = {"a.weight": torch.ones(first), "b.weight": torch.ones(second)}
-        (tmp_path / files.CONFIG).write_text(json.dumps({"format": 1, "labels": ["sea", "apple"]}))
+        (tmp_path / checkpoint.CONFIG).write_text(json.dumps({"format": 1, "labels": ["sea", "apple"]}))
         said = []
         shared.LabelRows(["apple", "sea"], ("labels",), ("*.weight",)).order(model, tmp_path, said.append, held)
         assert [float(held[name].min()) == 1.0 for name in held] == [first == (2, 4), second == (2, 4)]

@@ -19,7 +19,7 @@ from transduct.tasks.sections import (
     tokenizer_section,
     with_options,
 )
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 
 FAMILIES = {
     "transformer": Family(transformer.Config, transformer.SIZES, transformer.Transformer),
@@ -57,7 +57,7 @@ def test_a_model_is_built_from_the_weights_of_another(tmp_path):
     held = tiny(seed=3)
     shape = {name: getattr(held.config, name) for name in ("d_model", "num_heads", "d_ff", "d_k", "max_length")}
     layers = {"encoder_layers": 2, "decoder_layers": 2}
-    files.write_directory(tmp_path / "held", {files.WEIGHTS: files.pack(files.weights_of(held))})
+    checkpoint.write_directory(tmp_path / "held", {checkpoint.WEIGHTS: checkpoint.pack(checkpoint.weights_of(held))})
     chosen = section(start_from=str(tmp_path / "held"), **shape, **layers)
     sizes = {"source_size": held.config.source_size, "target_size": held.config.target_size}
     model = chosen.build(chosen.config(**sizes), str)

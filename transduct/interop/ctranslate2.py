@@ -12,7 +12,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError, missing_extra
 from transduct.interop.ours import configured, loaded
 from transduct.models.transformer import Config, Transformer
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
 BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
@@ -43,9 +43,9 @@ def convert(directory: Path, out: Path) -> None:
         spec.save(str(beside))
         for name in names:
             shutil.copyfile(directory / name, beside / name)
-        files.put_in_place(beside, out)
+        checkpoint.put_in_place(beside, out)
     except OSError as error:
-        raise files.disk_error(out, error) from error
+        raise checkpoint.disk_error(out, error) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 

@@ -22,7 +22,7 @@ from transduct.interop import sentencepiece
 from transduct.interop.marian import ACTIVATIONS, BIAS, Marian, our_weights, their_config, their_weights, unsupported
 from transduct.interop.ours import configured, loaded
 from transduct.models.transformer import Config, Transformer
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 
 BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
 GENERATION, SPECIAL_NAMES = "generation_config.json", "tokenizer_config.json"
@@ -54,7 +54,7 @@ Sided = tuple[tuple[Vocabulary, Vocabulary], list[str]]  # vocabularies and toke
 def found_in(directory: Path) -> bool:
     """Whether `config.json` in a folder is Hugging Face's."""
     try:
-        config = json.loads((directory / files.CONFIG).read_bytes())
+        config = json.loads((directory / checkpoint.CONFIG).read_bytes())
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(config, dict) and "task" not in config and ("model_type" in config or "architectures" in config)
@@ -69,7 +69,7 @@ def read(directory: Path, out: Path) -> None:
         TransductError: a file is missing, damaged or disagrees with another, the model is no Marian or of a kind that
             our Transformer cannot say, or `out` exists.
     """
-    files.require_absent(out)
+    checkpoint.require_absent(out)
     marian = _marian(directory)
     vocabularies, texts = _ours(directory, marian) or _theirs(directory, marian)
     source, target = vocabularies
@@ -83,20 +83,20 @@ def read(directory: Path, out: Path) -> None:
     if unpadded:
         held.setdefault(BIAS, torch.zeros(1, len(target.ids)))
     biased = unpadded or (BIAS in held and bool(held[BIAS].any()))
-    config = _our_config(marian, vocabularies, biased, directory / files.CONFIG)
+    config = _our_config(marian, vocabularies, biased, directory / checkpoint.CONFIG)
     if config.encoder_layers + config.decoder_layers > len(held):
         raise TransductError(
-            f"{directory / files.WEIGHTS}: lacks the weights of layers; {files.CONFIG} is of another model"
+            f"{directory / checkpoint.WEIGHTS}: lacks the weights of layers; {checkpoint.CONFIG} is of another model"
         )
     with torch.device("meta"):  # sizes are compared before anything is made of them
         model = Transformer(config)
-    weights = our_weights(model, held, source.ids, target.ids, directory / files.WEIGHTS)
+    weights = our_weights(model, held, source.ids, target.ids, directory / checkpoint.WEIGHTS)
     if unpadded:
         weights["output_bias"][BEGIN] = NEVER
     alike = texts[0] == texts[1] and source is target
     penalty = 1.0 if marian.length_penalty is None else marian.length_penalty
     settings = {
-        "format": files.FORMAT,
+        "format": checkpoint.FORMAT,
         "task": "translation",
         "model": asdict(config),
         "family": "transformer",
@@ -105,12 +105,12 @@ def read(directory: Path, out: Path) -> None:
         "replace": [],
     }
     content = {
-        files.CONFIG: _dumped(settings),
-        files.WEIGHTS: files.pack(weights),
+        checkpoint.CONFIG: _dumped(settings),
+        checkpoint.WEIGHTS: checkpoint.pack(weights),
         "card.md": _card(directory.resolve().name, out.name, settings, alike).encode(),
         **{name: text.encode() for name, text in zip(("tokenizer.json",) if alike else SIDES, texts)},
     }
-    files.write_directory(out, content)
+    checkpoint.write_directory(out, content)
 
 
 def _our_config(marian: Marian, vocabularies: Sequence[Vocabulary], bias: bool, where: Path) -> Config:
@@ -137,15 +137,15 @@ def _our_config(marian: Marian, vocabularies: Sequence[Vocabulary], bias: bool, 
 
 def _marian(directory: Path) -> Marian:
     """The configuration of a Marian model that our Transformer can say."""
-    where = directory / files.CONFIG
-    config = files.read_object(where, "a model's configuration")
+    where = directory / checkpoint.CONFIG
+    config = checkpoint.read_object(where, "a model's configuration")
     if (kind := config.get("model_type")) != "marian":
         raise TransductError(
             f"{where}: model_type is {kind!r}; of Hugging Face's models only 'marian' can be converted"
         )
     said = str(where)
     if (generation := directory / GENERATION).exists():
-        config |= files.read_object(generation, "how outputs are searched for")
+        config |= checkpoint.read_object(generation, "how outputs are searched for")
         said += f" or {GENERATION}"
     known = {field.name for field in fields(Marian)}
     marian = record(Marian, {name: value for name, value in config.items() if name in known}, "", said)
@@ -176,8 +176,8 @@ def _ours(directory: Path, marian: Marian) -> Sided | None:
     for path, tokenizer, size in zip(paths, sides, sizes):
         if (tokenizer.size, begin, end) != (size, BEGIN, END):
             raise TransductError(
-                f"{path}: {tokenizer.size} tokens, outputs begin after {BEGIN} and end with {END}; {files.CONFIG} says "
-                f"{size}, {begin} and {end}: copy both files again"
+                f"{path}: {tokenizer.size} tokens, outputs begin after {BEGIN} and end with {END}; {checkpoint.CONFIG} "
+                f"says {size}, {begin} and {end}: copy both files again"
             )
     source, target = (Vocabulary(each.pieces(range(each.size)), [*range(each.size)]) for each in sides)
     return (source, source if paths[0] == paths[1] else target), [_unended(path) for path in paths]
@@ -186,13 +186,13 @@ def _ours(directory: Path, marian: Marian) -> Sided | None:
 def _vocabularies(directory: Path, marian: Marian) -> tuple[Vocabulary, Vocabulary]:
     """The vocabularies of source and target, one and the same where they share their embeddings."""
     path = directory / SPECIAL_NAMES
-    named = files.read_object(path, "the names of special tokens") if path.exists() else {}
+    named = checkpoint.read_object(path, "the names of special tokens") if path.exists() else {}
     begin, end = marian.decoder_start_token_id, marian.eos_token_id
     unknown = _name(named, "unk_token", "<unk>")
     apart = directory / VOCABULARIES[1]
     if marian.share_encoder_decoder_embeddings:
         if named.get("separate_vocabs") and apart.exists():
-            raise TransductError(f"{apart}: a list of its own, {files.CONFIG} says that both sides share theirs")
+            raise TransductError(f"{apart}: a list of its own, {checkpoint.CONFIG} says that both sides share theirs")
         both = _vocabulary(directory / VOCABULARIES[0], marian.vocab_size, unknown, begin, end)
         return both, both
     size = marian.decoder_vocab_size or marian.vocab_size
@@ -211,12 +211,12 @@ def _name(named: Mapping[str, Any], key: str, default: str) -> str:
 
 def _vocabulary(path: Path, size: int, *specials: int | str) -> Vocabulary:
     """A list of tokens in our order; `specials` are unknown, begin and end by id or name."""
-    numbers = files.read_object(path, "the id of each token")
+    numbers = checkpoint.read_object(path, "the id of each token")
     given = {number for number in numbers.values() if type(number) is int}
     whole = all(name == name.encode("utf-8", "replace").decode() for name in numbers)
     if len(numbers) != size or given != {*range(size)} or not whole:
         raise TransductError(
-            f"{path}: {len(numbers)} tokens, {files.CONFIG} says {size}; expected each id below that once, for "
+            f"{path}: {len(numbers)} tokens, {checkpoint.CONFIG} says {size}; expected each id below that once, for "
             "a name of whole characters: copy both files again"
         )
     names = {number: name for name, number in numbers.items()}
@@ -231,17 +231,18 @@ def _vocabulary(path: Path, size: int, *specials: int | str) -> Vocabulary:
 
 def _tensors(directory: Path) -> dict[str, Tensor]:
     """The weights of a model, by their names."""
-    path = directory / files.WEIGHTS
+    path = directory / checkpoint.WEIGHTS
     if not path.exists() and (directory / INDEX).exists():
         raise TransductError(
             f"{directory}: weights in several files; write one, with save_pretrained(OUT, max_shard_size='9GB')"
         )
     if not path.exists() and (directory / PICKLE).exists():
         raise TransductError(
-            f"{directory}: only {PICKLE} here, which runs code when it is read; expected {files.WEIGHTS}: take it from "
-            "the model's page, or where you trust the file run MarianMTModel.from_pretrained(DIR).save_pretrained(OUT)"
+            f"{directory}: only {PICKLE} here, which runs code when it is read; expected {checkpoint.WEIGHTS}: take it "
+            "from the model's page, or where you trust the file run MarianMTModel.from_pretrained(DIR)"
+            ".save_pretrained(OUT)"
         )
-    return files.read_tensors(path)
+    return checkpoint.read_tensors(path)
 
 
 def _card(name: str, out: str, settings: Mapping[str, Any], alike: bool) -> str:
@@ -286,12 +287,12 @@ def convert(directory: Path, out: Path) -> None:
     if reason := unsupported(config):
         raise TransductError(f"{directory}: Marian has no place for {reason}; {TRAIN}")
     content = {
-        files.CONFIG: _dumped(their_config(config)),
+        checkpoint.CONFIG: _dumped(their_config(config)),
         GENERATION: _dumped(_their_generation(config, settings.get("decoding", {}))),
-        files.WEIGHTS: save(their_weights(loaded(directory, config)), {"format": "pt"}),
+        checkpoint.WEIGHTS: save(their_weights(loaded(directory, config)), {"format": "pt"}),
         **_their_tokenizers(sorted(directory.glob("tokenizer*.json")), config),
     }
-    files.write_directory(out, content)
+    checkpoint.write_directory(out, content)
 
 
 def _their_generation(config: Config, decoding: Mapping[str, Any]) -> dict[str, Any]:
@@ -351,7 +352,7 @@ def _ending(text: str) -> dict[str, Any]:
 
 def _unended(path: Path) -> str:
     """A tokenizer's file as ours has it: what it adds, and how it cuts and fills up for others, left out."""
-    held = files.read_object(path, "a tokenizer") | dict.fromkeys(("post_processor", "padding", "truncation"))
+    held = checkpoint.read_object(path, "a tokenizer") | dict.fromkeys(("post_processor", "padding", "truncation"))
     return str(tokenizers.Tokenizer.from_str(json.dumps(held)).to_str())
 
 

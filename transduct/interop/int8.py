@@ -7,7 +7,7 @@ from pathlib import Path
 from transduct.blocks.quantised import quantise
 from transduct.errors import TransductError
 from transduct.interop.ours import configured, loaded
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 
 
 def convert(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes]] = dict) -> None:
@@ -21,11 +21,12 @@ def convert(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes]] 
     model = loaded(directory, config)
     if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
         raise TransductError(
-            f"{directory / files.WEIGHTS}: holds numbers that are not finite; train the model again, at a lower rate"
+            f"{directory / checkpoint.WEIGHTS}: holds numbers that are not finite; train the model again, at a "
+            "lower rate"
         )
     quantise(model)
     changed = {
-        files.CONFIG: json.dumps({**settings, "quantised": "int8"}, indent=1, ensure_ascii=False).encode(),
-        files.WEIGHTS: files.pack(files.weights_of(model)),
+        checkpoint.CONFIG: json.dumps({**settings, "quantised": "int8"}, indent=1, ensure_ascii=False).encode(),
+        checkpoint.WEIGHTS: checkpoint.pack(checkpoint.weights_of(model)),
     }
-    files.write_directory(out, {**files.files_in(directory), **changed, **more()})
+    checkpoint.write_directory(out, {**checkpoint.files_in(directory), **changed, **more()})

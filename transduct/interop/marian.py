@@ -14,7 +14,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.interop import ctranslate2
 from transduct.models.transformer import Config, Transformer
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 
 BEGIN, END = Tokenizer.BEGIN, Tokenizer.END
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu"}  # theirs, ours
@@ -165,21 +165,22 @@ def our_weights(
     """
     places = {name: held.pop(name) for name in PLACES if name in held}
     weights, used = {}, {BIAS, SHARED}  # a bias of zeros is left out, and a table that is not shared is not read
-    for name, own in files.weights_of(model).items():
+    for name, own in checkpoint.weights_of(model).items():
         aliases = _theirs(name, model.config.tie)
         known = [held[alias] for alias in aliases if alias in held]
         if not known:
-            raise TransductError(f"{where}: lacks weight '{aliases[0]}'; {files.CONFIG} is of another model")
+            raise TransductError(f"{where}: lacks weight '{aliases[0]}'; {checkpoint.CONFIG} is of another model")
         found, *others = known
         if model.config.tie != "none" and not all(torch.equal(other, found) for other in others):
             raise TransductError(
-                f"{where}: {' and '.join(aliases)} differ, {files.CONFIG} says that they are tied; expected one table"
+                f"{where}: {' and '.join(aliases)} differ, {checkpoint.CONFIG} says that they are tied; expected one "
+                "table"
             )
         shape = (1, *own.shape) if name == "output_bias" else tuple(own.shape)
         if tuple(found.shape) != shape:
             raise TransductError(
-                f"{where}: weight '{aliases[0]}' is {tuple(found.shape)}, {files.CONFIG} says {shape}; "
-                f"{files.CONFIG} is of another model"
+                f"{where}: weight '{aliases[0]}' is {tuple(found.shape)}, {checkpoint.CONFIG} says {shape}; "
+                f"{checkpoint.CONFIG} is of another model"
             )
         if name in ("output_bias", *TABLES[model.config.tie]):
             rows = torch.tensor(source if name == "source_embedding.table" else target)
@@ -189,7 +190,7 @@ def our_weights(
             raise TransductError(f"{where}: weight '{aliases[0]}' holds what is no number; copy it again")
         used |= {*aliases}
     if odd := sorted(held.keys() - used):
-        raise TransductError(f"{where}: has an unknown weight '{odd[0]}'; {files.CONFIG} is of another model")
+        raise TransductError(f"{where}: has an unknown weight '{odd[0]}'; {checkpoint.CONFIG} is of another model")
     _check_sinusoids(model.config, places, where)
     return weights
 
@@ -197,7 +198,7 @@ def our_weights(
 def their_weights(model: Transformer) -> dict[str, Tensor]:
     """The weights of a model of theirs, by name, of ours."""
     weights = {BIAS: torch.zeros(1, model.config.target_size)}
-    for name, weight in files.weights_of(model).items():
+    for name, weight in checkpoint.weights_of(model).items():
         weights[_theirs(name, model.config.tie)[0]] = weight.contiguous()
     weights[BIAS] = weights[BIAS].view(1, -1)
     return weights

@@ -18,7 +18,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError, missing_extra
 from transduct.interop.ours import configured, loaded
 from transduct.models.transformer import Transformer
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 
 LARGEST = 2**31  # bytes that a file of protobuf's may have
 SOURCE, PAST, HELD = {0: "sources"}, {1: "sources", 2: "rows", 4: "tokens"}, {1: "sources", 3: "length"}
@@ -68,10 +68,10 @@ def convert(directory: Path, out: Path) -> None:
     content = {
         "encoder.onnx": graph(encoder, source, lengths),
         "decoder.onnx": graph(step, torch.full((2, 3), Tokenizer.BEGIN), *pasts, *memory, lengths),
-        files.CONFIG: json.dumps(described, indent=1, ensure_ascii=False).encode(),
+        checkpoint.CONFIG: json.dumps(described, indent=1, ensure_ascii=False).encode(),
         **{path.name: path.read_bytes() for path in sorted(directory.glob("tokenizer*.json"))},
     }
-    files.write_directory(out, content)
+    checkpoint.write_directory(out, content)
 
 
 def graph(module: "EncoderGraph | StepGraph", *inputs: Tensor) -> bytes:

@@ -8,7 +8,7 @@ import torch
 from transduct.config import record
 from transduct.errors import TransductError
 from transduct.models.transformer import Config, Transformer
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 
 
 def configured(directory: Path, out: Path, limit: str) -> tuple[dict[str, Any], Config]:
@@ -21,13 +21,13 @@ def configured(directory: Path, out: Path, limit: str) -> tuple[dict[str, Any], 
     Raises:
         TransductError: it is no Transformer for translation or quantised already, or `out` exists.
     """
-    files.require_absent(out)
-    settings = files.read_json(directory / files.CONFIG, "a model's configuration")
+    checkpoint.require_absent(out)
+    settings = checkpoint.read_json(directory / checkpoint.CONFIG, "a model's configuration")
     if settings.get("task") != "translation" or settings.get("family", "transformer") != "transformer":
         raise TransductError(f"{directory}: no Transformer for translation; {limit}")
     if settings.get("quantised"):
         raise TransductError(f"{directory}: quantised already; give the model it was made of")
-    return settings, record(Config, settings.get("model"), "model", str(directory / files.CONFIG))
+    return settings, record(Config, settings.get("model"), "model", str(directory / checkpoint.CONFIG))
 
 
 def loaded(directory: Path, config: Config) -> Transformer:
@@ -36,7 +36,7 @@ def loaded(directory: Path, config: Config) -> Transformer:
     Raises:
         TransductError: they are damaged or another model's.
     """
-    model, path = Transformer(config), directory / files.WEIGHTS
+    model, path = Transformer(config), directory / checkpoint.WEIGHTS
     with torch.no_grad():
-        files.load_weights(model, files.read_tensors(path), path)
+        checkpoint.load_weights(model, checkpoint.read_tensors(path), path)
     return model

@@ -25,7 +25,7 @@ from transduct.tasks.base import Report
 from transduct.tasks.model import Movable, blank, named_weights, read_weights, require_finite
 from transduct.tasks.sections import PredictConfig, with_options
 from transduct.tasks.text import TOKENIZER, Attention, check_inputs, check_sizes, encoder_input
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 
 Kind = Literal["sequence", "pair", "tokens", "span"]
 Examples = tuple[list[str], list[str]]  # inputs, where there are two texts with a tab between them, and answers
@@ -94,7 +94,7 @@ class Classifier:
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Classifier":
         """The model in a directory whose `config.json` has been read."""
-        source = str(directory / files.CONFIG)
+        source = str(directory / checkpoint.CONFIG)
         model = blank(Bert, record(Config, config.get("model"), "model", source))
         answers = record(Answers, config.get("answers"), "answers", source)
         if answers.kind != "span" and len(answers.labels) != model.config.labels:

@@ -29,7 +29,7 @@ from transduct.tasks.model import Movable, blank, named_weights, read_weights, r
 from transduct.tasks.sections import PredictConfig, with_options
 from transduct.tasks.showing import Panel
 from transduct.tasks.text import check_inputs
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 
 log = logging.getLogger("transduct")
 
@@ -189,7 +189,7 @@ class Detector:
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Detector":
         """The model in a directory whose `config.json` has been read."""
-        source = str(directory / files.CONFIG)
+        source = str(directory / checkpoint.CONFIG)
         model = blank(Detr, record(Config, config.get("model"), "model", source))
         labels, decoding = config.get("labels"), record(DetectionConfig, config.get("decoding"), "decoding", source)
         if not isinstance(labels, list) or len(labels) != model.config.classes:

@@ -11,7 +11,7 @@ from typing import Any
 from transduct.config import Recipe
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 
 FAMILY, MEMBERS = "ensemble", "members"
 
@@ -41,7 +41,9 @@ def check_alike(stages: Mapping[Path, Recipe]) -> None:
                 f"stages[{number}]: model.start_from is {other}, whose tokenizers stages[0] would not have; let "
                 "stages[0] start from a model too"
             )
-        if all((Path(each) / files.CONFIG).exists() for each in (start, other)):  # what is missing is said elsewhere
+        if all(
+            (Path(each) / checkpoint.CONFIG).exists() for each in (start, other)
+        ):  # what is missing is said elsewhere
             check_vocabularies([Path(start), Path(other)])
 
 
@@ -53,7 +55,7 @@ def take_vocabularies(first: Path, run: Path) -> None:
     """
     for path in first.glob("tokenizer*.json"):
         if not (run / path.name).exists():
-            files.write_file(run / path.name, path.read_bytes())
+            checkpoint.write_file(run / path.name, path.read_bytes())
     check_vocabularies([first, run])
 
 
@@ -64,10 +66,12 @@ def combine(directories: Sequence[Path], out: Path) -> None:
         TransductError: there is one alone, one is no translation model or an ensemble itself, their tokenizers or
             changes of text differ, or `out` exists or cannot be written.
     """
-    files.require_absent(out)
+    checkpoint.require_absent(out)
     if len(directories) < 2:
         raise TransductError("an ensemble of one is that model; name at least two")
-    settings = [files.read_json(directory / files.CONFIG, "a model's configuration") for directory in directories]
+    settings = [
+        checkpoint.read_json(directory / checkpoint.CONFIG, "a model's configuration") for directory in directories
+    ]
     first = settings[0]
     for directory, held in zip(directories, settings, strict=True):
         if held.get("task") != "translation" or held.get("family") == FAMILY:
@@ -83,12 +87,12 @@ def combine(directories: Sequence[Path], out: Path) -> None:
     }
     config = taken | {"family": FAMILY, MEMBERS: [str(i + 1) for i in range(len(directories))], "decoding": decoding}
     content = {
-        files.CONFIG: json.dumps(config, indent=1, ensure_ascii=False).encode(),
+        checkpoint.CONFIG: json.dumps(config, indent=1, ensure_ascii=False).encode(),
         "card.md": f"# {len(directories)} translation models that decide together\n\nEach has its own card.\n".encode(),
     }
     for name, directory in zip(config[MEMBERS], directories, strict=True):
-        content |= {f"{name}/{file}": held for file, held in files.files_in(directory).items()}
-    files.write_directory(out, content)
+        content |= {f"{name}/{file}": held for file, held in checkpoint.files_in(directory).items()}
+    checkpoint.write_directory(out, content)
 
 
 def members_of(directory: Path, config: dict[str, Any]) -> list[Path]:
@@ -99,10 +103,12 @@ def members_of(directory: Path, config: dict[str, Any]) -> list[Path]:
     """
     names = config.get(MEMBERS)
     if not isinstance(names, list) or not names or not all(isinstance(n, str) and n.isalnum() for n in names):
-        raise TransductError(f"{directory / files.CONFIG}: members is {names!r:.60}, expected names of folders there")
+        raise TransductError(
+            f"{directory / checkpoint.CONFIG}: members is {names!r:.60}, expected names of folders there"
+        )
     members = [directory / name for name in names]
     for member in members:
-        files.read_json(member / files.CONFIG, "a member of the ensemble; copy it again")
+        checkpoint.read_json(member / checkpoint.CONFIG, "a member of the ensemble; copy it again")
         if not any(member.glob("tokenizer*.json")):
             raise TransductError(f"{member}: holds no tokenizer; copy the member again")
         for path in member.glob("tokenizer*.json"):

@@ -40,7 +40,7 @@ from transduct.tasks.painter import (
 )
 from transduct.tasks.sections import Family, ModelSection, NoOptions, data_with_test, filled, training_section
 from transduct.tasks.text import check_inputs
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -232,7 +232,7 @@ create = ImageCodesTask  # which `base.py` and `runs.py` call by name
 
 def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> ImageCodes:
     """The model in a model directory."""
-    model = blank(DiscreteVAE, record(CodesConfig, config.get("model"), "model", str(directory / files.CONFIG)))
+    model = blank(DiscreteVAE, record(CodesConfig, config.get("model"), "model", str(directory / checkpoint.CONFIG)))
     read_weights(model, directory, device, precision)
     return ImageCodes(model)
 

@@ -45,7 +45,7 @@ from transduct.tasks.sections import (
     training_section,
 )
 from transduct.tasks.text import TOKENIZER, check_inputs, check_sizes, run_tokenizer
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -391,7 +391,7 @@ create = LanguageModelingTask  # which `base.py` and `runs.py` call by name
 
 def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> LanguageModel:
     """The language model in a model directory."""
-    source = str(directory / files.CONFIG)
+    source = str(directory / checkpoint.CONFIG)
     model = blank(GPT, record(Config, config.get("model"), "model", source))
     decoding = record(WritingConfig, config.get("decoding"), "decoding", source)
     tokenizer = Tokenizer.load(directory / TOKENIZER)

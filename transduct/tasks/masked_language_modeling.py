@@ -64,7 +64,7 @@ from transduct.tasks.sections import (
     training_section,
 )
 from transduct.tasks.text import TOKENIZER, check_inputs, check_sizes, encoder_input, run_tokenizer
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -177,7 +177,7 @@ class MaskedLanguageModel:
         cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
     ) -> "MaskedLanguageModel":
         """The model in a directory whose `config.json` has been read."""
-        source = str(directory / files.CONFIG)
+        source = str(directory / checkpoint.CONFIG)
         model = blank(Bert, record(Config, config.get("model"), "model", source))
         tokenizer = Tokenizer.load(directory / TOKENIZER)
         check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])

@@ -19,7 +19,7 @@ from transduct.data.files import counted
 from transduct.errors import NotFinite, TransductError
 from transduct.functional.segments import Segments
 from transduct.tasks.base import Notify
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.machine import forget_shapes, keep_freed_memory
 
@@ -76,7 +76,7 @@ class LabelRows:
         """
         rows = {
             name: weight
-            for name, weight in files.weights_of(model).items()
+            for name, weight in checkpoint.weights_of(model).items()
             if name in held and any(fnmatchcase(name, pattern) for pattern in self.weights)
         }
         if not rows:
@@ -102,7 +102,7 @@ class LabelRows:
         notify(f"{directory}: rows taken by label, {len(known)} of {len(self.labels)}{said}")
 
     def _labels_in(self, directory: Path) -> list[str]:
-        found: Any = files.read_json(directory / files.CONFIG, "a model's configuration")
+        found: Any = checkpoint.read_json(directory / checkpoint.CONFIG, "a model's configuration")
         for key in self.held:
             found = found.get(key) if isinstance(found, dict) else None
         return list(map(str, found)) if isinstance(found, list) else []
@@ -117,10 +117,10 @@ def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename
     Raises:
         TransductError: no name agrees, a weight has another shape, or this model would lose the output's bias.
     """
-    held = files.read_tensors(directory / files.WEIGHTS)
+    held = checkpoint.read_tensors(directory / checkpoint.WEIGHTS)
     if rename is not None:
         rename(held)
-    own = files.weights_of(model)
+    own = checkpoint.weights_of(model)
     taken = [name for name in own if name in held]
     if "output_bias" in held and getattr(model, "output_bias", held) is None:
         raise TransductError(f"{directory}: its output has a bias, this model's has none; set model.output_bias=true")
@@ -162,18 +162,18 @@ def write_model(
         beside: files that are copied into it, such as tokenizers.
     """
     config = {
-        "format": files.FORMAT,
+        "format": checkpoint.FORMAT,
         "task": task,
         "transduct": __version__,
         "model": asdict(model.config),
         **settings,
     }
     content = {
-        files.CONFIG: json.dumps(config, indent=1, ensure_ascii=False).encode(),
-        files.WEIGHTS: files.pack(files.weights_of(model)),
+        checkpoint.CONFIG: json.dumps(config, indent=1, ensure_ascii=False).encode(),
+        checkpoint.WEIGHTS: checkpoint.pack(checkpoint.weights_of(model)),
         "card.md": card.encode(),
     }
-    files.write_directory(directory, content | {path.name: path.read_bytes() for path in beside})
+    checkpoint.write_directory(directory, content | {path.name: path.read_bytes() for path in beside})
 
 
 def blank(build: Callable[[Any], nn.Module], config: Any) -> Any:
@@ -184,8 +184,8 @@ def blank(build: Callable[[Any], nn.Module], config: Any) -> Any:
 
 def read_weights(model: nn.Module, directory: Path, device: torch.device, precision: str) -> None:
     """Fill a blank model with the weights of a model directory and put it on a device, ready to be used."""
-    path = directory / files.WEIGHTS
-    files.fill(model, files.read_tensors(path), path)
+    path = directory / checkpoint.WEIGHTS
+    checkpoint.fill(model, checkpoint.read_tensors(path), path)
     if device.type != "cpu":
         settle(model)
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, which here hardly come twice

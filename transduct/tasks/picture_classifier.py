@@ -27,7 +27,7 @@ from transduct.tasks.model import blank, named_weights, read_weights, require_fi
 from transduct.tasks.sections import PredictConfig, with_options
 from transduct.tasks.showing import Panel
 from transduct.tasks.text import check_inputs
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 
 log = logging.getLogger("transduct")
 CHUNK = 1024  # pictures that are scored together
@@ -155,7 +155,7 @@ class PictureClassifier:
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "PictureClassifier":
         """The model in a directory whose `config.json` has been read."""
-        source = str(directory / files.CONFIG)
+        source = str(directory / checkpoint.CONFIG)
         model = blank(ViT, record(Config, config.get("model"), "model", source))
         about = record(About, config.get("pictures"), "pictures", source)
         if len(about.labels) != model.config.labels:

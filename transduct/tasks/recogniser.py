@@ -40,7 +40,7 @@ from transduct.tasks.model import blank, named_weights, read_weights
 from transduct.tasks.sections import Family, with_options
 from transduct.tasks.showing import Panel
 from transduct.tasks.text import TOKENIZER, check_inputs, check_sizes
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 
 log = logging.getLogger("transduct")
 RATES = ("word_error_rate", "token_error_rate")
@@ -166,7 +166,7 @@ class Recogniser:
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Recogniser":
         """The model in a directory whose `config.json` has been read."""
-        source = str(directory / files.CONFIG)
+        source = str(directory / checkpoint.CONFIG)
         model = blank(Speech, record(Config, config.get("model"), "model", source))
         hearing = record(Hearing, config.get("hearing"), "hearing", source)
         decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)

@@ -42,7 +42,7 @@ from transduct.tasks.painter import (
 )
 from transduct.tasks.sections import Family, ModelSection, data_with_test, filled, tokenizer_section, training_section
 from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.machine import pick_device
 from transduct.training.step import Terms
@@ -151,8 +151,8 @@ class TextToImageTask:
         """What the discrete VAE in a model is made of; of a model that a stage has yet to train, anything."""
         if start is None or (not start.exists() and self.directory in start.parents):
             return record(CodesConfig, {"picture_size": self.data.size, "channels": [1]}, "model")
-        path = start / files.CONFIG
-        config = files.read_json(path, "the configuration of a model of image_codes or text_to_image")
+        path = start / checkpoint.CONFIG
+        config = checkpoint.read_json(path, "the configuration of a model of image_codes or text_to_image")
         held = config.get("model")
         if config.get("task") == "text_to_image" and isinstance(held, Mapping):
             held = held.get("vae")
@@ -185,10 +185,10 @@ class TextToImageTask:
             self._validation = read_examples(data.valid, data, captioned=True, notify=self.notify)
         self.tokenizer = run_tokenizer(self.directory / TOKENIZER, start, self._trained_tokenizer, self.notify)
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, apart=("drop_captions",))
-        inputs["the codes"] = sha256((start / files.WEIGHTS).read_bytes()).hexdigest()
+        inputs["the codes"] = sha256((start / checkpoint.WEIGHTS).read_bytes()).hexdigest()
         vae = DiscreteVAE(self.vae)
         with torch.no_grad():
-            files.load_weights(vae, self._codes_weights(start), start)
+            checkpoint.load_weights(vae, self._codes_weights(start), start)
         vae.to(pick_device(self.training.device)).eval()
 
         cut = 0
@@ -214,7 +214,7 @@ class TextToImageTask:
 
     def _codes_weights(self, start: Path) -> dict[str, Tensor]:
         """The weights of the discrete VAE in a model, by the names they have there alone."""
-        held = files.read_tensors(start / files.WEIGHTS)
+        held = checkpoint.read_tensors(start / checkpoint.WEIGHTS)
         inside = {name.removeprefix("vae."): weight for name, weight in held.items() if name.startswith("vae.")}
         return inside or held
 
@@ -276,7 +276,7 @@ create = TextToImageTask  # which `base.py` and `runs.py` call by name
 
 def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> Painter:
     """The model in a model directory."""
-    source = str(directory / files.CONFIG)
+    source = str(directory / checkpoint.CONFIG)
     model = blank(DALLE, record(Config, config.get("model"), "model", source))
     decoding = record(PaintingConfig, config.get("decoding"), "decoding", source)
     tokenizer = Tokenizer.load(directory / TOKENIZER)

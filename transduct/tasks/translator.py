@@ -31,7 +31,7 @@ from transduct.tasks.base import Report
 from transduct.tasks.model import blank, named_weights, read_weights
 from transduct.tasks.sections import Family, asked_for
 from transduct.tasks.text import TOKENIZER, Attention, check_inputs, check_sizes
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 
 FAMILIES = {
     "transformer": Family(transformer.Config, transformer.SIZES, transformer.Transformer),
@@ -98,7 +98,7 @@ class Translator:
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Translator":
         """The model in a directory whose `config.json` has been read, or the models of an ensemble as one."""
-        source, together = str(directory / files.CONFIG), config.get("family") == ensemble.FAMILY
+        source, together = str(directory / checkpoint.CONFIG), config.get("family") == ensemble.FAMILY
         model, tokenizers = (_members if together else _model)(directory, config, device, precision)
         decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)
         if not isinstance(rules := config.get("replace", []), list):
@@ -109,7 +109,7 @@ class Translator:
             raise TransductError(f"{source}: metrics or bleu_tokenize is no name of one; copy the model again")
         translator = cls(model, tokenizers[0], tokenizers[-1], decoding, changes, metrics, tokenize)
         if (directory / SHORTLIST).exists():
-            translator.shortlist = Shortlist(**files.read_tensors(directory / SHORTLIST))
+            translator.shortlist = Shortlist(**checkpoint.read_tensors(directory / SHORTLIST))
         return translator
 
     def translate(
@@ -280,7 +280,7 @@ class Translator:
             raise TransductError(f"{text}: holds no words to align; give text like that to be translated")
         always = (*Tokenizer.UNWRITTEN, Tokenizer.END)
         made = Shortlist.of(*aligned, self.source_tokenizer.size, always, ALIGNED, COMMON)
-        return {SHORTLIST: files.pack(vars(made))}
+        return {SHORTLIST: checkpoint.pack(vars(made))}
 
     def _narrow(self, sources: Sequence[Sequence[int]]) -> Narrowed:
         """The model that scores what the shortlist has for some sources."""
@@ -396,7 +396,7 @@ def _model(
     directory: Path, config: dict[str, Any], device: torch.device, precision: str
 ) -> tuple[Any, list[Tokenizer]]:
     """The model in a directory and its tokenizers, the source's first."""
-    source = str(directory / files.CONFIG)
+    source = str(directory / checkpoint.CONFIG)
     name = config.get("family", "transformer")
     if not isinstance(name, str) or name not in FAMILIES:
         raise TransductError(f"{source}: unknown family '{name}'; known are: {', '.join(FAMILIES)}")
@@ -419,7 +419,7 @@ def _members(
     """The models of an ensemble as one, and the tokenizers that they share."""
     members = []
     for folder in ensemble.members_of(directory, config):
-        own = files.read_json(folder / files.CONFIG, "a model's configuration")
+        own = checkpoint.read_json(folder / checkpoint.CONFIG, "a model's configuration")
         members.append(_model(folder, own, device, precision))
     return Ensemble([model for model, _ in members]), members[0][1]
 

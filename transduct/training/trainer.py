@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from transduct.errors import NotFinite, TrainingFailed, TransductError
-from transduct.training import checkpoint as files
+from transduct.training import checkpoint
 from transduct.training.checkpoint import Checkpoints
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
@@ -190,20 +190,20 @@ class Trainer:
         """Put the final weights into the model: the chosen checkpoint, averaged with those before it."""
         self.wait()
         window = self._window(self.state.best_step or self.state.step)
-        name = files.EMA if self.ema else files.WEIGHTS
+        name = checkpoint.EMA if self.ema else checkpoint.WEIGHTS
         paths = [self.checkpoints.path(step) / name for step in window]
-        files.load_weights(self.model, files.average(paths), paths[-1])
+        checkpoint.load_weights(self.model, checkpoint.average(paths), paths[-1])
         self.model.eval()
 
     def restore(self, step: int) -> None:
         """Take up the run where a checkpoint left it."""
         path = self.checkpoints.path(step)
-        files.load_weights(self.model, files.read_tensors(path / files.WEIGHTS), path)
-        self.stepper.restore(files.read_tensors(path / files.OPTIMISER))
+        checkpoint.load_weights(self.model, checkpoint.read_tensors(path / checkpoint.WEIGHTS), path)
+        self.stepper.restore(checkpoint.read_tensors(path / checkpoint.OPTIMISER))
         if self.ema:
-            held = files.read_tensors(path / files.EMA)
+            held = checkpoint.read_tensors(path / checkpoint.EMA)
             self.ema.weights = {name: held[name].to(self.stepper.device) for name in self.ema.weights}
-        saved = self.asked | files.read_json(path / files.STATE, "a checkpoint's state")
+        saved = self.asked | checkpoint.read_json(path / checkpoint.STATE, "a checkpoint's state")
         state = State(**{name: saved[name] for name in asdict(self.state)})
         if state.chosen_by != self.asked["chosen_by"]:  # scores of two kinds do not compare
             state = replace(state, best_step=None, best_score=None, without_progress=0)
@@ -217,12 +217,12 @@ class Trainer:
         if self.ema is None:
             yield
             return
-        own = {name: tensor.clone() for name, tensor in files.weights_of(self.model).items()}
-        files.load_weights(self.model, self.ema.weights, self.checkpoints.directory)
+        own = {name: tensor.clone() for name, tensor in checkpoint.weights_of(self.model).items()}
+        checkpoint.load_weights(self.model, self.ema.weights, self.checkpoints.directory)
         try:
             yield
         finally:
-            files.load_weights(self.model, own, self.checkpoints.directory)
+            checkpoint.load_weights(self.model, own, self.checkpoints.directory)
 
     def _stream(self) -> Iterator[list[Any]]:
         """This rank's micro-batches of each step, from the present position on, epoch after epoch."""

@@ -67,6 +67,15 @@ class State:
     chosen_by: str | None = None
     rates: list[Any] = field(default_factory=list)
 
+    def under(self, config: TrainingConfig) -> "State":
+        """What of it holds under these settings, which may have changed since it was saved."""
+        state, rates = self, [config.schedule, config.learning_rate, config.warmup]
+        if self.chosen_by != config.best:  # scores of two kinds do not compare
+            state = replace(state, best_step=None, best_score=None, without_progress=0)
+        if self.rates != rates:  # as whoever diverged is advised: it starts afresh from the new one
+            state = replace(state, rate_scale=1.0, tries=0)
+        return replace(state, chosen_by=config.best, rates=rates)
+
 
 class Trainer:
     """One training run in one directory. Its callables come from a task; see `fit`."""
@@ -88,9 +97,7 @@ class Trainer:
         self.ema = MovingAverage(model, config.ema) if config.ema else None
         self.checkpoints = Checkpoints(directory / "checkpoints")
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
-        rates = [config.schedule, config.learning_rate, config.warmup]
-        self.asked: dict[str, Any] = {"chosen_by": config.best, "rates": rates}
-        self.state = State(**self.asked)
+        self.state = State().under(config)
         self.stopping = False
 
     def run(self) -> None:
@@ -203,13 +210,9 @@ class Trainer:
         if self.ema:
             held = checkpoint.read_tensors(path / checkpoint.EMA)
             self.ema.weights = {name: held[name].to(self.stepper.device) for name in self.ema.weights}
-        saved = self.asked | checkpoint.read_json(path / checkpoint.STATE, "a checkpoint's state")
-        state = State(**{name: saved[name] for name in asdict(self.state)})
-        if state.chosen_by != self.asked["chosen_by"]:  # scores of two kinds do not compare
-            state = replace(state, best_step=None, best_score=None, without_progress=0)
-        if state.rates != self.asked["rates"]:  # as whoever diverged is advised: it starts afresh from the new one
-            state = replace(state, rate_scale=1.0, tries=0)
-        self.state = replace(state, **self.asked)
+        saved = checkpoint.read_json(path / checkpoint.STATE, "a checkpoint's state")
+        asked = asdict(State().under(self.config))  # an older checkpoint may not say by what it was
+        self.state = State(**{name: saved.get(name, asked[name]) for name in asked}).under(self.config)
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:

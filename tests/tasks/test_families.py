@@ -1,9 +1,11 @@
 """What holds for every task: a run that was broken off ends with the same bytes, and an input's answer is its own."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
@@ -111,12 +113,24 @@ def test_losses_and_errors_are_better_as_they_fall(finished):
     assert report.lower_is_better & report.scores.keys() == {name for name in report.scores if name.startswith(falls)}
 
 
+def said_of(task):
+    """The scores that docs/recipes.md says a task's validations give."""
+    page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    section = page.split("## Scores that may choose")[1].split("\n## ")[0]
+    [scores] = re.findall(rf"^\| {task} \| (.*) \|$", section, re.MULTILINE)
+    return {
+        *re.findall(r"`([a-z0-9_]+)`", scores),
+        *(said_of("image_codes") if "those of image_codes" in scores else ()),
+    }
+
+
 def test_each_score_of_its_validations_may_choose_and_no_other(finished, tmp_path):
     recipe, run = finished
     events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     module = import_module(f"transduct.tasks.{recipe.task}")
     nothing = {key: value for key, value in recipe.data.items() if key not in ("valid", "held_out", "hold_out")}
     given = {name for event in events for name in event.get("scores", {})}
+    assert given <= said_of(recipe.task), "docs/recipes.md names them all"
     for name in given:
         chosen = replace(recipe, training={**recipe.training, "best": name})
         module.create(chosen, tmp_path, str)

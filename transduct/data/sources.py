@@ -143,7 +143,8 @@ class DataConfig:
         replace: changes of the text as it is read, in this order; a model keeps those of the source for its inputs.
         held_out: takes that many pairs, each with a source of its own, out of `train` to validate on, and leaves out of
             it every pair that shares a source or a target with one of them.
-        metrics: what `evaluate` scores: bleu, chrf, ter, exact_match, word_error_rate, token_error_rate, f1 (of trees).
+        metrics: what `evaluate` scores: bleu, chrf, ter, exact_match, word_error_rate (outputs that equal no reference,
+            as of pronunciations), token_error_rate, f1 (of trees).
         bleu_tokenize: sacrebleu's tokenizer for BLEU, such as 13a, intl, char, zh, ja-mecab.
     """
 

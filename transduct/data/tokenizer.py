@@ -60,7 +60,8 @@ class TokenizerConfig:
             (verbatim keeps every blank as it is) or bytes.
         size: how many tokens there are at most, the special ones counted; bytes do without it.
         shared: whether both sides have one vocabulary; true where there is one side.
-        dropout: the probability of BPE dropout in training; 0 for speech.
+        dropout: the probability of BPE dropout in training, where text is cut anew each time: in translation, masked
+            language modelling, and the classification of sequences and pairs.
         sample: from how many pairs the vocabulary is learnt; they are held in memory, a kilobyte or two each.
         source, target: override `kind` and `size` of one side where nothing is `shared`.
     """

@@ -181,7 +181,7 @@ def translate(
     scores: Annotated[bool, typer.Option("--scores", help="SCORE and a tab before each line.")] = False,
     length_penalty: Annotated[float | None, typer.Option(help="Above 0 favours longer output.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Source tokens decoded together.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Batches decoded side by side; one a core.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Batches decoded side by side; one a core if not given.")] = None,
     shortlist: Annotated[bool, typer.Option("--shortlist", help="Use the shortlist of the model: faster.")] = False,
     captured: Annotated[bool, typer.Option("--captured", help="On a GPU, replay steps as graphs.")] = False,
     temperature: Annotated[float | None, typer.Option(help="Above 0 samples instead of searching.")] = None,

@@ -127,5 +127,5 @@ def check_vocabularies(directories: Sequence[Path]) -> None:
         if tokenizers(directory) != tokenizers(directories[0]):
             raise TransductError(
                 f"{directory}: its tokenizers are not those of {directories[0]}; train one from the other "
-                "(model.start_from), or both on the same text with words, characters or bytes"
+                "(model.start_from), or both on the same text with the same tokenizer of any kind but unigram"
             )

@@ -34,7 +34,8 @@ def train(
 ) -> Path:
     """Train a recipe in `directory` and leave `directory/model`; gives back that path.
 
-    Stages are trained in turn, each from the model of the one before, each in a run directory of its own.
+    Stages are trained in turn, each in a run directory of its own and, but for an ensemble's, from the model of the one
+    before.
 
     Raises:
         TransductError: the recipe or its data are wrong, or the directory holds another run.

@@ -36,9 +36,9 @@ class TrainingConfig:
         average: how many regular checkpoints, up to the chosen one, are averaged into the final model.
         ema: decay of a moving average of the weights, used for validation and the final model; 0 for none.
         best: the score of the validation that chooses the final checkpoint; the last one if not given.
-        patience: validations without a better score before training stops; 0 never stops early.
+        patience: validations without a better `best` before training stops; 0 never stops early.
         divergence_tries: how often training goes back to a good checkpoint, at half the rate, before it fails.
-        compile: whether the loss is compiled, for batches that all have one shape.
+        compile: whether the loss is compiled, for batches that all have one shape: of a Transformer for translation.
         capture: whether a step is captured as CUDA graphs and replayed, which pays where a model is small; on a CPU the
             same step runs over the same tensors, uncaptured. Neither has been seen on a GPU yet, so both are off.
     """

@@ -310,7 +310,7 @@ def evaluate(
 
 @app.command()
 def convert(
-    model: Model,
+    model: Annotated[str, typer.Argument(help="A run, a model directory, or a folder of Hugging Face's Marian.")],
     out: Annotated[Path, typer.Argument(help="A new directory.")],
     to: Annotated[str | None, typer.Option("--format", help="ctranslate2, huggingface or onnx.")] = None,
     precision: Annotated[str | None, typer.Option(help="int8: write an 8-bit copy.")] = None,

@@ -541,6 +541,15 @@ def test_a_signal_is_heard_as_soon_as_it_serves_and_ends_who_does_not_send_all(t
         assert process.wait(60) == 0
 
 
+def test_who_connects_and_does_not_ask_is_hung_up_on(trained_run):
+    command = "from transduct.interfaces.connections import Impatient; Impatient.patience = 0.2; "
+    with (
+        program(trained_run, "--port", 0, before=command) as (_, client, _),
+        socket.create_connection(("127.0.0.1", client.port), timeout=30) as connection,
+    ):
+        assert connection.recv(100) == b""
+
+
 def test_a_second_ctrl_c_does_not_wait_and_does_not_call_it_well(trained_run):
     before = "from transduct.tasks.translator import Translator as T; import time; "
     before += "T.predict = lambda self, texts: (time.sleep(3), texts)[1]; "

@@ -14,9 +14,9 @@ from transduct.data.utterances import (
     FADE,
     UNCHANGED,
     Augment,
-    Found,
     Recording,
     SoundSource,
+    Tally,
     Utterances,
     fixed_utterances,
     own_noise,
@@ -34,7 +34,7 @@ PLAIN = SoundSource("tones.tar", pattern=PATTERN)
 
 
 def read(source, root, policy="stop", features=FEATURES):
-    found = Found(Refused(policy))
+    found = Tally(Refused(policy))
     return list(read_recordings(source, root, features, 30.0, found)), found
 
 

@@ -9,14 +9,14 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from transduct.errors import TransductError
-from transduct.evaluation.detection import Found, detection_scores
+from transduct.evaluation.detection import Objects, detection_scores
 
 CLASSES = ["cat", "dog", "ship"]
 
 
 def found(boxes, labels, scores=None):
     scores = np.ones(len(labels)) if scores is None else scores
-    return Found(np.array(boxes, float).reshape(-1, 4), np.array(labels, int), np.array(scores, float))
+    return Objects(np.array(boxes, float).reshape(-1, 4), np.array(labels, int), np.array(scores, float))
 
 
 def pictures(seed, count=12, classes=3, most=6, steps=5):
@@ -80,7 +80,7 @@ def test_average_precision_is_pycocotools(seed):
 
 def test_a_class_that_is_never_there_counts_for_nothing():
     detected, there = pictures(1, classes=2)
-    detected = [Found(d.boxes, (d.labels + 1) % 3, d.scores) for d in detected]  # found where there are none
+    detected = [Objects(d.boxes, (d.labels + 1) % 3, d.scores) for d in detected]  # found where there are none
     ours = detection_scores(detected, there, CLASSES)
     ap, ap50, _ = pycocotools(detected, there, 3)
     assert ours.scores == pytest.approx({"ap": ap, "ap50": ap50}, abs=1e-6)

@@ -116,7 +116,7 @@ class Recording(NamedTuple):
 
 
 @dataclass
-class Found:
+class Tally:
     """What reading has left out, and what it has changed."""
 
     refused: Refused
@@ -153,7 +153,7 @@ def read_texts(source: SoundSource, root: Path, refused: Refused) -> dict[str, t
 
 
 def read_recordings(
-    source: SoundSource, root: Path, features: Features, max_seconds: float, found: Found
+    source: SoundSource, root: Path, features: Features, max_seconds: float, found: Tally
 ) -> Iterator[Recording]:
     """The recordings of a source; what cannot be used is refused by name, and counted.
 

@@ -1,4 +1,4 @@
-"""Found boxes and the right ones to COCO's average precision, in percent.
+"""Objects boxes and the right ones to COCO's average precision, in percent.
 
 A detection is right if it has the class and enough of the place (IoU) of an object that no better one has taken. In
 the order of their scores the detections draw a curve of precision over recall; its mean height is average precision.
@@ -23,8 +23,8 @@ MOST = 100  # detections of a picture and class
 
 
 @dataclass(frozen=True)
-class Found:
-    """What is found in a picture, or, without scores, what is there.
+class Objects:
+    """The objects in a picture: those that were found, or, all of one score, those that are there.
 
     Attributes:
         boxes: (Q, 4) corners.
@@ -89,7 +89,7 @@ class Scores:
         return 100 * float(np.mean(each)) if each else 0.0
 
 
-def detection_scores(found: Sequence[Found], there: Sequence[Found], classes: Sequence[str]) -> Scores:
+def detection_scores(found: Sequence[Objects], there: Sequence[Objects], classes: Sequence[str]) -> Scores:
     """Average precision over all thresholds (`ap`) and at IoU .50 (`ap50`).
 
     Args:
@@ -117,7 +117,7 @@ def _named(precision: np.ndarray) -> dict[str, float]:
     return {"ap50": 100 * float(precision[..., 0].mean()), "ap": 100 * float(precision.mean())}
 
 
-def ranked(found: Sequence[Found], there: Sequence[Found], label: int) -> Ranking:
+def ranked(found: Sequence[Objects], there: Sequence[Objects], label: int) -> Ranking:
     """The detections of a class in all pictures."""
     scores, rights, objects = [], [], []
     for ours, truth in zip(found, there, strict=True):

@@ -20,7 +20,7 @@ from transduct.data.images import Given, Picture, as_picture, resized
 from transduct.decoding.engine import in_batches
 from transduct.errors import TransductError, missing_extra
 from transduct.evaluation.bootstrap import p_value
-from transduct.evaluation.detection import MOST, Found, Scores, detection_scores
+from transduct.evaluation.detection import MOST, Objects, Scores, detection_scores
 from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
 from transduct.models.detr import Config, Detr
@@ -259,12 +259,12 @@ class Detector:
 
     def _measured(
         self, data: "SceneSet | Sequence[Example]", decoding: DetectionConfig, refused: Refused
-    ) -> tuple[Sequence[Example], list[Found], Scores]:
+    ) -> tuple[Sequence[Example], list[Objects], Scores]:
         """The scenes as this model sees them, what it finds in them, and the scores."""
         scenes = data.read(self.labels, self.side, refused) if isinstance(data, SceneSet) else data
         found = self._found([scene.picture for scene in scenes], decoding)
-        whole = [Found(each.boxes * self.side, each.labels, each.scores) for each in found]
-        there = [Found(each.boxes, each.labels, np.ones(len(each.labels))) for each in scenes]
+        whole = [Objects(each.boxes * self.side, each.labels, each.scores) for each in found]
+        there = [Objects(each.boxes, each.labels, np.ones(len(each.labels))) for each in scenes]
         return scenes, found, detection_scores(whole, there, self.labels)
 
     @torch.inference_mode()
@@ -304,9 +304,9 @@ class Detector:
     def _square(self, picture: Picture) -> Picture:
         return resized(picture, self.side, self.side)
 
-    def _found(self, pictures: Sequence[Picture], decoding: DetectionConfig) -> list[Found]:
+    def _found(self, pictures: Sequence[Picture], decoding: DetectionConfig) -> list[Objects]:
         """What is found in square pictures, boxes as shares of their sides."""
-        found: dict[int, Found] = {}
+        found: dict[int, Objects] = {}
         for numbers in in_batches([self.model.config.places] * len(pictures), decoding.batch_tokens):
             logits, boxes = self._forward([pictures[number] for number in numbers])
             for number, *each in zip(numbers, logits, boxes, strict=True):
@@ -323,7 +323,7 @@ class Detector:
         require_finite(*answer)
         return answer
 
-    def _detections(self, found: Found, shape: Sequence[int], decoding: DetectionConfig) -> Detections:
+    def _detections(self, found: Objects, shape: Sequence[int], decoding: DetectionConfig) -> Detections:
         """What is found in a picture of a shape (height, width, 3), as far as it counts."""
         height, width = shape[:2]
         size = np.array([width, height, width, height])
@@ -333,10 +333,10 @@ class Detector:
         return Detections(Detection(self.labels[label], round(score, 4), tuple(box)) for label, score, box in each)
 
 
-def _answers(logits: Tensor, boxes: Tensor) -> tuple[Found, np.ndarray]:
+def _answers(logits: Tensor, boxes: Tensor) -> tuple[Objects, np.ndarray]:
     """The `MOST` surest pairs of a query and a class of a picture, (Q, C + 1) and (Q, 4), and the query of each."""
     scores = logits.softmax(-1)[:, :-1]  # (Q, C)
     best = scores.flatten().sort(descending=True, stable=True)
     values, places = best.values[:MOST].numpy(), best.indices[:MOST].numpy()
     queries, labels = places // scores.shape[1], places % scores.shape[1]
-    return Found(to_corners(boxes).clamp(0, 1).numpy()[queries], labels, values), queries
+    return Objects(to_corners(boxes).clamp(0, 1).numpy()[queries], labels, values), queries

@@ -19,9 +19,9 @@ from transduct.data.files import Policy, Refused
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.utterances import (
     STACK,
-    Found,
     Recording,
     SoundSource,
+    Tally,
     fixed_utterances,
     read_recordings,
     tokens_of,
@@ -109,7 +109,7 @@ class Spoken:
         Raises:
             TransductError: as `read_recordings`.
         """
-        found, out = Found(refused), set(hearing.leave_out)
+        found, out = Tally(refused), set(hearing.leave_out)
         recordings = [
             list(read_recordings(each, self.root, hearing.features, hearing.max_seconds, found))
             for each in (self.source, *(self.more if out else []))

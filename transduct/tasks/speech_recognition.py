@@ -24,9 +24,9 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.data.utterances import (
     STACK,
     Augment,
-    Found,
     Recording,
     SoundSource,
+    Tally,
     Utterances,
     read_recordings,
     tokens_of,
@@ -195,23 +195,23 @@ class SpeechRecognitionTask:
         self.corpus = build(self.directory / "corpus", inputs, self._fill, self.notify)
 
     def _trained_tokenizer(self) -> Tokenizer:
-        config, found = self.tokenizer_config, Found(Refused(self.data.broken))
+        config, found = self.tokenizer_config, Tally(Refused(self.data.broken))
         texts = (each.text for source in self.data.train for each in self._recordings(source, found))
         return Tokenizer.train(sample(texts, config.sample), config.kind, config.size)
 
-    def _recordings(self, source: SoundSource, found: Found) -> Iterator[Recording]:
+    def _recordings(self, source: SoundSource, found: Tally) -> Iterator[Recording]:
         """The recordings of a source that are trained on."""
         for each in self._all_recordings(source, found):
             self._speakers.add(each.speaker)
             if each.speaker not in self.data.leave_out:
                 yield each
 
-    def _all_recordings(self, source: SoundSource, found: Found) -> Iterator[Recording]:
+    def _all_recordings(self, source: SoundSource, found: Tally) -> Iterator[Recording]:
         data = self.data
         return read_recordings(source, Path(data.root), data.features, data.max_seconds, found)
 
     def _fill(self, folder: Path) -> dict[str, Any]:
-        data, found = self.data, Found(Refused(self.data.broken))
+        data, found = self.data, Tally(Refused(self.data.broken))
         sources = [self._learnable(source, found) for source in data.train]
         manifest = write_recordings(folder, sources, data.features.rate, data.augment.speeds)
         self._check_speakers()
@@ -232,7 +232,7 @@ class SpeechRecognitionTask:
         """
         data, out = self.data, set(self.data.leave_out)
         if data.test is not None and not out <= self._speakers:
-            found = Found(Refused("skip"))
+            found = Tally(Refused("skip"))
             self._speakers.update(each.speaker for each in self._all_recordings(data.test, found))
         for name in sorted(out - self._speakers):
             there = ", ".join(sorted(filter(None, self._speakers))) or "none"
@@ -244,7 +244,7 @@ class SpeechRecognitionTask:
         longest: int = self._config(1000).max_length
         return longest
 
-    def _learnable(self, source: SoundSource, found: Found) -> Iterator[Recording]:
+    def _learnable(self, source: SoundSource, found: Tally) -> Iterator[Recording]:
         """Recordings that at the highest speed are as long as CTC needs for their texts, and these not too long.
 
         Where recordings are joined, one may be drawn as often as there are in a string.

@@ -24,7 +24,7 @@ from transduct.errors import TransductError
 from transduct.interop import int8
 from transduct.models import rnn
 from transduct.tasks.speed import untrained
-from transduct.tasks.translator import SHORTLIST, Attention, Translation, Translator, _joined, _with_words
+from transduct.tasks.translator import SHORTLIST, TextAttention, Translation, Translator, _joined, _with_words
 
 TEXTS = [source for source, _ in generate("reverse", 12)]
 STRANGE = {
@@ -468,7 +468,7 @@ def test_attention_of_the_models_own_translation(translator):
 
 def test_alignment_is_the_mean_of_the_last_cross_attention_without_ends():
     last = torch.rand(2, 3, 4)
-    found = Attention(
+    found = TextAttention(
         ["▁a", "▁b", "▁c", "</s>"], ["<s>", "▁d", "▁e"], {"decoder.9.cross": last * 0, "decoder.10.cross": last}
     )
     rows, columns, weights = found.alignment()

@@ -24,7 +24,7 @@ from transduct.models.bert import Bert, Config
 from transduct.tasks.base import Report
 from transduct.tasks.model import Movable, blank, named_weights, read_weights, require_finite
 from transduct.tasks.sections import PredictConfig, with_options
-from transduct.tasks.text import TOKENIZER, Attention, check_inputs, check_sizes, encoder_input
+from transduct.tasks.text import TOKENIZER, TextAttention, check_inputs, check_sizes, encoder_input
 from transduct.training import checkpoint
 
 Kind = Literal["sequence", "pair", "tokens", "span"]
@@ -167,7 +167,7 @@ class Classifier:
         return Report(ours.scores, details, found)
 
     @torch.inference_mode()
-    def attention(self, text: str, **options: Any) -> Attention:
+    def attention(self, text: str, **options: Any) -> TextAttention:
         """The attention weights of a text, or of two with a tab between, layer by layer and head by head; options as
         for `predict`, which change nothing in one text."""
         with_options(self.decoding, options)
@@ -179,7 +179,7 @@ class Classifier:
         weights: list[Tensor] = []
         self.model.encode(batch.ids, batch.types, batch.segments, weights)
         named = named_weights(self.model, weights)
-        return Attention(self.tokenizer.pieces(batch.ids.tolist()), [], named)
+        return TextAttention(self.tokenizer.pieces(batch.ids.tolist()), [], named)
 
     @property
     def longest(self) -> int:

@@ -70,7 +70,7 @@ class Detections(list[Detection]):
 
 
 @dataclass(frozen=True)
-class Attention:
+class SceneAttention:
     """Where a model looked.
 
     Attributes:
@@ -268,7 +268,7 @@ class Detector:
         return scenes, found, detection_scores(whole, there, self.labels)
 
     @torch.inference_mode()
-    def attention(self, given: Given, **options: Any) -> Attention:
+    def attention(self, given: Given, **options: Any) -> SceneAttention:
         """Every attention weight for a picture, and what was found in it, at least what the model is surest of."""
         decoding, picture = with_options(self.decoding, options), as_picture(given, "the picture")
         weights: list[Tensor] = []
@@ -276,7 +276,9 @@ class Detector:
         found, queries = _answers(logits[0], boxes[0])  # the surest first, so that those kept are the first ones
         decoding = replace(decoding, threshold=min(decoding.threshold, float(found.scores[0])))
         named = named_weights(self.model, weights)
-        return Attention(named, picture, list(zip(self._detections(found, picture.shape, decoding), queries.tolist())))
+        return SceneAttention(
+            named, picture, list(zip(self._detections(found, picture.shape, decoding), queries.tolist()))
+        )
 
     def picture(self, given: Given, output: Detections) -> Picture:
         """The picture with the boxes of `output` drawn on it, each class in a colour of its own."""

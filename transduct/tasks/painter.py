@@ -141,7 +141,7 @@ class PaintingConfig(DecodingConfig):
 
 
 @dataclass(frozen=True)
-class PictureAttention:
+class PaintingAttention:
     """The attention weights of a text and its picture: each (H, T, T) over words, the begin, and codes."""
 
     words: list[str]
@@ -229,7 +229,7 @@ class Painter:
         return {**found.scores, **scores}, {**details, **found.details}, drawn, found.right
 
     @torch.inference_mode()
-    def attention(self, text: str, **options: Any) -> PictureAttention:
+    def attention(self, text: str, **options: Any) -> PaintingAttention:
         """The attention weights of a text and the picture drawn from it, layer by layer and head by head."""
         [tokens], _ = text_tokens(self.tokenizer, self.model, [text])
         if not tokens:
@@ -242,7 +242,7 @@ class Painter:
         self.model.hidden(ids, segments, weights)
         named = named_weights(self.model, weights)
         words = self.tokenizer.pieces([token - begin - 1 for token in tokens])
-        return PictureAttention(words, pictures_of(self.model.vae, codes)[0], named)
+        return PaintingAttention(words, pictures_of(self.model.vae, codes)[0], named)
 
     def grid(self, captions: Sequence[str]) -> Picture:
         """Pictures drawn from some of the captions, no two the same, each above its caption."""

@@ -121,7 +121,7 @@ class Spoken:
 
 
 @dataclass(frozen=True)
-class Attention:
+class SoundAttention:
     """Every attention weight of one utterance and its text, and what CTC made of it.
 
     Attributes:
@@ -238,7 +238,7 @@ class Recogniser:
         return self._texts(self._generate(filled, options)[0])
 
     @torch.inference_mode()
-    def attention(self, given: Given, text: str | None = None, **options: Any) -> Attention:
+    def attention(self, given: Given, text: str | None = None, **options: Any) -> SoundAttention:
         """The attention weights of a sound and its text, layer by layer and head by head.
 
         Args:
@@ -259,7 +259,7 @@ class Recogniser:
         seconds = STACK * self.hearing.features.hop
         times = [f"{i * seconds:.2f}" for i in range(len(memory))]
         ctc = self.model.ctc(memory).exp()[:, [BLANK, *ids]].T.cpu()  # (S, T)
-        return Attention(self.tokenizer.pieces([Tokenizer.BEGIN, *ids]), times, named, ctc, self._bands())
+        return SoundAttention(self.tokenizer.pieces([Tokenizer.BEGIN, *ids]), times, named, ctc, self._bands())
 
     def _bands(self) -> list[str]:
         config = self.model.config

@@ -197,7 +197,7 @@ def check_inputs(given: Any, what: str = "text") -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Attention(Mapping[str, Tensor]):
+class TextAttention(Mapping[str, Tensor]):
     """Every attention weight of one pair of sentences, by the plain formula, by its name.
 
     Attributes:

@@ -30,7 +30,7 @@ from transduct.tasks import ensemble
 from transduct.tasks.base import Report
 from transduct.tasks.model import blank, named_weights, read_weights
 from transduct.tasks.sections import Family, asked_for
-from transduct.tasks.text import TOKENIZER, Attention, check_inputs, check_sizes
+from transduct.tasks.text import TOKENIZER, TextAttention, check_inputs, check_sizes
 from transduct.training import checkpoint
 
 FAMILIES = {
@@ -184,7 +184,7 @@ class Translator:
         return engine.score(self.model, sources, ids, begin, end, budget)
 
     @torch.inference_mode()
-    def attention(self, text: str, target: str | Sequence[int] | None = None, **options: Any) -> Attention:
+    def attention(self, text: str, target: str | Sequence[int] | None = None, **options: Any) -> TextAttention:
         """The attention weights of a text and its translation, layer by layer and head by head.
 
         Args:
@@ -209,7 +209,7 @@ class Translator:
         self.model.decode(inputs, segments, memory, memory_segments, weights)
         named = named_weights(self.model, weights)
         source_pieces = self.source_tokenizer.pieces(source)
-        return Attention(source_pieces, self.target_tokenizer.pieces([Tokenizer.BEGIN, *ids]), named)
+        return TextAttention(source_pieces, self.target_tokenizer.pieces([Tokenizer.BEGIN, *ids]), named)
 
     def evaluate(
         self, data: tuple[list[str], list[list[str]]], against: "Translator | None" = None, **options: Any

@@ -336,7 +336,7 @@ def test_encoding_in_a_forked_process_works_and_says_nothing(setting):
     if setting:
         environment["TOKENIZERS_PARALLELISM"] = setting
     run = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code],
+        [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", code],
         capture_output=True,
         text=True,
         env=environment,

@@ -228,6 +228,11 @@ Trained with transduct {__version__} on {made_of},
 """
 
 
+def searched(beam: int) -> str:
+    """How outputs were searched for, as a card says it."""
+    return "greedy" if beam == 1 else f"beam {beam}"
+
+
 def files_said(names: Sequence[str], dropped: Mapping[str, int]) -> str:
     """ "from a.de, a.en (left out: 3 empty)"."""
     return f"from {', '.join(names) or 'a generated corpus'} (left out: {counted(dropped) or 'none'})"

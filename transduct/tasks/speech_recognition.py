@@ -38,7 +38,7 @@ from transduct.functional.losses import ctc_loss, projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.speech import Speech
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import Movable, card, files_said, only_train, three_of, write_model
+from transduct.tasks.model import Movable, card, files_said, only_train, searched, three_of, write_model
 from transduct.tasks.recogniser import (
     BLANK,
     FAMILIES,
@@ -313,8 +313,7 @@ class SpeechRecognitionTask:
         data = self.data
         count = len(self.corpus) // len(data.augment.speeds)
         made_of = f"{count:,} recordings {files_said(names_of(data.train), self.corpus.dropped)}"
-        beam = self.decoding.validation_beam
-        how = ", greedy" if beam == 1 else f", beam {beam}"
+        how = f", {searched(self.decoding.validation_beam)}"
         about = card("Speech recogniser", made_of, self.training, self.evaluate(model).scores, log, how)
         settings = {"hearing": asdict(self.hearing), "decoding": asdict(self.decoding)}
         write_model(directory, "speech_recognition", model, settings, [self.directory / TOKENIZER], about)

@@ -34,7 +34,7 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Shape
 from transduct.tasks import ensemble
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import card, files_said, only_train, three_of, write_model
+from transduct.tasks.model import card, files_said, only_train, searched, three_of, write_model
 from transduct.tasks.sections import ModelSection, data_with_test, filled, training_section
 from transduct.tasks.text import (
     TOKENIZER,
@@ -242,7 +242,7 @@ class TranslationTask:
 
     def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with the scores of the final weights on its card."""
-        report, beam = self.evaluate(model), self.decoding.validation_beam
+        report = self.evaluate(model)
         settings = {
             "family": self.model.name,
             "decoding": asdict(self.decoding),
@@ -252,7 +252,7 @@ class TranslationTask:
         }
         made_of = f"{len(self.corpus):,} pairs {files_said(names_of(self.data.train), self.corpus.dropped)}"
         signatures = [f"{name} {report.details[name]['signature']}" for name in report.scores.keys() & report.details]
-        how = "; ".join([", greedy" if beam == 1 else f", beam {beam}", *sorted(signatures)])
+        how = "; ".join([f", {searched(self.decoding.validation_beam)}", *sorted(signatures)])
         about = card("Translation model", made_of, self.training, report.scores, log, how)
         tokenizers = [self.directory / name for name in TOKENIZERS[self.tokenizer.shared]]
         write_model(directory, "translation", model, settings, tokenizers, about)

@@ -142,6 +142,7 @@ def test_of_files_given_the_error_names_them_and_no_recipe(folder):
         ({}, "give images or generate: exactly one of them"),
         ({"images": "a.tar", "generate": "scenes", "count": 3}, "give images or generate: exactly one of them"),
         ({"generate": "scenes"}, "count is 0; give how many pictures to generate"),
+        ({"images": "a.tar", "part": "valid"}, "part is 'valid'; give it only with generate"),
         ({"images": "a.tar", "count": 3}, "count is 3; give how many pictures to generate, only with generate"),
         ({"generate": "scenes", "count": 3, "captions": "a.tsv"}, "captions is a.tsv; give it only with images"),
         ({"images": "a.tar", "weight": 0.0}, "weight is 0.0; give a number above 0"),

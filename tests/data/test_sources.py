@@ -18,6 +18,7 @@ from transduct.errors import TransductError
         ({"generate": "x", "count": 1}, "generate: no corpus 'x'; known are: number_names"),
         ({"generate": "copy"}, "count is 0; give how many pairs to generate, only with generate"),
         ({"pairs": "a.tsv", "count": 3}, "count is 3; give how many"),
+        ({"pairs": "a.tsv", "part": "test"}, "part is 'test'; give it only with generate"),
         ({"pairs": "a.tsv", "weight": 0}, "weight is 0; give a number above 0, at most 1000, or leave the corpus out"),
         (
             {"pairs": "a.tsv", "weight": 1e9},
@@ -58,6 +59,11 @@ def test_impossible_sources_are_refused(values, message):
         ),
         ({"workers": -1}, "workers is -1, must be from 0 to 256"),
         ({"workers": 10**9}, "workers is 1000000000, must be from 0 to 256"),
+        (
+            {"valid": TextSource(pairs="a.tsv", weight=2)},
+            "valid.weight is 2, must be 1: what is measured on is read once",
+        ),
+        ({"test": TextSource(pairs="a.tsv", weight=0.5)}, "test.weight is 0.5, must be 1: what is measured"),
     ],
 )
 def test_impossible_data_sections_are_refused(values, message):

@@ -43,7 +43,8 @@ def require_files(data: Any, tested: bool = False) -> None:
 
 
 def check_section(data: Any) -> None:
-    """Refuse a `data` section with nothing to train on, or a number of workers that there cannot be.
+    """Refuse a `data` section with nothing to train on, a number of workers that there cannot be, or weights of what is
+    not trained on.
 
     Raises:
         ValueError: it is such a one.
@@ -52,6 +53,9 @@ def check_section(data: Any) -> None:
         raise ValueError("train is empty; name at least one corpus")
     if not 0 <= data.workers <= WORKERS:
         raise ValueError(f"workers is {data.workers}, must be from 0 to {WORKERS}")
+    for split in ("valid", "test"):
+        if (weight := getattr(getattr(data, split), "weight", 1.0)) != 1.0:
+            raise ValueError(f"{split}.weight is {weight}, must be 1: what is measured on is read once")
 
 
 def check_weight(weight: float) -> None:

@@ -46,6 +46,8 @@ class PictureSource:
             raise ValueError("give images or generate: exactly one of them")
         if (self.generate is not None) != (self.count > 0):
             raise ValueError(f"count is {self.count}; give how many pictures to generate, only with generate")
+        if self.part != "train" and self.generate is None:
+            raise ValueError(f"part is '{self.part}'; give it only with generate")
         if self.captions is not None and self.images is None:
             raise ValueError(f"captions is {self.captions}; give it only with images")
         ImageSource(self.images or "", self.captions, self.weight)

@@ -61,6 +61,8 @@ class TextSource:
             raise ValueError(f"generate: no corpus '{self.generate}'; known are: {', '.join(CORPORA)}")
         if (self.generate is not None) != (self.count > 0):
             raise ValueError(f"count is {self.count}; give how many pairs to generate, only with generate")
+        if self.part != "train" and self.generate is None:
+            raise ValueError(f"part is '{self.part}'; give it only with generate")
         check_weight(self.weight)
         tabular = {ending(name)[0] for name in pairs} == {".tsv"}
         if self.columns is not None:

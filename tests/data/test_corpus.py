@@ -373,7 +373,7 @@ def test_a_link_to_another_disk_stays_one(made, tmp_path, tokenizers):
 
 
 def test_nothing_left_is_refused_with_the_counts(made, tmp_path):
-    message = r"no pair is left to train on \(left out: 1 empty, 2 too long\); check the files and the filters"
+    message = r"no pair is left to train on \(left out: 1 empty, 2 too long\); check .*a\.s, .*a\.t and the filters"
     with pytest.raises(TransductError, match=message):
         made([("", "a"), PAIRS[0], PAIRS[1]], max_length=2)
     assert not (tmp_path / "corpus").exists()

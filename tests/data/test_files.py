@@ -245,6 +245,14 @@ def test_files_that_a_recipe_names_are_looked_for(tmp_path):
             require_files(data)
 
 
+def test_pipes_are_not_trained_on(tmp_path):
+    os.mkfifo(tmp_path / "pipe.tsv")
+    with pytest.raises(
+        TransductError, match=r"pipe\.tsv: a pipe, which can be read once; training reads more often: wr"
+    ):
+        require_files(DataConfig([TextSource(pairs="pipe.tsv")], root=str(tmp_path)))
+
+
 def test_a_file_that_may_not_be_read_is_said(tmp_path):
     (tmp_path / "a.png").symlink_to("/proc/self/mem")  # reading it fails, even for root
     with pytest.raises(TransductError, match=r"a\.png: cannot be read \(.*\); check it and its folder"):

@@ -222,6 +222,30 @@ def test_the_program_itself_ends_with_one_line(trained_run):
     assert done.stderr.startswith(b"transduct: TypeError: ")
 
 
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    "words, interrupted, said",
+    [
+        (["translate", "{run}"], "transduct.decoding.engine.generate", "interrupted"),
+        (
+            ["train", "--source", "{text}", "--target", "{text}", "--out", "{out}"],
+            "transduct.tasks.translation.prepare",
+            "interrupted; go on with --resume",
+        ),
+    ],
+)
+def test_a_signal_anywhere_ends_it_with_one_line(trained_run, tmp_path, number, words, interrupted, said):
+    (tmp_path / "text").write_text("a b\nc d\n" * 9)
+    places = {"run": trained_run, "text": tmp_path / "text", "out": tmp_path / "run"}
+    module, name = interrupted.rsplit(".", 1)
+    code = f"import {module} as module, signal; module.{name} = lambda *_: signal.raise_signal(signal.{number})\n"
+    code += "from transduct.interfaces.cli import main; main()"
+    command = [sys.executable, "-c", code, *[word.format(**places) for word in words]]
+    done = subprocess.run(command, input=b"a\n", capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (1, b"", f"transduct: {said}".encode())
+    assert b"Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("command", ["train", "predict", "convert", "bench"])
 def test_examples_stand_on_lines_of_their_own(program, command):
     lines = [line.strip() for line in program(command, "--help").lines]
@@ -737,7 +761,7 @@ DAMAGES = {
     "weights cut": ("model.safetensors", truncate, "model.safetensors: not a whole safetensors file"),
     "pickle": ("model.safetensors", put_pickle_in_place, "model.safetensors: not a whole safetensors file"),
     "a weight lost": ("model.safetensors", lose_a_weight, "the file does not belong to this configuration"),
-    "no tokenizer": ("tokenizer.json", lambda path: path.unlink(), "tokenizer.source.json: cannot be read"),
+    "no tokenizer": ("tokenizer.json", lambda path: path.unlink(), "tokenizer.json: cannot be read (No such"),
     "tokenizer cut": ("tokenizer.json", truncate, "tokenizer.json: not a tokenizer"),
 }
 
@@ -846,11 +870,13 @@ BAD_CALLS = {
     "not UTF-8": (["--source", "train.a", "--target", "latin1"], "latin1:2: byte 2 is 0xe4, which is not UTF-8; conv"),
     "empty": (["--source", "empty", "--target", "empty"], "empty, empty: nothing in it"),
     "no such file": (["--source", "gone", "--target", "train.b"], "gone: no such file"),
+    "a pipe": (["--source", "pipe", "--target", "train.b"], "pipe: a pipe, which can be read once; training reads"),
+    "recipe's pipe": (["files.yaml", "data.train=[{source: pipe, target: train.b}]"], "pipe: a pipe, which can be"),
     "recipe unequal": (["files.yaml", "data.train=[{source: train.a, target: short}]"], "short has 29"),
     "recipe not UTF-8": (["files.yaml", "data.train=[{source: train.a, target: latin1}]"], "latin1:2: byte 2 is 0xe4"),
     "blank": (["recipe.yaml", "data.train=[{source: blank, target: blank}]"], "blank, blank: found no text to train"),
     "recipe empty": (["files.yaml", "data.train=[{source: empty, target: empty}]"], "nothing in it; name files"),
-    "nothing left": (["files.yaml", "data.max_length=2"], "no pair is left to train on (left out: 30 too long)"),
+    "nothing left": (["files.yaml", "data.max_length=2"], "no pair is left to train on (left out: 30 too long); check"),
     "no validation file": (["files.yaml", "data.valid.source=gone"], "gone: no such file"),
     "unknown key": (["recipe.yaml", "training.step=3"], "unknown key 'training.step'; did you mean 'steps'?"),
     "unknown section": (["recipe.yaml", "trainin.steps=3"], "unknown key 'trainin'; did you mean 'training'?"),
@@ -881,6 +907,7 @@ def test_what_cannot_be_trained_is_refused_and_leaves_nothing(program, tmp_path,
     (tmp_path / "short").write_text("".join(f"{target}\n" for _, target in pairs[:-1]))
     (tmp_path / "latin1").write_bytes(b"a\nb\xe4r\n" + b"c\n" * 28)
     (tmp_path / "empty").touch()
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "blank").write_text(" \n\n")
     recipe = yaml.safe_load(write_recipe(tmp_path).read_text())
     files = {"source": "train.a", "target": "train.b"}

@@ -179,6 +179,17 @@ def test_a_training_that_failed_stays_to_be_read(tmp_path, monkeypatch):
     assert (tmp_path / "run" / "recipe.yaml").exists()
 
 
+def test_what_is_interrupted_before_its_first_step_goes_on(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(TranslationTask, "build_model", lambda self: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(TrainingFailed, match="interrupted; go on with --resume"):
+            runs.train(SHORT, tmp_path / "run", notify=str)
+    said = []
+    runs.train(SHORT, tmp_path / "run", resume=True, notify=said.append)
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+    assert any("reused" in line for line in said), said
+
+
 def test_whoever_has_had_enough_of_our_words_is_no_disk_error(tmp_path):
     def closed(line):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")

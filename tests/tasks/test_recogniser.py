@@ -207,6 +207,8 @@ def test_attention_has_panels_of_frames_for_each_character(model):
     with pytest.raises(TransductError, match="nothing was heard in it, so there is nothing to show; give a sound"):
         model.attention(INPUTS[0], "")
     asked = {"ctc_weight": 0.0, "beam": 1}
+    with pytest.raises(TransductError, match=r"found an output and options of a search for it \(ctc_weight, beam\)"):
+        model.attention(INPUTS[0], "1", **asked)
     same = model.attention(INPUTS[2], **asked)
     assert "".join(same.text[1:]).replace("▁", " ").strip() == model.predict(INPUTS[2:], **asked)[0]
 

@@ -462,6 +462,8 @@ def test_attention_of_the_models_own_translation(translator):
         assert found.target == translator.target_tokenizer.pieces([Tokenizer.BEGIN, *other])
     with pytest.raises(TransductError, match=r"target 1: found \[-1\], expected a text, or ids from 0 to"):
         translator.attention("a", [-1])
+    with pytest.raises(TransductError, match=r"found an output and options of a search for it \(beam\); leave one out"):
+        translator.attention("a", "b", beam=3)
     with pytest.raises(TransductError, match="attention takes at most 23 tokens a side; shorten the text"):
         translator.attention("a " * 30)
 

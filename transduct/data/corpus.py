@@ -311,7 +311,8 @@ def prepare(
         counts = counted(filters.dropped)
         left_out = f" (left out: {counts})" if counts else ""
         if not manifest["rows"]:
-            raise TransductError(f"no pair is left to train on{left_out}; check the files and the filters")
+            names = ", ".join(names_of(data.train)) or "data.train"
+            raise TransductError(f"no pair is left to train on{left_out}; check {names} and the filters")
         notify(f"corpus prepared: {manifest['rows']:,} pairs{left_out}")
         return manifest | {"dropped": filters.dropped}
 

@@ -31,15 +31,26 @@ WORDS = 1 << 22  # of packed pictures that are handed on at a time, four bytes e
 
 def require_files(data: Any, tested: bool = False) -> None:
     """Refuse a recipe's `data` section whose files to train and to validate on, and with `tested` to test on, are not
-    there.
+    there or can be read once alone.
 
     Raises:
-        TransductError: one is not.
+        TransductError: one is such.
     """
     for source in filter(None, (*data.train, data.valid, data.test if tested else None)):
-        for path in (Path(data.root) / name for name in source.files()):
-            if not path.exists():
-                raise TransductError(f"{path}: {NO_FILE}")
+        for name in source.files():
+            require_file(Path(data.root) / name)
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is not there, and a pipe, for training reads its text more than once.
+
+    Raises:
+        TransductError: it is such.
+    """
+    if not path.exists():
+        raise TransductError(f"{path}: {NO_FILE}")
+    if path.is_fifo():
+        raise TransductError(f"{path}: a pipe, which can be read once; training reads more often: write a file first")
 
 
 def check_section(data: Any) -> None:

@@ -1,6 +1,7 @@
 """The one program, `transduct`. Results go to stdout, progress and errors to stderr; exit 0 done, 1 failed, 2 wrong."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -8,18 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
+from transduct.errors import TrainingFailed
+
 if TYPE_CHECKING:
     from transduct.config import Recipe
 
 
 class _Program(TyperGroup):
-    """Ends in silence, with 0, when whoever reads its output has had enough (`| head`)."""
+    """Ends in silence, with 0, when whoever reads its output has had enough (`| head`), with a line if interrupted."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
             return result
+        except KeyboardInterrupt:
+            raise TrainingFailed("interrupted") from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush at the end
             raise SystemExit(0) from None
@@ -84,11 +89,9 @@ def main() -> None:
     if next((word for word in words if not word.startswith("-")), None) == "train":
         words = repeated(words)
     share_cores()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which is Ctrl-C's
     try:
         raise SystemExit(app(words or ["--help"], standalone_mode=False))
-    except typer.Abort:
-        print("transduct: interrupted", file=sys.stderr)
-        raise SystemExit(1) from None
     except UsageError as error:
         print(f"transduct: {error.format_message()} (see: transduct --help)", file=sys.stderr)
         raise SystemExit(2) from None

@@ -36,6 +36,7 @@ def claimed(
 
     Raises:
         TransductError: it is another run's, another process trains in it, or it cannot be written.
+        TrainingFailed: it is interrupted; what is prepared stays for whoever goes on.
     """
     held, finished = directory / RECIPE, (directory / "model" / CONFIG).exists()
     require_room(directory, resume)
@@ -58,6 +59,8 @@ def claimed(
             yield
         except TrainingFailed:
             raise  # it had begun: what it says is to be read, or it goes on
+        except KeyboardInterrupt:
+            raise TrainingFailed("interrupted; go on with --resume") from None
         except Exception as error:
             if before is None and not any(directory.glob("**/checkpoints/step_*")):
                 _remove(directory, made)  # so that the corrected call may start afresh

@@ -37,7 +37,7 @@ from transduct.functional.segments import Segments
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.tasks.base import Report
 from transduct.tasks.model import blank, named_weights, read_weights
-from transduct.tasks.sections import Family, with_options
+from transduct.tasks.sections import Family, check_nothing_given, with_options
 from transduct.tasks.showing import Panel
 from transduct.tasks.text import TOKENIZER, check_inputs, check_sizes
 from transduct.training import checkpoint
@@ -245,8 +245,9 @@ class Recogniser:
             text: what the decoder is given; the model's own answer if not said, with options as for `predict`.
 
         Raises:
-            TransductError: as `predict`, or the text is empty.
+            TransductError: as `predict`, the text is empty, or there is both a text and an option.
         """
+        check_nothing_given(text, options)
         sound = self._sound(given)
         ids = self._generate([sound], options)[0][0][0].tokens if text is None else self.tokenizer.encode([text])[0]
         if not ids:

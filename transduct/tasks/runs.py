@@ -192,6 +192,7 @@ def _train_one(
             return made
         if ranks.rank == 0:
             _check_start(recipe, directory)
+            require_files(task.data)
             if beside is not None:
                 task_module(recipe.task).take_vocabularies(beside, directory)
             with naming_files(names_of(task.data.train) or ["data.train"]):

@@ -198,6 +198,16 @@ def with_options(config: Section, options: Mapping[str, Any], where: str = "pred
     return record(type(config), {**vars(config), **options}, "decoding", where)
 
 
+def check_nothing_given(given: object, options: Mapping[str, Any]) -> None:
+    """Refuse options of a search where what it would find is given.
+
+    Raises:
+        TransductError: it is.
+    """
+    if given is not None and options:
+        raise TransductError(f"found an output and options of a search for it ({', '.join(options)}); leave one out")
+
+
 def asked_for(config: Decoding, options: Mapping[str, Any], where: str, count: int = 1) -> Decoding:
     """As `with_options`, for a search.
 

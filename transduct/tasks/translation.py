@@ -22,7 +22,7 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, prepare
 from transduct.data.dropout import growth
-from transduct.data.files import names_of, opened
+from transduct.data.files import names_of, opened, require_file
 from transduct.data.sources import DataConfig, Replacement, TextSource, changes_of
 from transduct.data.text import read_examples, read_lines, read_pairs
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, train_tokenizers
@@ -283,6 +283,8 @@ def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked_steps: Any
     if not source or not target or bool(valid_source) != bool(valid_target):
         raise TransductError("files come in pairs; give --source with --target, and --valid-source with --valid-target")
     train = record(TextSource, {"source": source, "target": target}, "", "the files")
+    for name in train.files():
+        require_file(Path(name))
     pairs = sum(len(chunk) for chunk in read_pairs(train, Path()))
     held_out = 0 if valid_source else min(1000, pairs // 10)
     size, steps, dropout, vocabulary = next(choice for most, choice in SHORTCUT_SIZES if most is None or pairs <= most)

@@ -29,7 +29,7 @@ from transduct.models import rnn, transformer
 from transduct.tasks import ensemble
 from transduct.tasks.base import Report
 from transduct.tasks.model import blank, named_weights, read_weights
-from transduct.tasks.sections import Family, asked_for
+from transduct.tasks.sections import Family, asked_for, check_nothing_given
 from transduct.tasks.text import TOKENIZER, TextAttention, check_inputs, check_sizes
 from transduct.training import checkpoint
 
@@ -192,10 +192,12 @@ class Translator:
                 options as for `translate`.
 
         Raises:
-            TransductError: the model has no attention, or the text is longer than the model.
+            TransductError: the model has no attention, the text is longer than the model, or there is both a target and
+                an option.
         """
         if not self.model.attention_names:
             raise TransductError("this model has no attention to show: its context is one vector, or it is an ensemble")
+        check_nothing_given(target, options)
         check_inputs([text])
         source = [*self.encode([text])[0], Tokenizer.END]
         [ids] = self._target_ids([self.translate([text], **options)[0].tokens if target is None else target], "target")
@@ -406,7 +408,8 @@ def _model(
         if quantised != "int8" or precision != "float32":
             raise TransductError(f"{source}: quantised to {quantised!r} and asked for {precision}; ask for float32")
         quantise(model)
-    tokenizers = [Tokenizer.load(directory / name) for name in TOKENIZERS[(directory / TOKENIZER).exists()]]
+    shared = not any((directory / name).exists() for name in TOKENIZERS[False])
+    tokenizers = [Tokenizer.load(directory / name) for name in TOKENIZERS[shared]]
     sizes = (model.config.source_size, model.config.target_size)
     check_sizes(directory, (tokenizers[0].size, tokenizers[-1].size), sizes)
     read_weights(model, directory, device, precision)

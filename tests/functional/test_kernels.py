@@ -370,6 +370,32 @@ def test_a_library_of_other_sources_is_named_and_passed_over(monkeypatch, tmp_pa
         assert kernels.library.__wrapped__() is None
 
 
+@compiled
+def test_a_library_for_another_system_is_passed_over(monkeypatch, tmp_path):
+    """As where a folder is shared with a container."""
+    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "kernels.py"))
+    (tmp_path / "_kernels.cpython-311-darwin.so").write_bytes(b"not for this system")
+    with pytest.warns(
+        UserWarning, match=r"darwin\.so: cannot be loaded \(.*\); decoding is slower until you install again"
+    ):
+        assert kernels.library.__wrapped__() is None
+    for path in Path(kernels.__spec__.origin).parent.glob("*kernels*.[chs]*"):
+        shutil.copy(path, tmp_path)
+    assert kernels.library.__wrapped__() is not None
+
+
+@compiled
+def test_continuations_of_scores_that_do_not_lie_in_a_row_are_the_same():
+    logits, scores = torch.randn(20, 100), torch.randn(4, 5, dtype=torch.float64).T
+    normaliser = torch.stack([logits.logsumexp(-1), torch.zeros(20)], 1)[:, 0]
+    assert not scores.is_contiguous()
+    assert not normaliser.is_contiguous()
+    found = kernels.choose(logits, normaliser, scores, 3)
+    expected = kernels.choose(logits, normaliser.contiguous(), scores.contiguous(), 3)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(torch.as_tensor(ours), torch.as_tensor(theirs))
+
+
 def test_where_nothing_was_compiled_there_is_no_library(monkeypatch, tmp_path):
     monkeypatch.setattr(kernels, "__file__", str(tmp_path / "kernels.py"))
     assert kernels.library.__wrapped__() is None

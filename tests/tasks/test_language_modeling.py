@@ -16,7 +16,7 @@ import yaml
 
 from transduct.config import Recipe, load_recipe, merge
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
+from transduct.errors import TransductError, WrongData
 from transduct.tasks import base, language_modeling, runs
 from transduct.tasks.language_modeling import (
     LanguageModel,
@@ -365,6 +365,20 @@ def test_what_is_saved_answers_like_what_was_trained(made, saved, texts):
     made_of = f"{len(''.join(LINES)) + len(LINES)} tokens from train.txt (left out: none)"
     for part in ("Language model", made_of, "| nats_per_character |", "windows of 16 tokens"):
         assert part in written, part
+
+
+def test_no_more_is_read_together_than_the_call_says(saved, monkeypatch):
+    budgets, in_batches = [], language_modeling.engine.in_batches
+    spy = lambda sizes, most: (budgets.append(most), in_batches(sizes, most))[1]  # noqa: E731
+    monkeypatch.setattr(language_modeling.engine, "in_batches", spy)
+    base.load(saved).evaluate(["a b", "c"], batch_tokens=40)
+    assert len(budgets) > 1
+    assert max(budgets) == 40
+
+
+def test_no_line_is_nothing_to_measure(saved):
+    with pytest.raises(WrongData, match="there is no line to measure; give some text"):
+        base.load(saved).evaluate([])
 
 
 def test_a_model_with_another_tokenizer_is_refused(saved, tmp_path):

@@ -149,6 +149,16 @@ def test_scores_of_pictures_and_captions(made):
     assert scenes.details["attributes_right"]["interval"][0] == 0.0
 
 
+def test_no_more_is_read_together_than_the_call_says(made, monkeypatch):
+    budgets, in_batches = [], painter.engine.in_batches
+    monkeypatch.setattr(
+        painter.engine, "in_batches", lambda sizes, most: (budgets.append(most), in_batches(sizes, most))[1]
+    )
+    made.evaluate(Examples(TEXTS, list(pictures())), batch_tokens=40)
+    assert len(budgets) > 1
+    assert max(budgets) == 40
+
+
 def test_attention_shows_where_codes_looked_at_each_word(made):
     found = made.attention("red circle above")
     assert list(found.weights) == ["decoder.0.self", "decoder.1.self"]

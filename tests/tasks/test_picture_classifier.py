@@ -164,6 +164,10 @@ def test_two_models_are_compared_picture_by_picture(corpus):
     assert report.details["against"] == make(2).evaluate(corpus).scores
     assert 0.0 <= report.details["p_values"]["accuracy"] <= 1.0
     assert make().evaluate(corpus, against=make()).details["p_values"]["accuracy"] == 1.0
+    other = make()
+    other.about = replace(ABOUT, labels=["x", "y", "z"])
+    with pytest.raises(TransductError, match="the other model has other labels; compare equals"):
+        make().evaluate(corpus, against=other)
 
 
 def test_broken_pictures_are_counted_or_stop_it(corpus, tmp_path, caplog):

@@ -476,6 +476,8 @@ def test_alignment_is_the_mean_of_the_last_cross_attention_without_ends():
     rows, columns, weights = found.alignment()
     assert (rows, columns) == (["▁d", "▁e"], ["▁a", "▁b", "▁c"])
     torch.testing.assert_close(weights, last.mean(0)[:2, :3])
+    with pytest.raises(TransductError, match="there is no cross-attention to align by: this model is an encoder alone"):
+        TextAttention(["▁a", "</s>"], [], {"encoder.0.self": last}).alignment()
 
 
 # the rest

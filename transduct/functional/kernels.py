@@ -82,22 +82,26 @@ def usable(*tensors: Tensor) -> bool:
 
 @cache
 def library() -> Any:
-    """The compiled library, None where there is none, it was built from other sources than lie here, or the processor
-    does not know its instructions."""
-    folder, older = Path(__file__).parent, None
+    """The compiled library, None where there is none, it was built for another system or from other sources than lie
+    here, or the processor does not know its instructions."""
+    folder, wrong = Path(__file__).parent, ""
     sources = b"".join(path.read_bytes() for path in sorted(folder.glob("kernels*.[ch]")))
     for path in sorted(folder.glob("_kernels*.so")):
-        found = ctypes.CDLL(str(path))
+        try:
+            found = ctypes.CDLL(str(path))
+        except OSError as error:  # another system may share the folder
+            wrong = f"{path}: cannot be loaded ({error})"
+            continue
         if sources and getattr(found, "sources", int)() != ctypes.c_int(crc32(sources)).value:
-            older = path
+            wrong = f"{path}: built from other sources"
         elif found.supported():
             for name, arguments in ARGUMENTS.items():
                 function = getattr(found, name)
                 function.argtypes, function.restype = arguments, RESULTS.get(name)
             _share_threads(found)
             return found
-    if older is not None:
-        warnings.warn(f"{older}: built from other sources; decoding is slower until you install again", stacklevel=2)
+    if wrong:
+        warnings.warn(f"{wrong}; decoding is slower until you install again", stacklevel=2)
     return None
 
 
@@ -282,11 +286,11 @@ def choose(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool]:
     """`decoding.search.continuations` for at most `MOST` rows a source; of equal ones the first row's and the first
     token's come first."""
-    (sources, beam), logits = scores.shape, logits.contiguous()
+    (sources, beam), (logits, normaliser, scores) = scores.shape, (x.contiguous() for x in (logits, normaliser, scores))
     best, live = _empty(2, sources, beam, dtype=torch.float64).unbind()
     numbers = _empty(4, sources, beam, dtype=torch.int64)
     origin, tokens, rows, newest = numbers.unbind()
-    arguments = normaliser.data_ptr(), scores.contiguous().data_ptr(), end
+    arguments = normaliser.data_ptr(), scores.data_ptr(), end
     pointers = [x.data_ptr() for x in (best, live, origin, tokens, rows, newest)]
     ends: int = library().choose(logits.data_ptr(), *logits.shape, beam, *arguments, *pointers)
     return best, origin, tokens, live, rows.view(-1), newest.view(-1), ends > 0

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
-from transduct.errors import TrainingFailed
-
 if TYPE_CHECKING:
     from transduct.config import Recipe
 
@@ -24,6 +22,8 @@ class _Program(TyperGroup):
             sys.stdout.flush()
             return result
         except KeyboardInterrupt:
+            from transduct.errors import TrainingFailed
+
             raise TrainingFailed("interrupted") from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush at the end

@@ -53,7 +53,7 @@ def claimed(
         _lock(lock, directory)
         try:
             for path in filter(_is_left, directory.iterdir()):
-                path.unlink()
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
             if not finished:
                 write_file(held, dump(asdict(recipe)).encode())
             yield
@@ -134,8 +134,8 @@ def _lock(handle: int, directory: Path) -> None:
 
 
 def _is_left(path: Path) -> bool:
-    """Whether this is a file that `write_file` had not finished when it was killed."""
-    return path.is_file() and path.name.startswith(".") and path.name.endswith(".part")
+    """Whether this is a file or a directory that was not finished when whoever wrote it was killed."""
+    return path.name.startswith(".") and path.name.endswith(".part")
 
 
 def _remove(directory: Path, made: bool) -> None:

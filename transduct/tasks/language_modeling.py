@@ -29,7 +29,7 @@ from transduct.data.vocabulary import sample
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.decoding.search import FixedLength
-from transduct.errors import TransductError
+from transduct.errors import TransductError, WrongData
 from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.gpt import GPT, SIZES, Config
@@ -202,7 +202,13 @@ class LanguageModel:
         Args:
             against: another model, whose scores the details then hold.
             options: as for `predict`, of the sample.
+
+        Raises:
+            WrongData: there is no line.
+            TransductError: an option is unknown or has a wrong value.
         """
+        if not data:
+            raise WrongData("there is no line to measure; give some text")
         length = min(self.decoding.length, SHOWN)
         decoding = asked_for(self.decoding, {"length": length, **options}, "evaluate")
         run = with_ends(self.tokenizer, [*data, ""])
@@ -211,13 +217,15 @@ class LanguageModel:
         shown = (self._text([], prompt[1:]), self._text(prompt, written), self._text(prompt, reference))
         details: dict[str, Any] = {"tokens": len(run) - 1, "context": self.context, "samples": [shown]}
         if against is not None:
-            details["against"] = against.measure(data)
-        scores = self.measure(data)
+            details["against"] = against.measure(data, decoding)
+        scores = self.measure(data, decoding)
         return Report(scores, details, [shown[1]], frozenset(scores))
 
     @torch.inference_mode()
-    def measure(self, lines: Sequence[str]) -> dict[str, float]:
+    def measure(self, lines: Sequence[str], decoding: WritingConfig | None = None) -> dict[str, float]:
         """Negative log-likelihood of a text, cut into consecutive windows, a token and a character.
+
+        Of `decoding`, the model's own if not given, the tokens that are read together count.
 
         Characters are those of the text as it is given, line feeds included, whatever the tokenizer makes of them; one
         that it does not know is predicted as the unknown token.
@@ -225,7 +233,7 @@ class LanguageModel:
         run = with_ends(self.tokenizer, [*lines, ""])
         cuts = windows(len(run), self.context, self.context)
         total, device = 0.0, next(self.model.parameters()).device
-        for numbers in engine.in_batches(np.diff(cuts).tolist(), self.decoding.budget(device)):
+        for numbers in engine.in_batches(np.diff(cuts).tolist(), (decoding or self.decoding).budget(device)):
             batch = make_batch([run[cuts[i] : cuts[i + 1] + 1] for i in numbers]).to(device)
             hidden = self.model.hidden(batch.inputs, batch.segments)
             total += float(projected_cross_entropy(hidden, numbers_of(self.model.output_table), batch.outputs)[1])

@@ -213,12 +213,12 @@ class Painter:
         self, data: Examples | Unread, options: Mapping[str, Any]
     ) -> tuple[dict[str, float], dict[str, Any], list[Drawn], list[bool]]:
         """Scores, details, the pictures drawn, and whether each shows what its caption says, where a rule can tell."""
-        vae = self.model.vae
+        vae, decoding = self.model.vae, with_options(self.decoding, options)
         shown = data.at(vae.config.picture_size)
         pictures = np.stack(shown.pictures)
         codes = codes_of(vae, pictures)
         texts, _ = text_tokens(self.tokenizer, self.model, shown.captions)
-        likely = log_likelihoods(self.model, texts, codes.tolist(), self.decoding.batch_tokens)
+        likely = log_likelihoods(self.model, texts, codes.tolist(), decoding.batch_tokens)
         scores = {"nats_per_code": -sum(likely) / codes.size}
         scores |= code_scores(vae, pictures, codes, pictures_of(vae, codes))
         drawn = self.predict(shown.captions, **options)

@@ -191,8 +191,11 @@ class PictureClassifier:
             options: as for `predict`.
 
         Raises:
-            TransductError: as `predict`; a picture has no label, or one that the model does not know.
+            TransductError: as `predict`; a picture has no label, or one that the model does not know; the other model
+                has other labels.
         """
+        if against is not None and {*against.about.labels} != {*self.about.labels}:
+            raise TransductError("the other model has other labels; compare equals")
         refused = Refused(data.broken, advise=False)
         models = [self] if against is None else [self, against]
         found: list[list[str]] = [[] for _ in models]

@@ -237,7 +237,13 @@ class TextAttention(Mapping[str, Tensor]):
         """Each target token, each source token, and the mean over heads of the last cross-attention (T, S).
 
         Row t shows where the model looks while it chooses target token t; ends of sentences are left out.
+
+        Raises:
+            TransductError: there is none, as in a model that is an encoder alone.
         """
-        name = max((n for n in self.weights if n.endswith("cross")), key=lambda n: int(n.split(".")[1]))
+        crosses = [name for name in self.weights if name.endswith("cross")]
+        if not crosses:
+            raise TransductError("there is no cross-attention to align by: this model is an encoder alone")
+        name = max(crosses, key=lambda n: int(n.split(".")[1]))
         rows = self.target[1:]
         return rows, self.source[:-1], self.weights[name].mean(0)[: len(rows), : len(self.source) - 1]

@@ -7,18 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from tests.helpers import VECTORS
-from transduct.blocks.embeddings import (
-    Embedding,
-    FilterbankStem,
-    PatchEmbedding,
-    PositionVectors,
-    embedding_table,
-    lookup,
-    numbers_of,
-    project,
-)
-from transduct.blocks.packed import PackedTable
-from transduct.blocks.quantised import QuantisedTable
+from transduct.blocks.embeddings import Embedding, FilterbankStem, PatchEmbedding, PositionVectors
+from transduct.blocks.tables import embedding_table
 from transduct.functional import positions as schemes
 from transduct.functional.segments import Segments
 
@@ -108,14 +98,6 @@ def test_dropout_acts_on_the_sum_in_training_only():
     torch.testing.assert_close(dropped[~gone], 2 * kept[~gone])
 
 
-def test_scaled_embeddings_and_tied_logits_begin_near_one():
-    torch.manual_seed(1)
-    table = embedding_table(500, 64)
-    assert (table * 8).std().item() == pytest.approx(1.0, rel=0.02)
-    hidden = torch.nn.functional.layer_norm(torch.randn(50, 64), (64,))
-    assert (hidden @ table.T).std().item() == pytest.approx(1.0, rel=0.02)
-
-
 @pytest.mark.parametrize("channels", [3, 2])
 def test_patches_are_a_convolution_with_steps_as_long_as_its_window(channels):
     torch.manual_seed(1)
@@ -187,28 +169,3 @@ def test_what_is_remembered_does_not_learn_and_what_learns_stays():
     assert not drawn.table.requires_grad
     assert drawn.table.dtype == torch.bfloat16, "as it was asked for first"
     assert learned.table is before
-
-
-def test_a_table_is_numbers_whatever_it_is_kept_as():
-    table = torch.randn(11, D)
-    assert numbers_of(table) is table
-    assert torch.equal(numbers_of(PackedTable(table)), table)
-    torch.testing.assert_close(numbers_of(QuantisedTable(table)), table, atol=0.02, rtol=0.0)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", [PackedTable, QuantisedTable])
-def test_rows_and_products_of_a_table_are_those_of_its_numbers(kind):
-    held, tokens, hidden = kind(torch.randn(11, D)), torch.tensor([3, 0, 3]), torch.randn(5, D)
-    numbers = numbers_of(held)
-    assert torch.equal(lookup(held, tokens), lookup(numbers, tokens))
-    expected = project(hidden, numbers)
-    assert (project(hidden, held) - expected).norm() < 0.02 * expected.norm()
-
-
-def test_a_table_that_is_to_be_filled_holds_nothing():
-    with torch.device("meta"):
-        table = embedding_table(10**6, 10**6)
-    assert table.is_meta
-    assert table.shape == (10**6, 10**6)
-    assert not embedding_table(4, D).is_meta

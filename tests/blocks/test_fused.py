@@ -7,10 +7,10 @@ import torch
 
 from tests.helpers import BEGIN, END, SIZE, compiled, tiny, tokens_of
 from transduct.blocks import fused
-from transduct.blocks.embeddings import narrowed
 from transduct.blocks.fused import FusedDecoder, FusedEncoder, fuse
 from transduct.blocks.packed import pack_layers
 from transduct.blocks.quantised import pack_quantised, quantise
+from transduct.blocks.tables import narrowed
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.functional import kernels

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from tests.helpers import BEGIN, END, randomise, tiny
-from transduct.blocks.embeddings import narrowed
 from transduct.blocks.fused import fuse
 from transduct.blocks.packed import pack_layers
 from transduct.blocks.quantised import pack_quantised, quantise
+from transduct.blocks.tables import narrowed
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.decoding.shortlist import Narrowed, Shortlist

@@ -15,6 +15,7 @@ from transduct.tasks.sections import (
     Family,
     ModelSection,
     PredictConfig,
+    check_inputs,
     data_with_test,
     tokenizer_section,
     with_options,
@@ -118,3 +119,32 @@ def test_a_tokenizer_of_one_side_is_shared_and_drops_no_merges_where_nothing_is_
         TransductError, match=r"^recipe: tokenizer.dropout is 0.1, but all is encoded once; set it to 0$"
     ):
         tokenizer_section({"dropout": 0.1}, dropout="all is encoded once")
+
+
+def test_what_is_no_text_is_named():
+    check_inputs([])
+    check_inputs(["a", "\ufffd ế 😀\0"])
+    with pytest.raises(TransductError, match="found a generator, expected a list of texts"):
+        check_inputs(each for each in ["a"])
+    for wrong, name in ((None, "NoneType"), (b"a", "bytes"), (["a"], "list")):
+        with pytest.raises(TransductError, match=f"input 2: found {name}, expected a text"):
+            check_inputs(["a", wrong])
+    with pytest.raises(
+        TransductError, match="input 1: holds half of a surrogate pair, which no text does; take it out"
+    ):
+        check_inputs(["a \ud800"])
+
+
+def test_one_text_is_no_list_of_texts():
+    check_inputs(["a b"])
+    with pytest.raises(TransductError, match=r"found one text, expected a list of texts: write \['a b'\]"):
+        check_inputs("a b")
+    with pytest.raises(
+        TransductError, match=r"found one picture, expected a list of pictures: write \[b'1234567890'\]"
+    ):
+        check_inputs(b"1234567890", "picture")
+    for one in (Path("/a.png"), None):
+        with pytest.raises(
+            TransductError, match=r"found one picture, expected a list of pictures: write \[(Posix|None)"
+        ):
+            check_inputs(one, "picture")

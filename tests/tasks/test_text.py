@@ -1,7 +1,5 @@
 """What tasks over text share: tokenizers made once, weights taken over by name, model directories."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -134,32 +132,3 @@ def test_filler_changes_neither_loss_nor_gradient(positions):
         losses = projected_cross_entropy(hidden, model.output_table, batch.outputs, 0.1, batch.counted)
         found.append([*losses, *torch.autograd.grad(losses[0], [p for p in model.parameters() if p.requires_grad])])
     torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)
-
-
-def test_what_is_no_text_is_named():
-    text.check_inputs([])
-    text.check_inputs(["a", "\ufffd ế 😀\0"])
-    with pytest.raises(TransductError, match="found a generator, expected a list of texts"):
-        text.check_inputs(each for each in ["a"])
-    for wrong, name in ((None, "NoneType"), (b"a", "bytes"), (["a"], "list")):
-        with pytest.raises(TransductError, match=f"input 2: found {name}, expected a text"):
-            text.check_inputs(["a", wrong])
-    with pytest.raises(
-        TransductError, match="input 1: holds half of a surrogate pair, which no text does; take it out"
-    ):
-        text.check_inputs(["a \ud800"])
-
-
-def test_one_text_is_no_list_of_texts():
-    text.check_inputs(["a b"])
-    with pytest.raises(TransductError, match=r"found one text, expected a list of texts: write \['a b'\]"):
-        text.check_inputs("a b")
-    with pytest.raises(
-        TransductError, match=r"found one picture, expected a list of pictures: write \[b'1234567890'\]"
-    ):
-        text.check_inputs(b"1234567890", "picture")
-    for one in (Path("/a.png"), None):
-        with pytest.raises(
-            TransductError, match=r"found one picture, expected a list of pictures: write \[(Posix|None)"
-        ):
-            text.check_inputs(one, "picture")

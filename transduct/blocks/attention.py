@@ -40,6 +40,15 @@ def split_scheme(
             return positions, None
 
 
+def positions_inside(
+    positions: Literal["none"] | VectorScheme | AttentionScheme, max_length: int, d_model: int, num_heads: int
+) -> "AttentionPositions | None":
+    """The scheme inside attention as a module, for heads that share the width evenly; None if it is no such scheme."""
+    _, scheme = split_scheme(positions)
+    d_k = d_model // num_heads
+    return scheme and AttentionPositions(scheme, max_length, num_heads, d_k, d_k)
+
+
 class AttentionPositions(nn.Module):
     """Positions that act inside self-attention: turned or added to query, key and value, or a bias on the scores."""
 

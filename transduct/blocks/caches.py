@@ -51,7 +51,8 @@ class KVCache:
             for room, newest in zip(self.rooms, (key, value), strict=True):
                 room.index_copy_(2, self.clock.now, newest.unsqueeze(2))
             return
-        self.make_room(key, key.shape[0], key.shape[1], key.shape[3], value.shape[3])
+        if self.full:
+            self.make_room(key, key.shape[0], key.shape[1], key.shape[3], value.shape[3])
         if torch.is_grad_enabled() and key.requires_grad:  # the steps before need what they have read as it was
             self.keys, self.values = (room.clone() for room in self.rooms)
         keys, values = self.rooms
@@ -59,16 +60,13 @@ class KVCache:
         self.length += 1
 
     def make_room(self, like: Tensor, sources: int, groups: int, d_k: int, d_v: int) -> None:
-        """Have a place for one token more, of the type and on the device of another tensor."""
+        """Twice as many places, of the type and on the device of another tensor; what is held stays."""
         assert self.clock is None, "rooms that are fixed do not grow"
         shapes = [(sources, groups, max(16, 2 * self.length), self.beam, width) for width in (d_k, d_v)]
-        if self.keys is None or self.values is None:
-            self.keys, self.values = (like.new_empty(shape) for shape in shapes)
-        elif self.keys.shape[2] == self.length:
-            before = self.keys, self.values
-            self.keys, self.values = (like.new_empty(shape) for shape in shapes)
-            for room, held in zip(self.rooms, before, strict=True):
-                room[:, :, : self.length] = held
+        before = () if self.keys is None else self.rooms
+        self.keys, self.values = (like.new_empty(shape) for shape in shapes)
+        for room, held in zip(self.rooms, before):
+            room[:, :, : self.length] = held
 
     @property
     def rooms(self) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.embeddings import Embedding, Rows
+from transduct.blocks.embeddings import Embedding
+from transduct.blocks.tables import Rows
 from transduct.blocks.transformer import join_attention, remember_positions
 from transduct.functional.products import packed_linear
 

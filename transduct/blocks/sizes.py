@@ -9,9 +9,9 @@ MOST = {"max_length": 1 << 20, "side": 8192, "image_size": 8192, "picture_size":
 LARGEST = 1 << 24  # of anything else
 
 
-def require_at_least(least: int, config: Any, *names: str) -> None:
-    """Raises ValueError for the first of these fields that is smaller, or larger than any is; one that is not set
-    is passed over."""
+def require_size(least: int, config: Any, *names: str) -> None:
+    """Raises ValueError for the first of these fields that is smaller than `least`, or larger than any model's is; one
+    that is not set is passed over."""
     for name in names:
         value = getattr(config, name)
         if value is not None and value < least:

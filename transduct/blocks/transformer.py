@@ -152,6 +152,12 @@ class DecoderLayer(nn.Module):
         return self.around_feed_forward(x, self.feed_forward)
 
 
+def names_of_attention(encoder_layers: int, decoder_layers: int = 0) -> list[str]:
+    """The names of the attention weights that so many layers hand over, in order."""
+    names = [f"encoder.{i}.self" for i in range(encoder_layers)]
+    return names + [f"decoder.{i}.{kind}" for i in range(decoder_layers) for kind in ("self", "cross")]
+
+
 def make_norm(shape: LayerShape) -> nn.Module:
     """Layer normalisation (Ba et al. 2016) or root-mean-square normalisation (Zhang and Sennrich 2019)."""
     return nn.LayerNorm(shape.d_model) if shape.norm_kind == "layer" else nn.RMSNorm(shape.d_model, eps=1e-6)

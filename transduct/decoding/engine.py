@@ -62,18 +62,14 @@ class DecodingConfig:
     captured: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("beam", 1), ("batch_tokens", 0), ("workers", 0), ("validation_beam", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
-        for name in ("beam", "validation_beam"):
-            if getattr(self, name) > WIDEST:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at most {WIDEST}")
+        check_search(self)
+        for name in ("batch_tokens", "workers"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0")
         if not (self.temperature == 0.0 or COLDEST <= self.temperature < inf):
             raise ValueError(f"temperature is {self.temperature}, must be 0 or at least {COLDEST}")
         if self.top_k < 0 or not 0.0 < self.top_p <= 1.0:
             raise ValueError("top_k must not be negative, top_p must be in (0, 1]")
-        if not abs(self.length_penalty) <= STEEPEST:
-            raise ValueError(f"length_penalty is {self.length_penalty}, must be between -{STEEPEST} and {STEEPEST}")
         given = {"temperature": self.temperature > 0.0, "shortlist": self.shortlist, "constraint": self.constraint}
         if self.captured and (other := [name for name, value in given.items() if value not in (False, "none")]):
             raise ValueError(f"captured search takes no {other[0]}; leave one of them out")
@@ -95,6 +91,17 @@ class DecodingConfig:
         if device.type == "cpu":
             return ON_CPU
         return CAPTURED if self.captured else ON_GPU
+
+
+def check_search(config: Any) -> None:
+    """Raises ValueError for a beam that is too narrow or too wide, or a length penalty that nothing outweighs."""
+    for name in ("beam", "validation_beam"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} is {getattr(config, name)}, must be at least 1")
+        if getattr(config, name) > WIDEST:
+            raise ValueError(f"{name} is {getattr(config, name)}, must be at most {WIDEST}")
+    if not abs(config.length_penalty) <= STEEPEST:
+        raise ValueError(f"length_penalty is {config.length_penalty}, must be between -{STEEPEST} and {STEEPEST}")
 
 
 def room_for(source: int) -> int:
@@ -186,8 +193,10 @@ def _strategy(
     """What the configuration asks for; the draws of a source belong to its seed."""
     if config.temperature == 0.0:
         return Beam(config.beam, limits, begin, end, config.length_penalty, device)
-    draws = (config.seed, config.temperature, config.top_k, config.top_p)
-    return Sampling(config.beam, limits, begin, end, seeds, *draws, device)
+    return Sampling(
+        config.beam, limits, begin, end, seeds,
+        seed=config.seed, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, device=device,
+    )  # fmt: skip
 
 
 def _captured(

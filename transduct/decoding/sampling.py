@@ -16,8 +16,8 @@ class Sampling:
     """Draws each token from the softmax of logits / temperature, cut to the top k and to the top p of its mass
     (Holtzman et al. 2020).
 
-    A row draws one uniform number a step from a generator seeded with (seed, source, sample), so that a sentence is
-    given the same samples alone and in any batch.
+    A row draws one uniform number a step from a generator seeded with (seed, key, sample), so that what has a key of
+    its own, such as a source and its first token, is given the same samples alone and in any batch.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class Sampling:
         limits: Sequence[int],
         begin: int | Sequence[int],
         end: int,
-        sources: Sequence[Sequence[int]],
+        keys: Sequence[Sequence[int]],
         seed: int = 1,
         temperature: float = 1.0,
         top_k: int = 0,
@@ -37,7 +37,7 @@ class Sampling:
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
         self.limits = list(limits)
-        self.generators = [random.Random(f"{seed}/{list(s)}/{i}") for s in sources for i in range(samples)]
+        self.generators = [random.Random(f"{seed}/{list(key)}/{i}") for key in keys for i in range(samples)]
         self.finished = [False] * len(self.generators)
         self.history = first_tokens(begin, len(limits), samples, device)  # (R, t + 1)
         self.scores = torch.zeros(len(self.generators), dtype=torch.float64, device=device)

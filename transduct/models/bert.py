@@ -10,10 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.attention import AttentionPositions, AttentionScheme, MultiHeadAttention, split_scheme
-from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
+from transduct.blocks.attention import AttentionScheme, MultiHeadAttention, positions_inside, split_scheme
+from transduct.blocks.embeddings import Embedding, VectorScheme
 from transduct.blocks.linear import Linear
-from transduct.blocks.sizes import require_at_least, require_heads, require_rate
+from transduct.blocks.sizes import require_heads, require_rate, require_size
+from transduct.blocks.tables import embedding_table, project
 from transduct.blocks.transformer import (
     ACTIVATIONS,
     Activation,
@@ -23,6 +24,7 @@ from transduct.blocks.transformer import (
     NormKind,
     initialise,
     make_norm,
+    names_of_attention,
 )
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
@@ -71,8 +73,8 @@ class Config:
     pool: Literal["class", "mean"] = "class"
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers")
-        require_at_least(5 if self.head == "span" else 3, self, "max_length")  # a token of each text, and their ends
+        require_size(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers")
+        require_size(5 if self.head == "span" else 3, self, "max_length")  # a token of each text, and their ends
         require_rate(self, "dropout")
         require_heads(self)
         if self.head in ("sequence", "tokens") and self.labels < 2:
@@ -116,7 +118,7 @@ class Bert(nn.Module):
     @property
     def attention_names(self) -> list[str]:
         """The names of the weights that `encode` hands over, in order."""
-        return [f"encoder.{i}.self" for i in range(self.config.layers)]
+        return names_of_attention(self.config.layers)
 
     def encode(self, tokens: Tensor, types: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
         """Tokens (N,) and their types (N,) -> (N, D)."""
@@ -156,7 +158,5 @@ class Bert(nn.Module):
 
     def _attention(self) -> MultiHeadAttention:
         config = self.config
-        width = config.d_model // config.num_heads
-        _, scheme = split_scheme(config.positions)
-        inside = scheme and AttentionPositions(scheme, config.max_length, config.num_heads, width, width)
+        inside = positions_inside(config.positions, config.max_length, config.d_model, config.num_heads)
         return MultiHeadAttention(config.d_model, config.num_heads, positions=inside)

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.convolution import Backbone, ResidualBlock, convolution, group_norm
 from transduct.blocks.decoders import PromptState, layer_inputs
-from transduct.blocks.embeddings import embedding_table
-from transduct.blocks.sizes import require_at_least, require_channels, require_heads, require_rate
+from transduct.blocks.sizes import require_channels, require_heads, require_rate, require_size
+from transduct.blocks.tables import embedding_table
 from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, initialise, make_norm
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
@@ -57,7 +57,7 @@ class CodesConfig:
     beta: float = 0.25
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, "picture_size", "codes", "d_code")
+        require_size(1, self, "picture_size", "codes", "d_code")
         require_channels(self, "channels")
         if self.picture_size % 2 ** len(self.channels):
             divisor = f"{2 ** len(self.channels)} for {len(self.channels)} levels"
@@ -172,7 +172,7 @@ class Config:
     norm_kind: NormKind = "layer"
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, "vocabulary_size", "max_length", "d_model", "num_heads", "d_ff", "layers")
+        require_size(1, self, "vocabulary_size", "max_length", "d_model", "num_heads", "d_ff", "layers")
         require_rate(self, "dropout")
         require_heads(self)
 

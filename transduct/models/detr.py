@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.convolution import Backbone
-from transduct.blocks.embeddings import embedding_table
 from transduct.blocks.linear import Linear
-from transduct.blocks.sizes import require_at_least, require_channels, require_rate
-from transduct.blocks.transformer import DecoderLayer, Encoder, EncoderLayer, LayerShape, initialise
+from transduct.blocks.sizes import require_channels, require_rate, require_size
+from transduct.blocks.tables import embedding_table
+from transduct.blocks.transformer import DecoderLayer, Encoder, EncoderLayer, LayerShape, initialise, names_of_attention
 from transduct.functional.positions import sinusoidal_2d
 from transduct.functional.segments import Segments
 
@@ -60,8 +60,8 @@ class Config:
     no_object: float = 0.4
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, "side", "classes", "d_model", "num_heads", "d_ff", "decoder_layers", "queries")
-        require_at_least(0, self, "encoder_layers")
+        require_size(1, self, "side", "classes", "d_model", "num_heads", "d_ff", "decoder_layers", "queries")
+        require_size(0, self, "encoder_layers")
         require_channels(self, "channels")
         if self.side % self.stride:
             raise ValueError(f"side is {self.side}, must be a multiple of {self.stride}, 2 for each of the channels")
@@ -156,8 +156,7 @@ class Detr(nn.Module):
     @property
     def attention_names(self) -> list[str]:
         """The names of the weights that `encode` and then `decode` hand over, in order."""
-        names = [f"encoder.{i}.self" for i in range(self.config.encoder_layers)]
-        return names + [f"decoder.{i}.{kind}" for i in range(self.config.decoder_layers) for kind in ("self", "cross")]
+        return names_of_attention(self.config.encoder_layers, self.config.decoder_layers)
 
     def encode(self, pictures: Tensor, weights: list[Tensor] | None = None) -> tuple[Tensor, Segments]:
         """Pictures (B, side, side, 3) in 0 to 255 -> the memory (B * P, D) and its segments."""

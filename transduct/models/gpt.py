@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from transduct.blocks.attention import AttentionPositions, AttentionScheme, MultiHeadAttention, split_scheme
+from transduct.blocks.attention import AttentionScheme, MultiHeadAttention, positions_inside, split_scheme
 from transduct.blocks.decoders import PromptState, layer_inputs
-from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
-from transduct.blocks.sizes import require_at_least, require_heads, require_rate
+from transduct.blocks.embeddings import Embedding, VectorScheme
+from transduct.blocks.sizes import require_heads, require_rate, require_size
+from transduct.blocks.tables import embedding_table, project
 from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, initialise, make_norm
 from transduct.functional.segments import Segments
 
@@ -46,7 +47,7 @@ class Config:
     max_length: int = 1024
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers", "max_length")
+        require_size(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers", "max_length")
         require_rate(self, "dropout")
         require_heads(self)
 
@@ -105,7 +106,5 @@ class GPT(nn.Module):
 
     def _attention(self) -> MultiHeadAttention:
         config = self.config
-        _, scheme = split_scheme(config.positions)
-        d_k = config.d_model // config.num_heads
-        inside = scheme and AttentionPositions(scheme, config.max_length, config.num_heads, d_k, d_k)
+        inside = positions_inside(config.positions, config.max_length, config.d_model, config.num_heads)
         return MultiHeadAttention(config.d_model, config.num_heads, positions=inside)

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduct.blocks.caches import Memory
-from transduct.blocks.embeddings import embedding_table, project
 from transduct.blocks.linear import Linear
 from transduct.blocks.recurrent import CELLS, CellKind, Recurrent, RecurrentAttention, Schedule, ScoreKind
-from transduct.blocks.sizes import require_at_least, require_rate, require_shared
+from transduct.blocks.sizes import require_rate, require_shared, require_size
+from transduct.blocks.tables import embedding_table, project
 from transduct.blocks.transformer import initialise
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
@@ -62,8 +62,8 @@ class Config:
 
     def __post_init__(self) -> None:
         layers = ("encoder_layers", "decoder_layers")
-        require_at_least(1, self, "source_size", "target_size", "d_model", "d_hidden", *layers)
-        require_at_least(2, self, "max_length")  # a token and the end
+        require_size(1, self, "source_size", "target_size", "d_model", "d_hidden", *layers)
+        require_size(2, self, "max_length")  # a token and the end
         if self.bidirectional and self.width % 2:
             raise ValueError(f"d_hidden is {self.width}, must be even: each of two directions has half of it")
         require_rate(self, "dropout")

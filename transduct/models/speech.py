@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
 from transduct.blocks.decoders import Decoder, MemoryState
-from transduct.blocks.embeddings import Embedding, FilterbankStem, GroupedLinear, embedding_table, project
+from transduct.blocks.embeddings import Embedding, FilterbankStem, GroupedLinear
 from transduct.blocks.linear import Linear
-from transduct.blocks.sizes import require_at_least, require_heads, require_rate
+from transduct.blocks.sizes import require_heads, require_rate, require_size
+from transduct.blocks.tables import embedding_table, project
 from transduct.blocks.transformer import (
     Activation,
     DecoderLayer,
@@ -24,6 +25,7 @@ from transduct.blocks.transformer import (
     LayerShape,
     initialise,
     make_norm,
+    names_of_attention,
 )
 from transduct.functional.dropout import dropout
 from transduct.functional.segments import Segments
@@ -63,8 +65,8 @@ class Config:
 
     def __post_init__(self) -> None:
         widths, layers = ("d_model", "num_heads", "d_ff"), ("encoder_layers", "decoder_layers")
-        require_at_least(1, self, "vocabulary_size", "bands", *widths, *layers, "max_length")
-        require_at_least(0, self, "stem_layers")
+        require_size(1, self, "vocabulary_size", "bands", *widths, *layers, "max_length")
+        require_size(0, self, "stem_layers")
         require_rate(self, "dropout")
         require_heads(self)
         if self.heads == "bands" and self.bands % self.num_heads:
@@ -116,8 +118,7 @@ class Speech(nn.Module):
     @property
     def attention_names(self) -> list[str]:
         """The names of the weights that `encode` and then `decode` hand over, in order."""
-        names = [f"encoder.{i}.self" for i in range(self.config.encoder_layers)]
-        return names + [f"decoder.{i}.{kind}" for i in range(self.config.decoder_layers) for kind in ("self", "cross")]
+        return names_of_attention(self.config.encoder_layers, self.config.decoder_layers)
 
     def encode(
         self, features: Tensor, segments: Segments, weights: list[Tensor] | None = None

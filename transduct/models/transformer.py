@@ -17,8 +17,9 @@ from transduct.blocks.attention import (
     split_scheme,
 )
 from transduct.blocks.decoders import Decoder, MemoryState
-from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
-from transduct.blocks.sizes import require_at_least, require_rate, require_shared
+from transduct.blocks.embeddings import Embedding, VectorScheme
+from transduct.blocks.sizes import require_rate, require_shared, require_size
+from transduct.blocks.tables import embedding_table, project
 from transduct.blocks.transformer import (
     Activation,
     DecoderLayer,
@@ -28,6 +29,7 @@ from transduct.blocks.transformer import (
     NormKind,
     initialise,
     make_norm,
+    names_of_attention,
 )
 from transduct.functional.segments import Segments
 
@@ -86,8 +88,8 @@ class Config:
     def __post_init__(self) -> None:
         widths = ("d_model", "num_heads", "d_ff", "d_k", "d_v", "num_kv_heads")
         layers = ("encoder_layers", "decoder_layers")
-        require_at_least(1, self, "source_size", "target_size", *widths, *layers)
-        require_at_least(2, self, "max_length")  # a token and the end
+        require_size(1, self, "source_size", "target_size", *widths, *layers)
+        require_size(2, self, "max_length")  # a token and the end
         require_rate(self, "dropout", "attention_dropout")
         if self.d_k is None and self.d_model % self.num_heads:
             raise ValueError(f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}; set d_k")
@@ -129,8 +131,7 @@ class Transformer(nn.Module):
     @property
     def attention_names(self) -> list[str]:
         """The names of the weights that `encode` and then `decode` hand over, in order."""
-        names = [f"encoder.{i}.self" for i in range(self.config.encoder_layers)]
-        return names + [f"decoder.{i}.{kind}" for i in range(self.config.decoder_layers) for kind in ("self", "cross")]
+        return names_of_attention(self.config.encoder_layers, self.config.decoder_layers)
 
     def encode(self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
         """Source tokens (N,) -> memory (N, D)."""

@@ -14,8 +14,17 @@ from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.convolution import Backbone
 from transduct.blocks.embeddings import PatchEmbedding
 from transduct.blocks.linear import Linear
-from transduct.blocks.sizes import require_at_least, require_channels, require_heads, require_rate
-from transduct.blocks.transformer import Activation, Encoder, EncoderLayer, LayerShape, NormKind, initialise, make_norm
+from transduct.blocks.sizes import require_channels, require_heads, require_rate, require_size
+from transduct.blocks.transformer import (
+    Activation,
+    Encoder,
+    EncoderLayer,
+    LayerShape,
+    NormKind,
+    initialise,
+    make_norm,
+    names_of_attention,
+)
 from transduct.functional.dropout import dropout
 from transduct.functional.positions import sinusoidal_2d
 from transduct.functional.segments import Segments, pad
@@ -58,8 +67,8 @@ class Config:
     norm_kind: NormKind = "layer"
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, "image_size", "patch_size", "d_model", "num_heads", "d_ff", "layers")
-        require_at_least(2, self, "labels")
+        require_size(1, self, "image_size", "patch_size", "d_model", "num_heads", "d_ff", "layers")
+        require_size(2, self, "labels")
         require_rate(self, "dropout")
         require_heads(self)
         if self.image_size % self.patch_size:
@@ -103,7 +112,7 @@ class ViT(nn.Module):
     @property
     def attention_names(self) -> list[str]:
         """The names of the weights that `encode` hands over, in order."""
-        return [f"encoder.{i}.self" for i in range(self.config.layers)]
+        return names_of_attention(self.config.layers)
 
     def encode(self, pictures: Tensor, weights: list[Tensor] | None = None) -> tuple[Tensor, Segments]:
         """Pictures (B, 3, height, width) -> (N, D), each picture's class token first, and the segments."""

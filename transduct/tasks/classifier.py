@@ -23,8 +23,8 @@ from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks.base import Report
 from transduct.tasks.model import Movable, blank, named_weights, read_weights, require_finite
-from transduct.tasks.sections import PredictConfig, with_options
-from transduct.tasks.text import TOKENIZER, TextAttention, check_inputs, check_sizes, encoder_input
+from transduct.tasks.sections import PredictConfig, check_inputs, with_options
+from transduct.tasks.text import TOKENIZER, TextAttention, check_sizes, encoder_input
 from transduct.training import checkpoint
 
 Kind = Literal["sequence", "pair", "tokens", "span"]

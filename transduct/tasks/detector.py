@@ -26,9 +26,8 @@ from transduct.functional.losses import set_counts
 from transduct.models.detr import Config, Detr
 from transduct.tasks.base import Report
 from transduct.tasks.model import Movable, blank, named_weights, read_weights, require_finite
-from transduct.tasks.sections import PredictConfig, with_options
+from transduct.tasks.sections import PredictConfig, check_inputs, with_options
 from transduct.tasks.showing import Panel
-from transduct.tasks.text import check_inputs
 from transduct.training import checkpoint
 
 log = logging.getLogger("transduct")

@@ -41,9 +41,8 @@ def check_alike(stages: Mapping[Path, Recipe]) -> None:
                 f"stages[{number}]: model.start_from is {other}, whose tokenizers stages[0] would not have; let "
                 "stages[0] start from a model too"
             )
-        if all(
-            (Path(each) / checkpoint.CONFIG).exists() for each in (start, other)
-        ):  # what is missing is said elsewhere
+        # What is missing is said elsewhere.
+        if all((Path(each) / checkpoint.CONFIG).exists() for each in (start, other)):
             check_vocabularies([Path(start), Path(other)])
 
 

@@ -38,8 +38,15 @@ from transduct.tasks.painter import (
     save_sheet,
     sheet,
 )
-from transduct.tasks.sections import Family, ModelSection, NoOptions, data_with_test, filled, training_section
-from transduct.tasks.text import check_inputs
+from transduct.tasks.sections import (
+    Family,
+    ModelSection,
+    NoOptions,
+    check_inputs,
+    data_with_test,
+    filled,
+    training_section,
+)
 from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms

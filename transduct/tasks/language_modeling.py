@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.blocks.embeddings import numbers_of
+from transduct.blocks.tables import numbers_of
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
@@ -36,15 +36,17 @@ from transduct.models.gpt import GPT, SIZES, Config
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import Movable, blank, card, files_said, only_train, read_weights, write_model
 from transduct.tasks.sections import (
+    ANY_SIZE,
     Family,
     ModelSection,
     asked_for,
+    check_inputs,
     data_with_test,
     filled,
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import TOKENIZER, check_inputs, check_sizes, run_tokenizer
+from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
 from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
@@ -288,7 +290,7 @@ class LanguageModelingTask:
         )
         self.decoding = record(WritingConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        model = self.model.resolved(self._config(1000))  # what is impossible fails here, before anything is written
+        model = self.model.resolved(self._config(ANY_SIZE))
         self.recipe = filled(
             recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training, decoding=self.decoding
         )

@@ -55,15 +55,17 @@ from transduct.tasks.model import (
     write_model,
 )
 from transduct.tasks.sections import (
+    ANY_SIZE,
     Family,
     ModelSection,
     NoOptions,
+    check_inputs,
     data_with_test,
     filled,
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import TOKENIZER, check_inputs, check_sizes, encoder_input, run_tokenizer
+from transduct.tasks.text import TOKENIZER, check_sizes, encoder_input, run_tokenizer
 from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
@@ -317,7 +319,7 @@ class MaskedLanguageModelingTask:
         self.training = training_section(TrainingConfig, recipe.training, ["nats_per_token", *scores])
         record(NoOptions, recipe.decoding, "decoding")  # masked tokens are not searched for
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        model = self.model.resolved(self._config(1000))  # impossible sizes fail here, before anything is written
+        model = self.model.resolved(self._config(ANY_SIZE))
         self.recipe = filled(recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training)
         self.tokenizer: Tokenizer
         self.corpus: Corpus

@@ -28,9 +28,8 @@ from transduct.evaluation.scenes import attribute_scores
 from transduct.models.dalle import DALLE, DiscreteVAE, Guided
 from transduct.tasks.base import Report
 from transduct.tasks.model import named_weights, require_finite
-from transduct.tasks.sections import with_options
+from transduct.tasks.sections import check_inputs, with_options
 from transduct.tasks.showing import Panel
-from transduct.tasks.text import check_inputs
 
 log = logging.getLogger("transduct")
 AT_ONCE = 64  # pictures that are encoded or decoded together

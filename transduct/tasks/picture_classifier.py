@@ -24,9 +24,8 @@ from transduct.evaluation.classification import label_scores, mcnemar
 from transduct.models.vit import Config, ViT
 from transduct.tasks.base import Report
 from transduct.tasks.model import blank, named_weights, read_weights, require_finite
-from transduct.tasks.sections import PredictConfig, with_options
+from transduct.tasks.sections import PredictConfig, check_inputs, with_options
 from transduct.tasks.showing import Panel
-from transduct.tasks.text import check_inputs
 from transduct.training import checkpoint
 
 log = logging.getLogger("transduct")

@@ -28,7 +28,7 @@ from transduct.data.utterances import (
     usable,
 )
 from transduct.decoding.ctc import CTCPrefix, best_path
-from transduct.decoding.engine import STEEPEST, WIDEST, flat, in_batches
+from transduct.decoding.engine import check_search, flat, in_batches
 from transduct.decoding.search import Beam, Filter, Forbid, Hypothesis, finite, search
 from transduct.errors import TransductError
 from transduct.evaluation.bootstrap import Share
@@ -37,9 +37,9 @@ from transduct.functional.segments import Segments
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.tasks.base import Report
 from transduct.tasks.model import blank, named_weights, read_weights
-from transduct.tasks.sections import Family, check_nothing_given, with_options
+from transduct.tasks.sections import Family, check_inputs, check_nothing_given, with_options
 from transduct.tasks.showing import Panel
-from transduct.tasks.text import TOKENIZER, check_inputs, check_sizes
+from transduct.tasks.text import TOKENIZER, check_sizes
 from transduct.training import checkpoint
 
 log = logging.getLogger("transduct")
@@ -68,14 +68,9 @@ class DecodingConfig:
     validation_beam: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("beam", "batch_tokens", "validation_beam"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
-        for name in ("beam", "validation_beam"):
-            if getattr(self, name) > WIDEST:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at most {WIDEST}")
-        if not abs(self.length_penalty) <= STEEPEST:
-            raise ValueError(f"length_penalty is {self.length_penalty}, must be between -{STEEPEST} and {STEEPEST}")
+        check_search(self)
+        if self.batch_tokens < 1:
+            raise ValueError(f"batch_tokens is {self.batch_tokens}, must be at least 1")
         if not 0.0 <= self.ctc_weight < 1.0:
             raise ValueError(f"ctc_weight is {self.ctc_weight}, must be in [0, 1)")
 

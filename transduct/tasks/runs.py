@@ -48,10 +48,8 @@ def train(
 def _train_stages(
     recipe: Recipe, directory: Path, resume: bool, notify: Notify, report: Callable[[Event], None]
 ) -> Path:
-    model, directory = (
-        directory / "model",
-        directory.resolve(),
-    )  # absolute, as a filled-in `start_from` is
+    model = directory / "model"
+    directory = directory.resolve()  # absolute, as a filled-in `start_from` is
     stages = stages_of(recipe)
     ranks = Ranks.join(pick_device(str(stages[0].training.get("device", "auto"))))
     if ranks.rank != 0:  # one of them speaks

@@ -1,6 +1,6 @@
-"""The sections of a recipe, and the options of a call, as every task reads them."""
+"""The sections of a recipe, and the inputs and options of a call, as every task reads them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ Decoding = TypeVar("Decoding", bound=DecodingConfig)
 Section = TypeVar("Section")
 Training = TypeVar("Training", bound=TrainingConfig)
 LARGEST = 10**12  # bytes of weights, which no machine holds
+ANY_SIZE = 1000  # of a vocabulary not made yet, to find what is impossible in a model before anything is written
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,26 @@ def with_options(config: Section, options: Mapping[str, Any], where: str = "pred
         TransductError: an option is unknown or has a wrong value.
     """
     return record(type(config), {**vars(config), **options}, "decoding", where)
+
+
+def check_inputs(given: Any, what: str = "text") -> None:
+    """Refuse one input where a list is expected (a text would be read letter by letter), and inputs that are no texts.
+
+    Raises:
+        TransductError: there is one alone, texts can be gone through but once, or one of them is none.
+    """
+    if isinstance(given, str | bytes | Path) or not isinstance(given, Iterable):
+        shown = given[:40] if isinstance(given, str | bytes) else given
+        raise TransductError(f"found one {what}, expected a list of {what}s: write [{shown!r}]")
+    if what != "text":
+        return
+    if not isinstance(given, Sized):  # texts are gone through more than once
+        raise TransductError(f"found a {type(given).__name__}, expected a list of texts")
+    for number, text in enumerate(given, 1):
+        if not isinstance(text, str):
+            raise TransductError(f"input {number}: found {type(text).__name__}, expected a text")
+        if not text.isascii() and text.encode(errors="replace").decode() != text:
+            raise TransductError(f"input {number}: holds half of a surrogate pair, which no text does; take it out")
 
 
 def check_nothing_given(given: object, options: Mapping[str, Any]) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.blocks.embeddings import numbers_of
 from transduct.config import Recipe, record
 from transduct.data.audio import Features
 from transduct.data.batching import Indices, plan
@@ -50,7 +49,7 @@ from transduct.tasks.recogniser import (
     Spoken,
     flat_features,
 )
-from transduct.tasks.sections import ModelSection, data_with_test, filled, tokenizer_section, training_section
+from transduct.tasks.sections import ANY_SIZE, ModelSection, data_with_test, filled, tokenizer_section, training_section
 from transduct.tasks.text import TOKENIZER, run_tokenizer
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
@@ -166,7 +165,7 @@ class SpeechRecognitionTask:
         self.training = training_section(TrainingConfig, recipe.training, RATES)
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        model = self.model.resolved(self._config(1000))  # what is impossible fails here, before anything is written
+        model = self.model.resolved(self._config(ANY_SIZE))
         self.recipe = filled(
             recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training, decoding=self.decoding
         )
@@ -241,7 +240,7 @@ class SpeechRecognitionTask:
     @property
     def _longest(self) -> int:
         """Tokens of the longest text that the model can write, its end included."""
-        longest: int = self._config(1000).max_length
+        longest: int = self._config(ANY_SIZE).max_length
         return longest
 
     def _learnable(self, source: SoundSource, found: Tally) -> Iterator[Recording]:
@@ -286,7 +285,7 @@ class SpeechRecognitionTask:
 
     def loss(self, model: Speech, batch: Batch) -> Terms:
         """Label-smoothed cross-entropy of the decoder and CTC of the encoder, both summed."""
-        table, smoothing = numbers_of(model.output_table), self.training.label_smoothing
+        table, smoothing = model.output_table, self.training.label_smoothing
         memory, segments = model.encode(batch.features, batch.frames)
         hidden = model.decode(batch.inputs, batch.target_segments, memory, segments)
         loss, _ = projected_cross_entropy(hidden, table, batch.outputs, smoothing)

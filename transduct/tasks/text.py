@@ -4,7 +4,7 @@ Let N and M be the source and target tokens of a batch.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -174,26 +174,6 @@ def check_sizes(directory: Path, tokenizers: Sequence[int], model: Sequence[int]
             f"{directory}: the tokenizers hold {found} tokens, the model {expected}; "
             "they do not belong together: copy the model again"
         )
-
-
-def check_inputs(given: Any, what: str = "text") -> None:
-    """Refuse one input where a list is expected (a text would be read letter by letter), and inputs that are no texts.
-
-    Raises:
-        TransductError: there is one alone, texts can be gone through but once, or one of them is none.
-    """
-    if isinstance(given, str | bytes | Path) or not isinstance(given, Iterable):
-        shown = given[:40] if isinstance(given, str | bytes) else given
-        raise TransductError(f"found one {what}, expected a list of {what}s: write [{shown!r}]")
-    if what != "text":
-        return
-    if not isinstance(given, Sized):  # texts are gone through more than once
-        raise TransductError(f"found a {type(given).__name__}, expected a list of texts")
-    for number, text in enumerate(given, 1):
-        if not isinstance(text, str):
-            raise TransductError(f"input {number}: found {type(text).__name__}, expected a text")
-        if not text.isascii() and text.encode(errors="replace").decode() != text:
-            raise TransductError(f"input {number}: holds half of a surrogate pair, which no text does; take it out")
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,6 +46,7 @@ from transduct.tasks.classifier import (
 )
 from transduct.tasks.model import LabelRows, card, files_said, only_train, three_of, write_model
 from transduct.tasks.sections import (
+    ANY_SIZE,
     Family,
     ModelSection,
     PredictConfig,
@@ -261,7 +262,7 @@ class TextClassificationTask:
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         if self.training.r_drop and self.data.kind == "span":
             raise TransductError("recipe: training.r_drop is for labels, not for spans; set it to 0")
-        model = self.model.resolved(self._config(1000, 2))  # what is impossible fails here, before anything is written
+        model = self.model.resolved(self._config(ANY_SIZE, 2))
         self.recipe = filled(
             recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training, decoding=self.decoding
         )

@@ -40,7 +40,15 @@ from transduct.tasks.painter import (
     places_of,
     save_sheet,
 )
-from transduct.tasks.sections import Family, ModelSection, data_with_test, filled, tokenizer_section, training_section
+from transduct.tasks.sections import (
+    ANY_SIZE,
+    Family,
+    ModelSection,
+    data_with_test,
+    filled,
+    tokenizer_section,
+    training_section,
+)
 from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
 from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
@@ -139,7 +147,7 @@ class TextToImageTask:
         self.decoding = record(PaintingConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         self.vae = self._codes_config(self.model.start)
-        model = self.model.resolved(self._config(1000))  # what is impossible fails here, before anything is written
+        model = self.model.resolved(self._config(ANY_SIZE))
         self.recipe = filled(
             recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training, decoding=self.decoding
         )

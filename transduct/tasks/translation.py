@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.blocks.embeddings import output_of
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
@@ -35,7 +34,7 @@ from transduct.functional.segments import Shape
 from transduct.tasks import ensemble
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import card, files_said, only_train, searched, three_of, write_model
-from transduct.tasks.sections import ModelSection, data_with_test, filled, training_section
+from transduct.tasks.sections import ANY_SIZE, ModelSection, data_with_test, filled, training_section
 from transduct.tasks.text import (
     TOKENIZER,
     Batch,
@@ -123,7 +122,7 @@ class TranslationTask:
                 "recipe: decoding.shortlist is true, but a shortlist is made of a trained model, by transduct convert; "
                 "set it to false"
             )
-        model = self.model.resolved(self._config(1000, 1000))  # impossible sizes fail here, before anything is written
+        model = self.model.resolved(self._config(ANY_SIZE, ANY_SIZE))
         self.recipe = filled(
             recipe, self.data, model, tokenizer=self.tokenizer, training=self.training, decoding=self.decoding
         )
@@ -188,7 +187,7 @@ class TranslationTask:
         return {"tokens": (loss, batch.counts["tokens"], 1.0)}
 
     def _losses(self, model: Any, batch: Batch, smoothing: float, agreement: float = 0.0) -> tuple[Tensor, Tensor]:
-        hidden, (table, bias) = self._hidden(model, batch), output_of(model)
+        hidden, table, bias = self._hidden(model, batch), model.output_table, getattr(model, "output_bias", None)
         if agreement:
             hidden = torch.cat((hidden, self._hidden(model, batch)))  # (2M, D)
         return projected_cross_entropy(hidden, table, batch.outputs, smoothing, batch.counted, agreement, bias)
@@ -258,10 +257,8 @@ class TranslationTask:
         write_model(directory, "translation", model, settings, tokenizers, about)
 
 
-combine, check_alike, take_vocabularies = ensemble.combine, ensemble.check_alike, ensemble.take_vocabularies
-
-
 create, load = TranslationTask, Translator.load  # which `base.py` and `runs.py` call by name
+combine, check_alike, take_vocabularies = ensemble.combine, ensemble.check_alike, ensemble.take_vocabularies
 
 
 def readable_lines(given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.blocks.embeddings import narrowed
 from transduct.blocks.quantised import QuantisedLinear, quantise
+from transduct.blocks.tables import narrowed
 from transduct.config import record
 from transduct.data.sources import BLEU_TOKENIZER, METRICS, Replacement, changes_of
 from transduct.data.text import read_lines
@@ -29,8 +29,8 @@ from transduct.models import rnn, transformer
 from transduct.tasks import ensemble
 from transduct.tasks.base import Report
 from transduct.tasks.model import blank, named_weights, read_weights
-from transduct.tasks.sections import Family, asked_for, check_nothing_given
-from transduct.tasks.text import TOKENIZER, TextAttention, check_inputs, check_sizes
+from transduct.tasks.sections import Family, asked_for, check_inputs, check_nothing_given
+from transduct.tasks.text import TOKENIZER, TextAttention, check_sizes
 from transduct.training import checkpoint
 
 FAMILIES = {

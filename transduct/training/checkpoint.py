@@ -232,8 +232,8 @@ def average(paths: Sequence[Path]) -> dict[str, Tensor]:
 class Checkpoints:
     """The checkpoints of a run, `checkpoints/step_N/`, and which of them are kept.
 
-    Regular ones are those the schedule asks for; an interruption leaves one more, which a final average never uses, so
-    that an interrupted run ends like one that was not.
+    Regular ones are those the schedule asks for. A better validation and an interruption leave others, of which a final
+    average takes none but the best, so that an interrupted run ends like one that was not.
     """
 
     def __init__(self, directory: Path) -> None:

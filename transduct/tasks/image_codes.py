@@ -99,6 +99,15 @@ class ImageCodes:
     def __init__(self, model: DiscreteVAE) -> None:
         self.model = model.eval()
 
+    @classmethod
+    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "ImageCodes":
+        """The model in a directory whose `config.json` has been read."""
+        model = blank(
+            DiscreteVAE, record(CodesConfig, config.get("model"), "model", str(directory / checkpoint.CONFIG))
+        )
+        read_weights(model, directory, device, precision)
+        return cls(model)
+
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[Drawn]:
         """What the codes of each picture, given as `as_picture` takes it, keep of it.
 
@@ -234,14 +243,7 @@ def _packed(captions: Sequence[str], pictures: np.ndarray) -> list[Ragged]:  # n
     return [ragged([pack(picture) for picture in pictures])]
 
 
-create = ImageCodesTask  # which `base.py` and `runs.py` call by name
-
-
-def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> ImageCodes:
-    """The model in a model directory."""
-    model = blank(DiscreteVAE, record(CodesConfig, config.get("model"), "model", str(directory / checkpoint.CONFIG)))
-    read_weights(model, directory, device, precision)
-    return ImageCodes(model)
+create, load = ImageCodesTask, ImageCodes.load  # which `base.py` and `runs.py` call by name
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples | Unread:

@@ -178,6 +178,17 @@ class LanguageModel:
         self.model, self.tokenizer, self.decoding = model.eval(), tokenizer, decoding
         self.context = model.config.max_length
 
+    @classmethod
+    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "LanguageModel":
+        """The model in a directory whose `config.json` has been read."""
+        source = str(directory / checkpoint.CONFIG)
+        model = blank(GPT, record(Config, config.get("model"), "model", source))
+        decoding = record(WritingConfig, config.get("decoding"), "decoding", source)
+        tokenizer = Tokenizer.load(directory / TOKENIZER)
+        check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
+        read_weights(model, directory, device, precision)
+        return cls(model, tokenizer, decoding)
+
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """What comes after each prompt, the prompt itself left out; an empty one begins a line.
 
@@ -396,18 +407,7 @@ def in_rows(parts: Iterable[Indices], size: int) -> Iterator[list[Ragged]]:
         yield [(rest, np.array([len(rest)]))]
 
 
-create = LanguageModelingTask  # which `base.py` and `runs.py` call by name
-
-
-def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> LanguageModel:
-    """The language model in a model directory."""
-    source = str(directory / checkpoint.CONFIG)
-    model = blank(GPT, record(Config, config.get("model"), "model", source))
-    decoding = record(WritingConfig, config.get("decoding"), "decoding", source)
-    tokenizer = Tokenizer.load(directory / TOKENIZER)
-    check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
-    read_weights(model, directory, device, precision)
-    return LanguageModel(model, tokenizer, decoding)
+create, load = LanguageModelingTask, LanguageModel.load  # which `base.py` and `runs.py` call by name
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> list[str]:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transduct.config import record
 from transduct.data.images import Picture, save_picture
 from transduct.data.pictures import Examples, PictureSource, Unread
 from transduct.data.scenes import COLOURS
@@ -25,11 +26,13 @@ from transduct.decoding.search import FixedLength
 from transduct.errors import TransductError, missing_extra
 from transduct.evaluation.classification import mcnemar
 from transduct.evaluation.scenes import attribute_scores
-from transduct.models.dalle import DALLE, DiscreteVAE, Guided
+from transduct.models.dalle import DALLE, Config, DiscreteVAE, Guided
 from transduct.tasks.base import Report
-from transduct.tasks.model import named_weights, require_finite
+from transduct.tasks.model import blank, named_weights, read_weights, require_finite
 from transduct.tasks.sections import check_inputs, with_options
 from transduct.tasks.showing import Panel
+from transduct.tasks.text import TOKENIZER, check_sizes
+from transduct.training import checkpoint
 
 log = logging.getLogger("transduct")
 AT_ONCE = 64  # pictures that are encoded or decoded together
@@ -165,6 +168,17 @@ class Painter:
     def __init__(self, model: DALLE, tokenizer: Tokenizer, decoding: PaintingConfig) -> None:
         self.model, self.tokenizer, self.decoding = model.eval(), tokenizer, decoding
         self.device = next(model.parameters()).device
+
+    @classmethod
+    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Painter":
+        """The model in a directory whose `config.json` has been read."""
+        source = str(directory / checkpoint.CONFIG)
+        model = blank(DALLE, record(Config, config.get("model"), "model", source))
+        decoding = record(PaintingConfig, config.get("decoding"), "decoding", source)
+        tokenizer = Tokenizer.load(directory / TOKENIZER)
+        check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
+        read_weights(model, directory, device, precision)
+        return cls(model, tokenizer, decoding)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[Drawn]:
         """A picture of each text.

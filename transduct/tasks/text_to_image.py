@@ -29,7 +29,7 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.dalle import DALLE, SIZES, CodesConfig, Config, DiscreteVAE
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import Movable, blank, card, files_said, only_train, read_weights, write_model
+from transduct.tasks.model import Movable, card, files_said, only_train, write_model
 from transduct.tasks.painter import (
     Drawn,
     Painter,
@@ -49,7 +49,7 @@ from transduct.tasks.sections import (
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
+from transduct.tasks.text import TOKENIZER, run_tokenizer
 from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.machine import pick_device
@@ -279,18 +279,7 @@ class TextToImageTask:
         write_model(directory, "text_to_image", model, {"decoding": asdict(self.decoding)}, beside, about)
 
 
-create = TextToImageTask  # which `base.py` and `runs.py` call by name
-
-
-def load(directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> Painter:
-    """The model in a model directory."""
-    source = str(directory / checkpoint.CONFIG)
-    model = blank(DALLE, record(Config, config.get("model"), "model", source))
-    decoding = record(PaintingConfig, config.get("decoding"), "decoding", source)
-    tokenizer = Tokenizer.load(directory / TOKENIZER)
-    check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
-    read_weights(model, directory, device, precision)
-    return Painter(model, tokenizer, decoding)
+create, load = TextToImageTask, Painter.load  # which `base.py` and `runs.py` call by name
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples | Unread:

@@ -8,7 +8,7 @@ from tests.helpers import PLACES, SIZE, gradients, randomise, tiny, tokens_of
 from transduct.blocks.fused import fuse
 from transduct.blocks.packed import pack_layers
 from transduct.blocks.quantised import pack_quantised, quantise
-from transduct.blocks.tables import narrowed
+from transduct.blocks.tables import narrowed, output_of
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.functional.segments import Segments
@@ -326,6 +326,10 @@ def test_every_way_to_scores_adds_the_bias_of_the_output(way, tie):
     assert bias.abs().min() > 0.0
     for mine, without, added in zip(scored(biased), scored(plain), (bias, bias, bias[[1, 4, 7]]), strict=True):
         torch.testing.assert_close(mine.float(), without.float() + added, atol=far, rtol=far)
+    table, held = output_of(biased)
+    torch.testing.assert_close(held.float(), bias, atol=far, rtol=far)
+    assert table.shape == (SIZE, 16)
+    assert output_of(plain)[1] is None
 
 
 def test_the_bias_of_the_output_begins_at_zero_and_is_searched_with():

@@ -183,8 +183,11 @@ def test_a_training_that_failed_stays_to_be_read(tmp_path, monkeypatch):
 
 
 def test_what_is_interrupted_before_its_first_step_goes_on(tmp_path, monkeypatch):
+    def interrupt(self):
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patch:
-        patch.setattr(TranslationTask, "build_model", lambda self: signal.raise_signal(signal.SIGINT))
+        patch.setattr(TranslationTask, "build_model", interrupt)
         with pytest.raises(TrainingFailed, match="interrupted; go on with --resume"):
             runs.train(SHORT, tmp_path / "run", notify=str)
     said = []

@@ -22,6 +22,11 @@ class Rows(Protocol):
         """(V, D), as plain numbers."""
         ...
 
+    @property
+    def bias(self) -> Tensor | None:
+        """(V,), if there is one."""
+        ...
+
     def rows(self, tokens: Tensor) -> Tensor:
         """(N,) -> (N, D)."""
         ...
@@ -53,6 +58,12 @@ def project(hidden: Tensor, table: Table, bias: Tensor | None = None) -> Tensor:
 def numbers_of(table: Table) -> Tensor:
     """A table as plain numbers, (V, D), whatever it is kept as."""
     return table if isinstance(table, Tensor) else table.numbers
+
+
+def output_of(model: Any) -> tuple[Tensor, Tensor | None]:
+    """A model's output table as plain numbers, (V, D), and the bias (V,) of its rows, if they have one."""
+    table: Table = model.output_table
+    return numbers_of(table), getattr(model, "output_bias", None) if isinstance(table, Tensor) else table.bias
 
 
 def narrowed(model: Any, tokens: Tensor) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transduct.blocks.tables import numbers_of
 from transduct.config import Recipe, record
 from transduct.data.audio import Features
 from transduct.data.batching import Indices, plan
@@ -285,7 +286,7 @@ class SpeechRecognitionTask:
 
     def loss(self, model: Speech, batch: Batch) -> Terms:
         """Label-smoothed cross-entropy of the decoder and CTC of the encoder, both summed."""
-        table, smoothing = model.output_table, self.training.label_smoothing
+        table, smoothing = numbers_of(model.output_table), self.training.label_smoothing
         memory, segments = model.encode(batch.features, batch.frames)
         hidden = model.decode(batch.inputs, batch.target_segments, memory, segments)
         loss, _ = projected_cross_entropy(hidden, table, batch.outputs, smoothing)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transduct.blocks.tables import output_of
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
@@ -187,7 +188,7 @@ class TranslationTask:
         return {"tokens": (loss, batch.counts["tokens"], 1.0)}
 
     def _losses(self, model: Any, batch: Batch, smoothing: float, agreement: float = 0.0) -> tuple[Tensor, Tensor]:
-        hidden, table, bias = self._hidden(model, batch), model.output_table, getattr(model, "output_bias", None)
+        hidden, (table, bias) = self._hidden(model, batch), output_of(model)
         if agreement:
             hidden = torch.cat((hidden, self._hidden(model, batch)))  # (2M, D)
         return projected_cross_entropy(hidden, table, batch.outputs, smoothing, batch.counted, agreement, bias)

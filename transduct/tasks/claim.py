@@ -4,7 +4,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -52,8 +52,7 @@ def claimed(
     try:
         _lock(lock, directory)
         try:
-            for path in filter(_is_left, directory.iterdir()):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            _remove(filter(_is_left, directory.iterdir()))
             if not finished:
                 write_file(held, dump(asdict(recipe)).encode())
             yield
@@ -63,7 +62,9 @@ def claimed(
             raise TrainingFailed("interrupted; go on with --resume") from None
         except Exception as error:
             if before is None and not any(directory.glob("**/checkpoints/step_*")):
-                _remove(directory, made)  # so that the corrected call may start afresh
+                _remove(directory.iterdir())  # so that the corrected call may start afresh
+                if made:
+                    directory.rmdir()
             elif before is not None and isinstance(error, TransductError):
                 write_file(held, before)  # what was refused is not what the run goes on with
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
@@ -138,15 +139,13 @@ def _is_left(path: Path) -> bool:
     return path.name.startswith(".") and path.name.endswith(".part")
 
 
-def _remove(directory: Path, made: bool) -> None:
-    """Remove what a run left in a folder that was empty or `made` by it."""
-    for path in directory.iterdir():
+def _remove(paths: Iterable[Path]) -> None:
+    """Remove files, and folders with all that is in them."""
+    for path in paths:
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink()
-    if made:
-        directory.rmdir()
 
 
 def _compare(held: Recipe, given: Recipe, directory: Path, notify: Callable[[str], None]) -> None:

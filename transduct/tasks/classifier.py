@@ -22,9 +22,9 @@ from transduct.evaluation.classification import Scores, label_scores, mcnemar, s
 from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks.base import Report
-from transduct.tasks.model import Movable, blank, named_weights, read_weights, require_finite
+from transduct.tasks.model import Movable, named_weights, require_finite
 from transduct.tasks.sections import PredictConfig, check_inputs, with_options
-from transduct.tasks.text import TOKENIZER, TextAttention, check_sizes, encoder_input
+from transduct.tasks.text import TextAttention, encoder_input, read_model
 from transduct.training import checkpoint
 
 Kind = Literal["sequence", "pair", "tokens", "span"]
@@ -95,15 +95,13 @@ class Classifier:
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Classifier":
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
-        model = blank(Bert, record(Config, config.get("model"), "model", source))
+        built = record(Config, config.get("model"), "model", source)
         answers = record(Answers, config.get("answers"), "answers", source)
-        if answers.kind != "span" and len(answers.labels) != model.config.labels:
-            found = f"names {len(answers.labels)} labels, its model tells {model.config.labels} apart"
+        if answers.kind != "span" and len(answers.labels) != built.labels:
+            found = f"names {len(answers.labels)} labels, its model tells {built.labels} apart"
             raise TransductError(f"{source}: {found}; they do not belong together: copy the model again")
         decoding = record(PredictConfig, config.get("decoding"), "decoding", source)
-        tokenizer = Tokenizer.load(directory / TOKENIZER)
-        check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
-        read_weights(model, directory, device, precision)
+        model, tokenizer = read_model(Bert, built, directory, device, precision)
         return cls(model, tokenizer, answers, decoding)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:

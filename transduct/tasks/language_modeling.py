@@ -34,7 +34,7 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.gpt import GPT, SIZES, Config
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import Movable, blank, card, files_said, only_train, read_weights, write_model
+from transduct.tasks.model import Movable, card, files_said, only_train, write_model
 from transduct.tasks.sections import (
     ANY_SIZE,
     Family,
@@ -46,7 +46,7 @@ from transduct.tasks.sections import (
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import TOKENIZER, check_sizes, run_tokenizer
+from transduct.tasks.text import TOKENIZER, read_model, run_tokenizer
 from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
@@ -182,11 +182,9 @@ class LanguageModel:
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "LanguageModel":
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
-        model = blank(GPT, record(Config, config.get("model"), "model", source))
+        built = record(Config, config.get("model"), "model", source)
         decoding = record(WritingConfig, config.get("decoding"), "decoding", source)
-        tokenizer = Tokenizer.load(directory / TOKENIZER)
-        check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
-        read_weights(model, directory, device, precision)
+        model, tokenizer = read_model(GPT, built, directory, device, precision)
         return cls(model, tokenizer, decoding)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:

@@ -45,11 +45,9 @@ from transduct.models.bert import SIZES, Bert, Config
 from transduct.tasks.base import Notify, Report, naming_files
 from transduct.tasks.model import (
     Movable,
-    blank,
     card,
     files_said,
     only_train,
-    read_weights,
     require_finite,
     three_of,
     write_model,
@@ -65,7 +63,7 @@ from transduct.tasks.sections import (
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import TOKENIZER, check_sizes, encoder_input, run_tokenizer
+from transduct.tasks.text import TOKENIZER, encoder_input, read_model, run_tokenizer
 from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
@@ -180,10 +178,8 @@ class MaskedLanguageModel:
     ) -> "MaskedLanguageModel":
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
-        model = blank(Bert, record(Config, config.get("model"), "model", source))
-        tokenizer = Tokenizer.load(directory / TOKENIZER)
-        check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
-        read_weights(model, directory, device, precision)
+        built = record(Config, config.get("model"), "model", source)
+        model, tokenizer = read_model(Bert, built, directory, device, precision)
         return cls(model, tokenizer, config.get("mask", PlainTextConfig.mask))
 
     @property

@@ -28,10 +28,10 @@ from transduct.evaluation.classification import mcnemar
 from transduct.evaluation.scenes import attribute_scores
 from transduct.models.dalle import DALLE, Config, DiscreteVAE, Guided
 from transduct.tasks.base import Report
-from transduct.tasks.model import blank, named_weights, read_weights, require_finite
+from transduct.tasks.model import named_weights, require_finite
 from transduct.tasks.sections import check_inputs, with_options
 from transduct.tasks.showing import Panel
-from transduct.tasks.text import TOKENIZER, check_sizes
+from transduct.tasks.text import read_model
 from transduct.training import checkpoint
 
 log = logging.getLogger("transduct")
@@ -173,11 +173,9 @@ class Painter:
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Painter":
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
-        model = blank(DALLE, record(Config, config.get("model"), "model", source))
+        built = record(Config, config.get("model"), "model", source)
         decoding = record(PaintingConfig, config.get("decoding"), "decoding", source)
-        tokenizer = Tokenizer.load(directory / TOKENIZER)
-        check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
-        read_weights(model, directory, device, precision)
+        model, tokenizer = read_model(DALLE, built, directory, device, precision)
         return cls(model, tokenizer, decoding)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[Drawn]:

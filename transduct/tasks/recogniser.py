@@ -36,10 +36,10 @@ from transduct.evaluation.text import token_error_rate
 from transduct.functional.segments import Segments
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.tasks.base import Report
-from transduct.tasks.model import blank, named_weights, read_weights
+from transduct.tasks.model import named_weights
 from transduct.tasks.sections import Family, check_inputs, check_nothing_given, with_options
 from transduct.tasks.showing import Panel
-from transduct.tasks.text import TOKENIZER, check_sizes
+from transduct.tasks.text import read_model
 from transduct.training import checkpoint
 
 log = logging.getLogger("transduct")
@@ -162,15 +162,13 @@ class Recogniser:
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Recogniser":
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
-        model = blank(Speech, record(Config, config.get("model"), "model", source))
+        built = record(Config, config.get("model"), "model", source)
         hearing = record(Hearing, config.get("hearing"), "hearing", source)
         decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)
-        tokenizer = Tokenizer.load(directory / TOKENIZER)
-        check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
-        if hearing.features.bands != model.config.bands:
-            found = f"hears {hearing.features.bands} bands, its model {model.config.bands}"
+        if hearing.features.bands != built.bands:
+            found = f"hears {hearing.features.bands} bands, its model {built.bands}"
             raise TransductError(f"{source}: {found}; they do not belong together: copy the model again")
-        read_weights(model, directory, device, precision)
+        model, tokenizer = read_model(Speech, built, directory, device, precision)
         return cls(model, tokenizer, hearing, decoding)
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:

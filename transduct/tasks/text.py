@@ -19,7 +19,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.segments import Segments, Shape
 from transduct.tasks.base import Notify
-from transduct.tasks.model import Movable
+from transduct.tasks.model import Movable, blank, read_weights
 from transduct.tasks.showing import Panel
 from transduct.training.checkpoint import write_file
 from transduct.training.config import TrainingConfig
@@ -174,6 +174,20 @@ def check_sizes(directory: Path, tokenizers: Sequence[int], model: Sequence[int]
             f"{directory}: the tokenizers hold {found} tokens, the model {expected}; "
             "they do not belong together: copy the model again"
         )
+
+
+def read_model(
+    build: Callable[[Any], Any], config: Any, directory: Path, device: torch.device, precision: str
+) -> tuple[Any, Tokenizer]:
+    """The model of a configuration and its one tokenizer, from a model directory.
+
+    Raises:
+        TransductError: one cannot be read, or they do not belong together.
+    """
+    model, tokenizer = blank(build, config), Tokenizer.load(directory / TOKENIZER)
+    check_sizes(directory, [tokenizer.size], [config.vocabulary_size])
+    read_weights(model, directory, device, precision)
+    return model, tokenizer
 
 
 @dataclass(frozen=True, eq=False)

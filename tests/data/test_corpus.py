@@ -21,7 +21,7 @@ from transduct.data.text import read_examples
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 
-PAIRS = [*generate("reverse", 60), *generate("number_names", 40)]
+PAIRS = [*generate("reverse", 60), *[*dict.fromkeys(generate("number_names", 80))][:40]]
 NAMES = [*dict.fromkeys(name for _, name in generate("number_names", 400))]
 
 

@@ -1,11 +1,12 @@
 """Generated corpora: number names read back as their numbers, parts never overlap, every run gives the same."""
 
+from collections import Counter
 from random import Random
 
 import pytest
 
 from transduct.data import samples
-from transduct.data.samples import english_number, generate, korean_number
+from transduct.data.samples import english_number, generate, korean_number, part_of
 from transduct.errors import TransductError
 
 EXAMPLES = {
@@ -80,9 +81,15 @@ def test_both_names_of_a_pair_are_of_one_number_and_all_digit_counts_occur():
 
 
 @pytest.mark.parametrize("name", samples.CORPORA)
-def test_parts_share_no_source_and_hold_each_once(name):
-    parts = [{row[:-1] for row in generate(name, 300, part)} for part in ("train", "valid", "test")]
-    assert len(set.union(*parts)) == sum(map(len, parts)) == 900
+def test_parts_share_no_source_and_measured_ones_hold_each_once(name):
+    train, valid, test = ([row[:-1] for row in generate(name, 300, part)] for part in ("train", "valid", "test"))
+    assert len({*train, *valid, *test}) == len(set(train)) + 600
+
+
+def test_what_is_short_is_trained_on_as_often_as_it_is_drawn():
+    drawn = Counter(source for source, _ in generate("number_names", 20_000))
+    shortest = [english_number(number) for number in range(10)]
+    assert all(drawn[name] > 100 for name in shortest if part_of(name) == "train")
 
 
 @pytest.mark.parametrize("name", samples.CORPORA)

@@ -6,9 +6,11 @@ import signal
 import pytest
 import yaml
 
+from transduct.data.samples import english_number, korean_number
 from transduct.errors import TrainingFailed
 from transduct.interfaces import demo
 from transduct.interfaces.progress import Watcher
+from transduct.tasks.base import load
 
 
 @pytest.fixture
@@ -61,3 +63,7 @@ def test_the_demo_shows_its_work_and_shows_it_again(shrunk, capsys):
 def test_it_learns_what_it_promises(tmp_path, capsys):
     demo.run(tmp_path / "demo")
     assert float(capsys.readouterr().out.splitlines()[-1].removeprefix("exact match: ").removesuffix(" %")) >= 99.0
+    small = range(100)  # what one types first, and hardly one of the unseen numbers
+    found = load(tmp_path / "demo" / "model").translate([english_number(number) for number in small])
+    wrong = [number for number in small if found[number].text != korean_number(number)]
+    assert len(wrong) <= 1, wrong

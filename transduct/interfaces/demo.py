@@ -40,7 +40,7 @@ def run(directory: Path) -> None:
     print(terminal(weights, rows, columns))
     print(f"""
 Next:
-  transduct translate {model}                                       try it on large numbers of your own
+  transduct translate {model}                                       try it on numbers of your own
   transduct translate {model} --attention heads.svg < FILE          see every head of every layer
   transduct evaluate {model} --json                                 scores on the unseen numbers
   transduct train --source train.de --target train.en --out runs/de-en   train on your own files

@@ -5,7 +5,6 @@ import random
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ from transduct.errors import TransductError
 from transduct.interop import int8
 from transduct.models import rnn
 from transduct.tasks.speed import untrained
-from transduct.tasks.translator import SHORTLIST, TextAttention, Translation, Translator, _joined, _with_words
+from transduct.tasks.translator import SHORTLIST, TextAttention, Translator
 
 TEXTS = [source for source, _ in generate("reverse", 12)]
 STRANGE = {
@@ -42,9 +41,9 @@ STRANGE = {
 }
 
 
-def make(kind="bpe", changes=(), alphabet="", **model):
+def make(kind="bpe", changes=(), **model):
     """A translator whose model knows nothing, but chooses differently for every text."""
-    tokenizer = Tokenizer.train([*TEXTS, *TEXTS, "한글 가나다", "A B.", alphabet], kind, 120)
+    tokenizer = Tokenizer.train([*TEXTS, *TEXTS, "한글 가나다", "A B."], kind, 120)
     sizes = {"source_size": tokenizer.size, "target_size": tokenizer.size, "max_length": 24, "tie": "none"}
     model = randomise(tiny(**{**sizes, **model}), spread=0.4)
     return Translator(model, tokenizer, tokenizer, DecodingConfig(beam=4), changes)
@@ -142,14 +141,6 @@ def test_the_n_best_list_is_sorted_without_doubles(translator):
         assert len(set(texts)) == len(texts)
         assert scores == sorted(scores, reverse=True)
         assert (translation.text, translation.score) == (texts[0], scores[0])
-
-
-def test_of_hypotheses_with_the_same_text_the_first_is_kept():
-    first, same, other = Translation("a", -1.0, [5]), Translation("a", -2.0, [6]), Translation("b", -3.0, [7])
-    for n_best, kept in ((3, [first, other]), (1, [first])):
-        found = _joined([[first, same, other]], n_best)
-        assert found.alternatives == kept
-        assert (found.text, found.score, found.tokens) == ("a", -1.0, [5])
 
 
 @pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3, "length_penalty": 2.0}, {"temperature": 1.5}])
@@ -287,13 +278,6 @@ def test_captured_decoding_is_not_asked_of_models_that_cannot():
         make().translate(["a"], captured=True, temperature=0.5)
 
 
-def test_trees_that_differ_in_what_stands_for_words_alone_are_one():
-    one, two, three = (Translation(text, -i, [i]) for i, text in enumerate(("(S a )S", "(S b )S", "(X a )X")))
-    found = _with_words(replace(one, alternatives=[one, two, three]), ["c"])
-    assert [(other.text, other.score) for other in found.alternatives] == [("(S c)", 0), ("(X c)", -2)]
-    assert found.text == "(S c)"
-
-
 def test_a_shortlist_and_a_constraint_do_not_go_together(tmp_path):
     translator, text = make(), tmp_path / "text"
     text.write_text("a b c")
@@ -376,36 +360,6 @@ def test_a_long_text_is_translated_as_its_pieces_with_a_warning(translator, capl
     assert whole.tokens == [token for part in parts for token in part.tokens]
     assert whole.score == pytest.approx(sum(part.score for part in parts))
     assert len(translator.translate([" ".join(words)], n_best=3)[0].alternatives) == 3
-
-
-@pytest.mark.parametrize(
-    "kind, text, parts",
-    [
-        ("character", "a b c d e f g h i j k l m", ["▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k", "▁l▁m"]),  # before a word
-        ("character", "a b. c d e f g h i j k l", ["▁a▁b.", "▁c▁d▁e▁f▁g▁h▁i▁j▁k▁l"]),  # after a sentence
-        ("character", "abcdefgh" * 3, ["▁abcdefghabcdefghabcdef", "gh"]),  # anywhere
-        ("character", "a b c d e f g h i j k l"[:22], ["▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k"]),  # not at all
-        ("character", "", []),
-        (
-            "character",
-            "가나다라가나다라마。바사 아자가.나다라마바사",
-            ["▁가나다라가나다라마。", "바사▁아자가.나다라마바사"],
-        ),
-        ("verbatim", "a b. c d e f g h i j k l m", ["a b.", " c d e f g h i j k l m"]),
-        ("byte", "a b. c d e f g h i j k l m", ["aĠb.", "ĠcĠdĠeĠfĠgĠhĠiĠjĠkĠlĠm"]),
-    ],
-)
-def test_where_a_text_is_cut(kind, text, parts):
-    translator = make(kind, alphabet="。가나다라마바사아자")
-    assert translator.longest == 23
-    [ids] = translator.source_tokenizer.encode([text])
-    assert ["".join(translator.source_tokenizer.pieces(part)) for part in translator._split(ids)] == parts
-
-
-def test_the_bytes_of_a_character_stay_together():
-    translator = make("byte")
-    [ids] = translator.source_tokenizer.encode(["학교에갔다가집에왔다"])
-    assert translator.source_tokenizer.decode(translator._split(ids)) == ["학교에갔다가집", "에왔다"]
 
 
 # attention
@@ -512,11 +466,6 @@ def test_evaluate_against_another_model_says_whether_the_difference_is_chance(tr
     assert report.details["against"]["chrf"] < 100.0
     assert report.details["p_values"]["chrf"] < 0.01
     assert set(translator.evaluate((TEXTS, references), translator).details["p_values"].values()) == {1.0}
-
-
-def test_a_translation_shows_what_matters():
-    best = Translation("b", -1.0, [3], alternatives=[Translation("b", -1.0, [3])])
-    assert repr(best) == "Translation(text='b', score=-1.0, tokens=[3])"
 
 
 def test_translating_loads_no_compiler_and_nothing_else_that_takes_its_time(trained_run):

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from transduct.config import record
 from transduct.data.sources import BLEU_TOKENIZER, METRICS, Replacement, changes_of
 from transduct.data.text import read_lines
 from transduct.data.tokenizer import Tokenizer
-from transduct.data.trees import bracketed
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig, room_for
 from transduct.decoding.ensemble import Ensemble
@@ -31,6 +30,7 @@ from transduct.tasks.base import Report
 from transduct.tasks.model import blank, named_weights, read_weights
 from transduct.tasks.sections import Family, asked_for, check_inputs, check_nothing_given
 from transduct.tasks.text import TOKENIZER, TextAttention, check_sizes
+from transduct.tasks.translations import Piece, Translation, joined, split, with_words, words_in
 from transduct.training import checkpoint
 
 FAMILIES = {
@@ -40,40 +40,6 @@ FAMILIES = {
 log = logging.getLogger("transduct")
 SHORTLIST, ALIGNED, COMMON = "shortlist.safetensors", 50, 100  # the most tokens to a source token, and to all
 TOKENIZERS = {True: (TOKENIZER,), False: ("tokenizer.source.json", "tokenizer.target.json")}
-SENTENCE_ENDS, WIDE_ENDS = (".", "!", "?", ";", ":"), ("。", "！", "？")  # before a blank, and wherever they stand
-WORD_STARTS = ("▁", "Ġ", " ")  # as tokenizers of words, of bytes and of characters write the blank before
-
-
-@dataclass(frozen=True)
-class Translation:
-    """A translation.
-
-    Attributes:
-        text: one line.
-        score: sum of the log-probabilities of its tokens, the end of the sentence included, before any penalty.
-        tokens: target token ids, without the end.
-        alternatives: the n-best list, this one first; no text comes twice.
-    """
-
-    text: str
-    score: float
-    tokens: list[int]
-    alternatives: list["Translation"] = field(default_factory=list, repr=False)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A text, or what of a long one the model takes at once.
-
-    Attributes:
-        ids: source tokens, without the end.
-        words: how many words it holds.
-        start: target tokens that its translation begins with.
-    """
-
-    ids: list[int]
-    words: int = 0
-    start: list[int] = field(default_factory=list)
 
 
 class Translator:
@@ -141,7 +107,7 @@ class Translator:
         pieces: list[Piece] = []
         spans = []
         for text, ids, start in zip(texts, self.encode(texts), starts, strict=True):
-            parts = self._split(ids)
+            parts = split(self.source_tokenizer, ids, self.longest)
             spans.append((len(pieces), len(pieces) + len(parts)))
             if len(parts) == 1:
                 pieces.append(Piece(ids, len(text.split()), start))
@@ -150,13 +116,13 @@ class Translator:
                     "a text of %d tokens is longer than the model takes (%d), translated in %d pieces: %.60r ...",
                     len(ids), self.longest, len(parts), text,
                 )  # fmt: skip
-                pieces.append(Piece(parts[0], self._words(parts[0]), start))
-                pieces += [Piece(part, self._words(part)) for part in parts[1:]]
+                pieces.append(Piece(parts[0], words_in(self.source_tokenizer, parts[0]), start))
+                pieces += [Piece(part, words_in(self.source_tokenizer, part)) for part in parts[1:]]
         found = self._generate(pieces, decoding)
         if decoding.constraint == "tree":
             words = [text.split() for text in texts]
-            return [_with_words(_joined(found[a:b], n_best), w) for (a, b), w in zip(spans, words, strict=True)]
-        return [_joined(found[start:stop], n_best) for start, stop in spans]
+            return [with_words(joined(found[a:b], n_best), w) for (a, b), w in zip(spans, words, strict=True)]
+        return [joined(found[start:stop], n_best) for start, stop in spans]
 
     def score(self, texts: Sequence[str], targets: Sequence[str | Sequence[int]]) -> list[float]:
         """The log-probability of each target, given as a text or as token ids.
@@ -340,33 +306,6 @@ class Translator:
         if prefixed and (other := [name for name, value in given.items() if value not in (False, "none")]):
             raise TransductError(f"prefixes do not go with {other[0]}; leave one of them out")
 
-    def _split(self, ids: list[int]) -> list[list[int]]:
-        """Pieces of at most `longest` tokens, cut after the end of a sentence, else before a word, else anywhere."""
-        parts = []
-        while len(ids) > self.longest:
-            cut = self._cut(ids)
-            parts.append(ids[:cut])
-            ids = ids[cut:]
-        return [*parts, ids] if ids else parts
-
-    def _cut(self, ids: list[int]) -> int:
-        """How many ids the first piece of a text holds."""
-        window = self.source_tokenizer.pieces(ids[: self.longest + 1])
-        words = [i for i in range(1, len(window)) if window[i].startswith(WORD_STARTS)]
-        sentences = [i for i in words if window[i - 1].endswith(SENTENCE_ENDS)]
-        sentences += [i for i in range(1, len(window)) if window[i - 1].endswith(WIDE_ENDS)]
-        if sentences or words:
-            return max(sentences or words)
-        cut = self.longest
-        if self.source_tokenizer.kind == "byte":  # a character's bytes stay together
-            while cut > 1 and self.source_tokenizer.continues(ids[cut]):
-                cut -= 1
-        return cut
-
-    def _words(self, ids: list[int]) -> int:
-        """About how many words a part of a text holds."""
-        return max(1, sum(piece.startswith(WORD_STARTS) for piece in self.source_tokenizer.pieces(ids)))
-
     def _generate(self, pieces: list[Piece], decoding: DecodingConfig) -> list[list[Translation]]:
         """The n-best list of each piece."""
         sources = [[*piece.ids, Tokenizer.END] for piece in pieces]
@@ -425,25 +364,3 @@ def _members(
         own = checkpoint.read_json(folder / checkpoint.CONFIG, "a model's configuration")
         members.append(_model(folder, own, device, precision))
     return Ensemble([model for model, _ in members]), members[0][1]
-
-
-def _with_words(found: Translation, words: list[str]) -> Translation:
-    """A linearised tree, and its alternatives, as brackets around the words of the text."""
-    others: dict[str, Translation] = {}
-    for other in found.alternatives:  # which may differ in what stood for the words alone
-        others.setdefault(text := bracketed(other.text, words), replace(other, text=text))
-    return replace(found, text=bracketed(found.text, words), alternatives=list(others.values()))
-
-
-def _joined(pieces: list[list[Translation]], n_best: int) -> Translation:
-    """The pieces of one text put together: the best of each, then the second of each, ..."""
-    if not pieces:
-        nothing = Translation("", 0.0, [])
-        return replace(nothing, alternatives=[nothing])
-    distinct: dict[str, Translation] = {}
-    for parts in zip(*pieces):
-        text = " ".join(part.text for part in parts)
-        tokens = [token for part in parts for token in part.tokens]
-        distinct.setdefault(text, Translation(text, sum(part.score for part in parts), tokens))
-    alternatives = list(distinct.values())[:n_best]
-    return replace(alternatives[0], alternatives=alternatives)

@@ -1,0 +1,71 @@
+"""A text longer than the model is cut where it hurts least, and its pieces' translations are one again."""
+
+from dataclasses import replace
+
+import pytest
+
+from transduct.data.tokenizer import Tokenizer
+from transduct.tasks.translations import Translation, joined, split, with_words, words_in
+
+LONGEST = 23
+
+
+def trained(kind):
+    """A tokenizer whose tokens are characters or bytes."""
+    return Tokenizer.train(["a b c d e f g h i j k l m", "A B.", "。가나다라마바사아자"], kind, 300)
+
+
+def test_a_translation_shows_what_matters():
+    best = Translation("b", -1.0, [3], alternatives=[Translation("b", -1.0, [3])])
+    assert repr(best) == "Translation(text='b', score=-1.0, tokens=[3])"
+
+
+@pytest.mark.parametrize(
+    "kind, text, parts",
+    [
+        ("character", "a b c d e f g h i j k l m", ["▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k", "▁l▁m"]),  # before a word
+        ("character", "a b. c d e f g h i j k l", ["▁a▁b.", "▁c▁d▁e▁f▁g▁h▁i▁j▁k▁l"]),  # after a sentence
+        ("character", "abcdefgh" * 3, ["▁abcdefghabcdefghabcdef", "gh"]),  # anywhere
+        ("character", "a b c d e f g h i j k l"[:22], ["▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k"]),  # not at all
+        ("character", "", []),
+        (
+            "character",
+            "가나다라가나다라마。바사 아자가.나다라마바사",
+            ["▁가나다라가나다라마。", "바사▁아자가.나다라마바사"],
+        ),
+        ("verbatim", "a b. c d e f g h i j k l m", ["a b.", " c d e f g h i j k l m"]),
+        ("byte", "a b. c d e f g h i j k l m", ["aĠb.", "ĠcĠdĠeĠfĠgĠhĠiĠjĠkĠlĠm"]),
+    ],
+)
+def test_where_a_text_is_cut(kind, text, parts):
+    tokenizer = trained(kind)
+    [ids] = tokenizer.encode([text])
+    assert ["".join(tokenizer.pieces(part)) for part in split(tokenizer, ids, LONGEST)] == parts
+
+
+def test_the_bytes_of_a_character_stay_together():
+    tokenizer = trained("byte")
+    [ids] = tokenizer.encode(["학교에갔다가집에왔다"])
+    assert tokenizer.decode(split(tokenizer, ids, LONGEST)) == ["학교에갔다가집", "에왔다"]
+
+
+@pytest.mark.parametrize("text, words", [("a b. c", 3), ("abc", 1), ("", 1)])
+def test_words_are_counted_by_the_blanks_before_them(text, words):
+    tokenizer = trained("character")
+    [ids] = tokenizer.encode([text])
+    assert words_in(tokenizer, ids) == words
+
+
+def test_of_hypotheses_with_the_same_text_the_first_is_kept():
+    first, same, other = Translation("a", -1.0, [5]), Translation("a", -2.0, [6]), Translation("b", -3.0, [7])
+    for n_best, kept in ((3, [first, other]), (1, [first])):
+        found = joined([[first, same, other]], n_best)
+        assert found.alternatives == kept
+        assert (found.text, found.score, found.tokens) == ("a", -1.0, [5])
+
+
+def test_trees_that_differ_in_what_stands_for_words_alone_are_one():
+    one, two, three = (Translation(text, -i, [i]) for i, text in enumerate(("(S a )S", "(S b )S", "(X a )X")))
+    found = with_words(replace(one, alternatives=[one, two, three]), ["c"])
+    assert [(other.text, other.score) for other in found.alternatives] == [("(S c)", 0), ("(X c)", -2)]
+    assert found.text == "(S c)"

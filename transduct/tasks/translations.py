@@ -1,0 +1,97 @@
+"""What goes into a translation model and comes out: texts, in pieces where they are longer than it, and translations.
+
+A text is cut after the end of a sentence, else before a word, else anywhere.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from transduct.data.tokenizer import Tokenizer
+from transduct.data.trees import bracketed
+
+SENTENCE_ENDS, WIDE_ENDS = (".", "!", "?", ";", ":"), ("。", "！", "？")  # before a blank, and wherever they stand
+WORD_STARTS = ("▁", "Ġ", " ")  # as tokenizers of words, of bytes and of characters write the blank before
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation.
+
+    Attributes:
+        text: one line.
+        score: sum of the log-probabilities of its tokens, the end of the sentence included, before any penalty.
+        tokens: target token ids, without the end.
+        alternatives: the n-best list, this one first; no text comes twice.
+    """
+
+    text: str
+    score: float
+    tokens: list[int]
+    alternatives: list["Translation"] = field(default_factory=list, repr=False)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A text, or what of a long one the model takes at once.
+
+    Attributes:
+        ids: source tokens, without the end.
+        words: how many words it holds.
+        start: target tokens that its translation begins with.
+    """
+
+    ids: list[int]
+    words: int = 0
+    start: list[int] = field(default_factory=list)
+
+
+def split(tokenizer: Tokenizer, ids: list[int], longest: int) -> list[list[int]]:
+    """The tokens of a text, in pieces of at most `longest`; of no tokens, no piece."""
+    parts = []
+    while len(ids) > longest:
+        cut = _cut(tokenizer, ids, longest)
+        parts.append(ids[:cut])
+        ids = ids[cut:]
+    return [*parts, ids] if ids else parts
+
+
+def _cut(tokenizer: Tokenizer, ids: Sequence[int], longest: int) -> int:
+    """How many tokens the first piece of a text holds."""
+    window = tokenizer.pieces(ids[: longest + 1])
+    words = [i for i in range(1, len(window)) if window[i].startswith(WORD_STARTS)]
+    sentences = [i for i in words if window[i - 1].endswith(SENTENCE_ENDS)]
+    sentences += [i for i in range(1, len(window)) if window[i - 1].endswith(WIDE_ENDS)]
+    if sentences or words:
+        return max(sentences or words)
+    cut = longest
+    if tokenizer.kind == "byte":  # a character's bytes stay together
+        while cut > 1 and tokenizer.continues(ids[cut]):
+            cut -= 1
+    return cut
+
+
+def words_in(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
+    """About how many words a part of a text holds."""
+    return max(1, sum(piece.startswith(WORD_STARTS) for piece in tokenizer.pieces(ids)))
+
+
+def joined(pieces: list[list[Translation]], n_best: int) -> Translation:
+    """The pieces of one text put together: the best of each, then the second of each, ..."""
+    if not pieces:
+        nothing = Translation("", 0.0, [])
+        return replace(nothing, alternatives=[nothing])
+    distinct: dict[str, Translation] = {}
+    for parts in zip(*pieces):
+        text = " ".join(part.text for part in parts)
+        tokens = [token for part in parts for token in part.tokens]
+        distinct.setdefault(text, Translation(text, sum(part.score for part in parts), tokens))
+    alternatives = list(distinct.values())[:n_best]
+    return replace(alternatives[0], alternatives=alternatives)
+
+
+def with_words(found: Translation, words: list[str]) -> Translation:
+    """A linearised tree, and its alternatives, as brackets around the words of the text."""
+    others: dict[str, Translation] = {}
+    for other in found.alternatives:  # which may differ in what stood for the words alone
+        others.setdefault(text := bracketed(other.text, words), replace(other, text=text))
+    return replace(found, text=bracketed(found.text, words), alternatives=list(others.values()))

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import growth
+import growth_points
 import pytest
-from growth import DEFAULT, FULL, MINIATURE, Law, Row, axes, law_through, log_ticks, median_seconds, short, tables
+from growth import DEFAULT, FULL, MINIATURE, Law, Row, axes, law_through, log_ticks, short, tables
 
 from transduct.data.batching import WINDOW
 
@@ -70,47 +70,11 @@ def test_all_lengths_hold_the_same_tokens():
     [lengths, *_] = axes("training", DEFAULT)
     assert {work.sentences * work.length for work in lengths.points.values()} == {8192}
     assert list(lengths.points) == [work.length for work in lengths.points.values()]
-    assert growth.Work(length=64, tokens=32).sentences == 1
 
 
 def test_full_goes_further():
     assert [max(axis.points) for axis in (*axes("preparation", FULL), *axes("plan", FULL))] == [10**7, 10**8]
     assert [max(axis.points) for axis in (*axes("preparation", DEFAULT), *axes("plan", DEFAULT))] == [10**6, 10**7]
-
-
-def test_a_long_run_is_not_repeated(monkeypatch):
-    def runs(seconds):
-        clock, done = [0.0], []
-
-        def run():
-            done.append(1)
-            clock[0] += seconds[len(done) - 1]
-
-        monkeypatch.setattr(growth.time, "process_time", lambda: clock[0])
-        return median_seconds(run, 5.0), len(done)
-
-    assert runs([9.0, 1.0, 1.0, 3.0, 0.5, 0.5]) == (9.0, 1)
-    assert runs([0.75, 0.125, 0.125, 0.25, 0.5, 0.5]) == (0.25, 6)
-    assert runs([2.0, 4.0]) == (4.0, 2)
-
-
-# What other tests have told the C library of this process would count, so another one measures.
-MEASURE = """
-import json
-import torch
-from growth import cost
-held = torch.ones(8 * 2**20)  # 32 MiB
-print(json.dumps([cost(lambda: torch.ones(16 * 2**20), 7), cost(lambda: held[0], 7)]))
-"""
-
-
-@pytest.mark.skipif(not growth.REFERENCES.exists(), reason="only Linux tells the highest memory and forgets it")
-def test_memory_is_what_comes_on_top():
-    call = [sys.executable, "-c", MEASURE]
-    done = subprocess.run(call, capture_output=True, text=True, check=True, cwd=SCRIPT.parent)
-    large, nothing = json.loads(done.stdout)
-    assert large["MiB"] == pytest.approx(64, abs=4)
-    assert nothing == {"count": 7, "seconds": pytest.approx(0.0, abs=0.1), "MiB": pytest.approx(0, abs=4)}
 
 
 @pytest.mark.parametrize("low, high", [(1.0, 1.0), (0.3, 7.0), (1e-4, 3e6), (10.0, 1000.0), (0.99, 1.01)])
@@ -157,7 +121,7 @@ def test_in_miniature(tmp_path):
     assert [found["counts"] for found in timed if found["grows"] == "length of a sentence"] == [[128] * 3] * 2
     assert [found["xs"] for found in timed if found["what"] == "plan"] == [MINIATURE.examples]
     assert sum(found["quantity"] == "seconds to a batch" for found in rows) == 1
-    if growth.STATUS.exists():
+    if growth_points.STATUS.exists():
         memory = {(f["what"], f["grows"]): f["ys"] for f in rows if f["quantity"] == "MiB"}
         assert list(memory) == expected
         assert all(y > 0.0 for what, grows in expected[:8] for y in memory[what, grows])

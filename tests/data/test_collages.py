@@ -233,13 +233,17 @@ BROKEN = {
     r'boxes.jsonl:1: expected {"file": .., "boxes"': "no JSON",
     r'expected {"file": .., "boxes": \[..\], "labels"': {"file": "a.png"},
     r"\(TypeError": "[1]",
+    "a.png: expected a label, a word, for each box, four numbers": line(boxes=[["1", "2", "3", "4"]]),
+    "a.png: expected a label, a word, for each box, four num": line(boxes=[[True, 2, 3, 4]]),
+    "boxes.jsonl:1: found half of a surrogate pair, expected text; mend": line(labels=["c\ud800at"]),
+    "boxes.jsonl:1: found half of a surrogate pair, expected text": line(name="\ud800.png"),
     r"\(OverflowError": line(boxes=[[10**400, 2, 3, 4]]),
     r"\(RecursionError": "[" * 100_000,
     "a.png: expected a label, a word, for each box, four": line(labels="r"),
     "1: a.png: expected a label, a word, for each": line(labels=[" "]),
     r'1: expected {"file": .., "boxes": .*, the first a name; mend the line': line(name=3),
 }
-NAMELESS = ("no JSON", "[1]", "[" * 100_000, line(name=3))
+NAMELESS = ("no JSON", "[1]", "[" * 100_000, line(name=3), line(name="\ud800.png"))
 
 
 @pytest.mark.parametrize("message", BROKEN)

@@ -232,6 +232,14 @@ def test_a_run_that_has_begun_keeps_its_files(made, tmp_path):
     assert made(pairs=other)[1][0] == "corpus prepared again: file a.s changed", "and it is the same corpus"
     (tmp_path / "corpus" / "manifest.json").write_text("{")
     assert made(pairs=other)[1][0].startswith("corpus prepared again: it is damaged")
+    shutil.rmtree(tmp_path / "corpus")  # to make room
+    message = f"^{tmp_path}: what its corpus is made of has changed since its run began; put back"
+    with pytest.raises(TransductError, match=message):
+        made()
+    assert made(pairs=other)[1][0].startswith("corpus prepared: 100 pairs")
+    (tmp_path / "corpus.json").unlink()  # of a run begun by an earlier version
+    with pytest.raises(TransductError, match=r"file a\.s changed since its run began"):
+        made()
 
 
 def test_whatever_changes_the_corpus_is_noticed_and_named(made, tmp_path, tokenizers):
@@ -305,7 +313,7 @@ def test_what_a_killed_prepare_left_is_removed(made, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "shard_00009.arrow").write_text("half")
     corpus, _ = made()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.s", "a.t", "corpus"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.s", "a.t", "corpus", "corpus.json"]
     assert not (corpus.directory / "shard_00009.arrow").exists()
 
 
@@ -369,7 +377,7 @@ def test_a_link_to_another_disk_stays_one(made, tmp_path, tokenizers):
         assert texts(corpus, tokenizers) == pairs
         assert corpus.directory == tmp_path / "disk"
     assert (tmp_path / "corpus").is_symlink()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.s", "a.t", "corpus", "disk"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.s", "a.t", "corpus", "corpus.json", "disk"]
 
 
 def test_nothing_left_is_refused_with_the_counts(made, tmp_path):

@@ -199,6 +199,55 @@ def test_what_is_no_archive_is_refused(tmp_path, ending):
         contents(tmp_path / f"a{ending}", (".png",))
 
 
+def tar_of(count, size=700):
+    """A plain archive of so many files, each of a header and two blocks."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for number in range(count):
+            member = tarfile.TarInfo(f"{number}.png")
+            member.size = size
+            archive.addfile(member, io.BytesIO(bytes(size)))
+    return data.getvalue()
+
+
+HEADER = 3 * 512  # where the second file begins
+
+
+@pytest.mark.parametrize(
+    "damaged, reason",
+    [
+        (tar_of(3)[:HEADER] + b"X" + tar_of(3)[HEADER + 1 :], r"bad checksum in a header"),
+        (tar_of(3)[:HEADER] + bytes(512) + tar_of(3)[HEADER + 512 :], "it goes on behind the mark at its end"),
+        (tar_of(1) + tar_of(2), "it goes on behind the mark at its end"),
+    ],
+)
+def test_damage_within_an_archive_is_not_its_end(tmp_path, damaged, reason):
+    (tmp_path / "a.tar").write_bytes(tar_of(3))
+    assert len(contents(tmp_path / "a.tar")) == 3
+    (tmp_path / "a.tar").write_bytes(damaged)
+    with pytest.raises(TransductError, match=rf"a\.tar: not a whole tar archive \({reason}\); fetch it again"):
+        contents(tmp_path / "a.tar")
+
+
+@pytest.mark.timeout(30)
+def test_a_file_that_claims_to_be_huge_takes_no_time(tmp_path):
+    member = tarfile.TarInfo("0.png")
+    member.size = 1 << 60
+    (tmp_path / "a.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
+    with pytest.raises(TransductError, match=r"not a whole tar archive \(it ends within a file\); fetch it again"):
+        list(read_members(tmp_path / "a.tar", (".png",)))
+
+
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])
+def test_an_empty_file_is_not_a_compressed_one(tmp_path, ending):
+    (tmp_path / f"a{ending}").touch()
+    with (
+        pytest.raises(TransductError, match=rf"a\{ending}: cannot be read \(it .*\); fetch or write the file again"),
+        opened(tmp_path / f"a{ending}") as stream,
+    ):
+        stream.read()
+
+
 ONE, TWO = b"one" * 3000, b"two"
 STREAMS = [lzma.compress(ONE), lzma.compress(TWO)]
 
@@ -243,6 +292,21 @@ def test_files_that_a_recipe_names_are_looked_for(tmp_path):
     for data in (DataConfig([here, gone], root=str(tmp_path)), DataConfig([here], valid=gone, root=str(tmp_path))):
         with pytest.raises(TransductError, match=f"^{tmp_path}/gone.tsv: no such file; check the path"):
             require_files(data)
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("x" * 300, r"x: cannot be read \(File name too long\); check it and its folder"),
+        ("here.tsv/deeper", "here.tsv/deeper: no such file; check the path"),
+        ("\udcff.tsv", "\ufffd.tsv: its name is not UTF-8; rename it"),
+    ],
+)
+def test_files_that_cannot_be_looked_for_are_said(tmp_path, name, message):
+    (tmp_path / "here.tsv").touch()
+    (tmp_path / os.fsdecode(b"\xff.tsv")).touch()
+    with pytest.raises(TransductError, match=message):
+        require_files(DataConfig([TextSource(source=name, target=name)], root=str(tmp_path)))
 
 
 def test_pipes_are_not_trained_on(tmp_path):

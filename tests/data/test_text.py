@@ -310,6 +310,13 @@ def test_parquet_columns_that_do_not_fit_are_named(tmp_path):
         assert refused(tmp_path, TextSource(pairs="a.parquet", columns=list(columns))) == message
 
 
+def test_parquet_times_are_no_text(tmp_path):
+    times = pa.array([1], pa.timestamp("ns"))
+    pa.parquet.write_table(pa.table({"de": ["a"], "en": times}), tmp_path / "a.parquet")
+    message = "a.parquet, rows 1 and on: found timestamp[ns] for 'en', expected text; mend it or set columns"
+    assert refused(tmp_path, TextSource(pairs="a.parquet", columns=["de", "en"])) == message
+
+
 def test_parquet_bytes_that_are_not_utf8_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "ROWS", 2)
     broken = pa.array([b"a", b"b", b"c", b"\xe4"]).view(pa.string())

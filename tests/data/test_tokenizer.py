@@ -16,7 +16,7 @@ from tokenizers import normalizers
 from transduct import config
 from transduct.data import tokenizer as module
 from transduct.data.samples import generate
-from transduct.data.tokenizer import Side, Tokenizer, TokenizerConfig, train_tokenizers
+from transduct.data.tokenizer import Side, Tokenizer, TokenizerConfig, tokenizers_in, train_tokenizers
 from transduct.errors import TransductError
 
 KINDS = ["bpe", "unigram", "word", "character", "verbatim", "byte"]
@@ -135,6 +135,20 @@ def test_known_words_are_no_more_than_are_worth_their_memory(tokenizers, monkeyp
     assert tokenizer._known.keys() == {"a", "b", "c"}
     assert tokenizer.encode(["a d"]) == of_the_library(tokenizer, ["a d"])
     assert tokenizer._known == {}
+
+
+def test_lines_without_blanks_are_not_kept_at_hand(tokenizers):
+    tokenizer = pickle.loads(pickle.dumps(tokenizers["bpe"]))
+    texts = ["a" * module.SHORT, "a" * (module.SHORT + 1), "b"]
+    assert tokenizer.encode(texts) == tokenizer.encode(texts) == of_the_library(tokenizer, texts)
+    assert tokenizer._known.keys() == {texts[0], "b"}
+
+
+def test_a_model_directory_holds_one_tokenizer_or_two_and_others_beside(tmp_path):
+    (tmp_path / "tokenizer_backup.json").touch()
+    assert [path.name for path in tokenizers_in(tmp_path)] == ["tokenizer.json"]
+    (tmp_path / "tokenizer.target.json").touch()
+    assert [path.name for path in tokenizers_in(tmp_path)] == ["tokenizer.source.json", "tokenizer.target.json"]
 
 
 def test_a_tokenizer_of_other_making_reads_texts_as_it_was_made_to(tokenizers):
@@ -310,7 +324,7 @@ def test_dropout_without_merges_is_refused(shared):
         ({"dropout": 1.0}, "dropout is 1.0; give a probability of at least 0 and below 1"),
         ({"dropout": 0.1, "kind": "word"}, "dropout is the dropout of BPE merges; set kind to bpe, or dropout to 0"),
         ({"dropout": 0.1, "shared": False, "target": Side("byte")}, "dropout is the dropout of BPE merges"),
-        ({"sample": 0}, "sample is 0; give at least 1 pair to learn from"),
+        ({"sample": 0}, "sample is 0; give from 1 to 1,000,000,000 pairs to learn from"),
         ({"size": 3}, "size is 3; give more than the 3 special tokens it counts"),
         ({"size": 10**9}, "size is 1000000000; give at most 4194304"),
     ],

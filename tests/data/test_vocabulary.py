@@ -74,7 +74,8 @@ def test_the_smallest_texts_train(kind):
 
 
 def test_a_sample_is_even_and_the_same_each_time():
-    assert sample(iter(range(5)), 10) == [0, 1, 2, 3, 4]
+    for count in (5, 10, 10**9, 10**17):
+        assert sample(iter(range(5)), count) == [0, 1, 2, 3, 4]
     chosen = sample(range(100_000), 1000)
     assert chosen == sample(iter(range(100_000)), 1000)
     assert len(set(chosen)) == 1000

@@ -153,7 +153,7 @@ def test_what_is_missing_or_damaged_of_a_member_is_named(run, tmp_path, member):
     with pytest.raises(TransductError, match=f"m/{member}/tokenizer.json: not a tokenizer"):
         transduct.load(damaged)
     tokenizer.unlink()
-    with pytest.raises(TransductError, match=f"m/{member}: holds no tokenizer; copy the member again"):
+    with pytest.raises(TransductError, match=f"m/{member}: holds no tokenizer.json; copy the member again"):
         transduct.load(damaged)
     shutil.rmtree(damaged / member)
     with pytest.raises(

@@ -129,6 +129,12 @@ def test_recordings_of_a_speaker_left_out_are_not_trained_on(root, tmp_path):
         make_task(root, tmp_path / "none", data={"leave_out": ["bela", "anna"]}, tokenizer={"kind": "byte"})
 
 
+def test_each_source_has_a_recording_left_to_train_on(root, tmp_path):
+    bela = {**STRINGS, "pattern": PATTERN.replace("\\w+", "bela")}
+    with pytest.raises(TransductError, match=r"tones\.tar: no recording is left to train on .*data\.leave_out"):
+        make_task(root, tmp_path, data={"train": [STRINGS, bela], "leave_out": ["bela"]})
+
+
 def test_a_speaker_to_leave_out_has_said_something(root, tmp_path):
     with pytest.raises(
         TransductError, match=r"data\.leave_out names 'bella', who says nothing; speakers are: anna, bela"

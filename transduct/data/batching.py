@@ -128,8 +128,8 @@ def load(
     """
     numbers = range(start + rank, len(batches), world)
     workers = workers if len(numbers) > FEWEST else 0
-    # A worker's parent is this process, unless all come from a server that forks them.
-    parent = None if get_start_method() == "forkserver" else os.getpid()
+    # A worker's parent is this process, unless all come from a server that forks them. To ask settles how they begin.
+    parent = None if not workers or get_start_method() == "forkserver" else os.getpid()
     loader = DataLoader(
         _Batches(batches, make),
         batch_size=None,

@@ -17,6 +17,7 @@ from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus
 from transduct.data.files import Refused, opened, pack, read_members, unpack
 from transduct.data.images import ENDINGS, Picture, fitted, read_picture, resized
+from transduct.data.text import check_text
 from transduct.errors import TransductError
 
 PHOTOGRAPH = 32  # pixels on a side of a photograph as it is kept
@@ -199,6 +200,7 @@ def _named(text: bytes, place: str) -> tuple[str, dict[str, Any]]:
         raise TransductError(f"{place}: {LINE} ({error!r})") from error
     if not isinstance(name, str):
         raise TransductError(f"{place}: {LINE}, the first a name; mend the line")
+    check_text(name, place)
     return name, line
 
 
@@ -208,11 +210,19 @@ def _objects(line: dict[str, Any], place: str) -> tuple[np.ndarray, list[str]]:
         boxes, labels = np.array(line["boxes"], np.float64), line["labels"]
         shape = boxes.shape if len(labels) else (0, 4)
         words = isinstance(labels, list) and all(isinstance(each, str) and each.strip() for each in labels)
+        numbers = all(type(number) in (int, float) for box in line["boxes"] for number in box)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise TransductError(f"{place}: {LINE} ({error!r})") from error
-    if not words or shape != (len(labels), 4) or boxes.size != 4 * len(labels) or not np.isfinite(boxes).all():
+    if (
+        not words
+        or not numbers
+        or shape != (len(labels), 4)
+        or boxes.size != 4 * len(labels)
+        or not np.isfinite(boxes).all()
+    ):
         where = f"{place}: {line['file']}"
         raise TransductError(f"{where}: expected a label, a word, for each box, four numbers; mend the line")
+    check_text("".join(labels), place)
     return boxes.reshape(-1, 4), labels
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from hashlib import blake2b, file_digest
 from itertools import chain
@@ -145,11 +145,12 @@ def build(directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[s
         manifest = fill(folder)
         files = {path.name: _digest(path) for path in folder.iterdir()}
         if begun and begun != files:  # what has been trained is part of another order of other examples
-            raise TransductError(
-                f"{directory.parent}: {reason} since its run began; put back what was there or choose another --out"
-            )
+            found = f"{directory.parent}: {reason or 'what its corpus is made of has changed'} since its run began"
+            raise TransductError(f"{found}; put back what was there or choose another --out")
         text = json.dumps({"inputs": inputs, "files": files, **manifest}, indent=1, ensure_ascii=False)
         (folder / MANIFEST).write_text(text, encoding="utf-8")
+        if not begun:
+            _begun(directory).write_text(json.dumps({"files": files}), encoding="utf-8")
     return Corpus(directory)
 
 
@@ -158,10 +159,15 @@ def _begun_with(directory: Path) -> dict[str, Any] | None:
     known."""
     if not any((directory.parent / "checkpoints").glob("step_[1-9]*")):
         return None
-    try:
-        return dict(json.loads((directory / MANIFEST).read_text(encoding="utf-8"))["files"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    for path in (_begun(directory), directory / MANIFEST):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return dict(json.loads(path.read_text(encoding="utf-8"))["files"])
+    return None
+
+
+def _begun(directory: Path) -> Path:
+    """A file beside a corpus that says what it held before any step: whoever is short of room removes the corpus."""
+    return directory.with_name(f"{directory.name}.json")
 
 
 def _reason_to_rebuild(directory: Path, inputs: dict[str, Any]) -> str | None:
@@ -366,10 +372,10 @@ def _hold_out(data: DataConfig) -> list[Pair]:
         for source, key, pair in zip(sources.tolist(), _hashes_of_pairs(made).tolist(), pairs):
             if source <= largest and pair[0].strip() and pair[1].strip():
                 held[source] = min(held.get(source, (key, pair)), (key, pair))
-        if len(held) > data.held_out:
+        if len(held) > 2 * data.held_out:  # seldom, for they are sorted
             held = dict(sorted(held.items())[: data.held_out])
             largest = max(held)
-    return [pair for _, pair in held.values()]
+    return [pair for _, (_, pair) in sorted(held.items())[: data.held_out]]
 
 
 class Filters:
@@ -381,7 +387,8 @@ class Filters:
     def __init__(self, data: DataConfig, held: list[Pair]) -> None:
         self.dropped = dict.fromkeys(("held_out", "empty", "too_long", "length_ratio", "duplicate"), 0)
         self._data = data
-        self._held = [hashes(texts) for texts in zip(*changed(held, data.replace))]  # of the sources, the targets
+        # Of the sources, and of the targets.
+        self._held = [np.sort(hashes(texts)) for texts in zip(*changed(held, data.replace))]
         self._seen = Seen()
 
     def keep(self, pairs: Sequence[Pair], source: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -389,7 +396,7 @@ class Filters:
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
         keep = np.ones(len(pairs), bool)
         for texts, held in zip(zip(*pairs), self._held):
-            self._leave_out("held_out", keep, np.isin(hashes(texts), held))
+            self._leave_out("held_out", keep, _among(hashes(texts), held))
         self._leave_out("empty", keep, shorter == 0)
         self._leave_out("too_long", keep, longer + 1 > self._data.max_length)
         if self._data.max_ratio:
@@ -403,6 +410,12 @@ class Filters:
     def _leave_out(self, reason: str, keep: np.ndarray, those: np.ndarray) -> None:
         self.dropped[reason] += int(np.sum(keep & those))
         keep &= ~those
+
+
+def _among(those: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Whether each of those is among known ones, which are sorted and at least one."""
+    found: np.ndarray = known.take(np.searchsorted(known, those), mode="clip") == those
+    return found
 
 
 class Seen:
@@ -426,7 +439,7 @@ class Seen:
         for bucket, start, stop in zip(self._buckets, edges, edges[1:]):
             part, new_part = ordered[start:stop], new[start:stop]
             for known in bucket:
-                new_part &= known.take(np.searchsorted(known, part), mode="clip") != part
+                new_part &= ~_among(part, known)
             if new_part.any():
                 bucket.append(part[new_part])
             while len(bucket) > 1 and len(bucket[-2]) < 2 * len(bucket[-1]):

@@ -42,14 +42,21 @@ def require_files(data: Any, tested: bool = False) -> None:
 
 
 def require_file(path: Path) -> None:
-    """Refuse what is not there, and a pipe, for training reads its text more than once.
+    """Refuse what is not there or has a name that no manifest can hold, and a pipe: training reads more than once.
 
     Raises:
         TransductError: it is such.
     """
-    if not path.exists():
-        raise TransductError(f"{path}: {NO_FILE}")
-    if path.is_fifo():
+    try:
+        found = path.stat()
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise TransductError(f"{_shown(str(path))}: its name is not UTF-8; rename it") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise TransductError(f"{path}: {NO_FILE}") from error
+    except OSError as error:
+        raise TransductError(f"{path}: cannot be read ({error.strerror}); check it and its folder") from error
+    if stat.S_ISFIFO(found.st_mode):
         raise TransductError(f"{path}: a pipe, which can be read once; training reads more often: write a file first")
 
 
@@ -107,18 +114,45 @@ def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Cont
         return
     with opened(path) as stream:
         try:
-            with tarfile.open(fileobj=stream, mode="r|") as archive:
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as archive:
                 for member in archive:
                     lost = member.issym() and not Path(member.name).suffix
                     if not member.isdir() and (lost or member.name.lower().endswith(wanted)):
                         content = partial(_member, path, member, _held(archive, member))
                         yield _shown(member.name.removeprefix("./")), content
-                if archive.fileobj is None or archive.fileobj.tell() < archive.offset + tarfile.BLOCKSIZE:
-                    raise tarfile.ReadError("the mark at its end is missing")
+                    _pass_over(archive)
+                _check_end(archive)
         except tarfile.TarError as error:
             raise TransductError(f"{path}: not a whole tar archive ({error}); fetch it again") from error
-        while stream.read(BLOCK):  # to the end, where damage is found by the checksum
-            pass
+
+
+class _Header(tarfile.TarInfo):
+    """The header of a member. Python's own reader takes a damaged one for the end of the archive."""
+
+    @classmethod
+    def frombuf(cls, *given: Any) -> "_Header":
+        try:
+            return super().frombuf(*given)
+        except tarfile.InvalidHeaderError as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(f"{error} in a header") from error
+
+
+def _pass_over(archive: tarfile.TarFile) -> None:
+    """Read what is left of a member: Python's own reader goes on for ever behind one that claims to be huge."""
+    stream: Any = archive.fileobj
+    while (left := archive.offset - stream.tell()) > 0:
+        if not stream.read(min(left, BLOCK)):
+            raise tarfile.ReadError("it ends within a file")
+
+
+def _check_end(archive: tarfile.TarFile) -> None:
+    """Refuse an archive without the mark at its end, or with more behind it; damage is found there by the checksum."""
+    stream: Any = archive.fileobj
+    if stream.tell() < archive.offset + tarfile.BLOCKSIZE:
+        raise tarfile.ReadError("the mark at its end is missing")
+    while rest := stream.read(BLOCK):
+        if rest.strip(b"\0"):
+            raise tarfile.ReadError("it goes on behind the mark at its end")
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -152,11 +186,13 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         ".zst": lambda path: pa.input_stream(str(path), compression="zstd"),
     }
     try:
+        if path.suffix.lower() in (".gz", ".zst") and path.is_file() and not path.stat().st_size:
+            raise EOFError("it is empty")  # which their readers take for nothing, compressed
         with openers.get(path.suffix.lower(), partial(open, mode="rb"))(path) as stream:
             yield stream
     except FileNotFoundError as error:
         raise TransductError(f"{path}: {NO_FILE}") from error
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
+    except (OSError, EOFError, UnicodeEncodeError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
         raise TransductError(f"{path}: cannot be read ({error}); fetch or write the file again") from error
 
 

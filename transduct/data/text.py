@@ -74,6 +74,16 @@ def read_examples(
     return sources, references
 
 
+def check_text(text: str, place: str) -> None:
+    """Refuse half of a surrogate pair, which JSON can spell: it is no text, but would fail only later.
+
+    Raises:
+        TransductError: there is one.
+    """
+    if re.search("[\ud800-\udfff]", text):
+        raise TransductError(f"{place}: found half of a surrogate pair, expected text; mend the line")
+
+
 def read_lines(file: Path | BinaryIO, errors: Errors = "strict") -> Iterator[str]:
     """The lines of a file or an open stream, without their ends and without a byte order mark at the start.
 
@@ -205,9 +215,8 @@ def _jsonl_rows(path: Path, keys: Sequence[str], label: str | None) -> Iterator[
         if not isinstance(value, dict):
             raise TransductError(f"{path}:{number}: found {line:.40}, {expected}")
         row = [_text(_field(value, key), key, f"{path}:{number}", key == label) for key in keys]
-        # JSON can spell half of a surrogate pair, which is no text but would fail only later.
-        if "\\u" in line and re.search("[\ud800-\udfff]", "".join(row)):
-            raise TransductError(f"{path}:{number}: found half of a surrogate pair, expected text; mend the line")
+        if "\\u" in line:
+            check_text("".join(row), f"{path}:{number}")
         yield row
 
 
@@ -246,6 +255,9 @@ def _listed_column(table: pa.Table, key: str, place: str) -> list[object]:
         values: list[object] = table.column(key).to_pylist()
     except UnicodeDecodeError as error:
         raise TransductError(f"{place}: '{key}' holds bytes that are not UTF-8; write the file again") from error
+    except (ValueError, OverflowError) as error:  # a time that Python has no name for
+        found = f"found {table.column(key).type} for '{key}'"
+        raise TransductError(f"{place}: {found}, expected text; mend it or set columns") from error
     return values
 
 

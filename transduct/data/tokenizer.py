@@ -26,9 +26,18 @@ from transduct.errors import TransductError
 
 Pair = tuple[str, str]
 
+# The files of a model directory's tokenizers, by whether both sides share one: the source's, then the target's.
+FILES = {True: ("tokenizer.json",), False: ("tokenizer.source.json", "tokenizer.target.json")}
 LARGEST = 1 << 22  # tokens; the library takes room for as many as are asked for before it learns one
+MOST = 10**9  # pairs that a vocabulary is learnt from
 GONE = -1  # what a place of a word holds once it is part of the token before
-REMEMBERED = 1 << 15  # words whose ids are kept at hand
+REMEMBERED, SHORT = 1 << 15, 64  # words whose ids are kept at hand, and the letters of the longest
+
+
+def tokenizers_in(directory: Path) -> list[Path]:
+    """The files of the tokenizers in a model directory: the source's and the target's, or that which they share."""
+    shared = not any((directory / name).exists() for name in FILES[False])
+    return [directory / name for name in FILES[shared]]
 
 
 @dataclass(frozen=True)
@@ -82,8 +91,8 @@ class TokenizerConfig:
             raise ValueError(f"dropout is {self.dropout}; give a probability of at least 0 and below 1")
         if self.dropout and {side.kind for side in self.sides()} != {"bpe"}:
             raise ValueError("dropout is the dropout of BPE merges; set kind to bpe, or dropout to 0")
-        if self.sample < 1:
-            raise ValueError(f"sample is {self.sample}; give at least 1 pair to learn from")
+        if not 1 <= self.sample <= MOST:
+            raise ValueError(f"sample is {self.sample}; give from 1 to {MOST:,} pairs to learn from")
 
     def sides(self) -> tuple[Side, Side]:
         """What to train for the source and for the target."""
@@ -194,15 +203,15 @@ class Tokenizer:
         if known is None:
             return [coded.ids for coded in self._library.encode_batch_fast(texts, add_special_tokens=False)]
         divided = [self._words(text) for text in texts]
-        new = [word for word in set(chain.from_iterable(divided)) if word not in known]
-        known.update(zip(new, map(self._of_word, new)))
-        if len(known) > REMEMBERED:
-            self._known = {}  # not emptied: another thread may be reading it
+        new = {word: self._of_word(word) for word in set(chain.from_iterable(divided)) if word not in known}
         rows: list[list[int]] = []
         for words in divided:
             rows.append(row := [])
             for word in words:
-                row += known[word]
+                row += new[word] if word in new else known[word]
+        known.update((word, ids) for word, ids in new.items() if len(word) <= SHORT)  # without blanks, one is a line
+        if len(known) > REMEMBERED:
+            self._known = {}  # not emptied: another thread may be reading it
         return rows
 
     def _of_word(self, word: str) -> list[int]:

@@ -60,13 +60,14 @@ def sample(items: Iterable[Item], count: int) -> list[Item]:
     """
     random, stream, weight = Random(count), iter(items), 1.0
     chosen = list(islice(stream, count))
-    while True:
+    while len(chosen) == count:
         weight *= (1 - random.random()) ** (1 / count)
         passed_over = floor(log(1 - random.random()) / log1p(-weight))
         item = list(islice(stream, passed_over, passed_over + 1))
         if not item:
-            return chosen
+            break
         chosen[random.randrange(count)] = item[0]
+    return chosen
 
 
 def _library(model: models.Model) -> tokenizers.Tokenizer:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer import Tokenizer, tokenizers_in
 from transduct.errors import TransductError, missing_extra
 from transduct.interop.ours import configured, loaded
 from transduct.models.transformer import Config, Transformer
@@ -33,16 +33,16 @@ def convert(directory: Path, out: Path) -> None:
     if reason := unsupported(config):
         raise TransductError(f"{directory}: CTranslate2 has no place for {reason}; train a model without it")
     model = loaded(directory, config)
-    names = sorted(path.name for path in directory.glob("tokenizer*.json"))
-    tokenizers = [Tokenizer.load(directory / name) for name in names]  # the source's, the target's
+    paths = tokenizers_in(directory)
+    tokenizers = [*map(Tokenizer.load, paths)]  # the source's, the target's
     beside = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
         beside.mkdir(parents=True)
         spec = _specification(specs, model, tokenizers)
         spec.config.add_attribute("replace", settings.get("replace", []))
         spec.save(str(beside))
-        for name in names:
-            shutil.copyfile(directory / name, beside / name)
+        for path in paths:
+            shutil.copyfile(path, beside / path.name)
         checkpoint.put_in_place(beside, out)
     except OSError as error:
         raise checkpoint.disk_error(out, error) from error

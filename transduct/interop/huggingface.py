@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from transduct.config import record
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer import Tokenizer, tokenizers_in
 from transduct.errors import TransductError
 from transduct.interop import sentencepiece
 from transduct.interop.marian import ACTIVATIONS, BIAS, Marian, our_weights, their_config, their_weights, unsupported
@@ -290,7 +290,7 @@ def convert(directory: Path, out: Path) -> None:
         checkpoint.CONFIG: _dumped(their_config(config)),
         GENERATION: _dumped(_their_generation(config, settings.get("decoding", {}))),
         checkpoint.WEIGHTS: save(their_weights(loaded(directory, config)), {"format": "pt"}),
-        **_their_tokenizers(sorted(directory.glob("tokenizer*.json")), config),
+        **_their_tokenizers(tokenizers_in(directory), config),
     }
     checkpoint.write_directory(out, content)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer import Tokenizer, tokenizers_in
 from transduct.errors import TransductError, missing_extra
 from transduct.interop.ours import configured, loaded
 from transduct.models.transformer import Transformer
@@ -69,7 +69,7 @@ def convert(directory: Path, out: Path) -> None:
         "encoder.onnx": graph(encoder, source, lengths),
         "decoder.onnx": graph(step, torch.full((2, 3), Tokenizer.BEGIN), *pasts, *memory, lengths),
         checkpoint.CONFIG: json.dumps(described, indent=1, ensure_ascii=False).encode(),
-        **{path.name: path.read_bytes() for path in sorted(directory.glob("tokenizer*.json"))},
+        **{path.name: path.read_bytes() for path in tokenizers_in(directory)},
     }
     checkpoint.write_directory(out, content)
 

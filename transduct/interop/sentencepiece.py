@@ -45,25 +45,27 @@ def read(path: Path, names: Sequence[str]) -> str:
     for name in names[len(Tokenizer.SPECIALS) :]:
         special = HIDDEN if name in Tokenizer.SPECIALS else ""  # a token like any other that is called as one of ours
         entries.append(name if name in scores else HIDDEN + special + name)
+    controls = [HIDDEN + piece.piece for piece in model.pieces if piece.type == CONTROL]  # of no text
     entries += [HIDDEN, *[piece for piece in scores if piece not in {*names[len(Tokenizer.SPECIALS) :]}]]
     if len(set(entries)) < len(entries):
         raise TransductError(f"{path}: two of the tokens that it is to cut text into have the same name")
     try:
-        text = _written(model, entries, scores)
+        text = _written(model, entries, scores, controls)
         Tokenizer(text)
     except Exception as error:  # the library raises nothing narrower
         raise TransductError(f"{path}: a SentencePiece model that is damaged ({error}); copy it again") from error
     return text
 
 
-def _written(model: Any, entries: Sequence[str], scores: Mapping[str, float]) -> str:
+def _written(model: Any, entries: Sequence[str], scores: Mapping[str, float], controls: Sequence[str]) -> str:
     """The tokenizer of these entries in the library's format."""
     library = tokenizers.Tokenizer(_model(model.trainer_spec, entries, scores))
     library.normalizer = _normalizer(model.normalizer_spec)
     bytes_ = [decoders.ByteFallback()] if model.trainer_spec.byte_fallback else []
     last = [decoders.Fuse(), decoders.Replace(BLANK, " "), decoders.Strip(" ", 1, 0)]
     library.decoder = decoders.Sequence([decoders.Replace(HIDDEN, ""), *bytes_, *last])
-    library.add_special_tokens(list(entries[: len(Tokenizer.SPECIALS)]))
+    own = len(Tokenizer.SPECIALS)
+    library.add_special_tokens([*entries[:own], *(entry for entry in entries[own:] if entry in controls)])
     return library.to_str()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from transduct.config import Recipe
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer import Tokenizer, tokenizers_in
 from transduct.errors import TransductError
 from transduct.training import checkpoint
 
@@ -52,7 +52,7 @@ def take_vocabularies(first: Path, run: Path) -> None:
     Raises:
         TransductError: it has others.
     """
-    for path in first.glob("tokenizer*.json"):
+    for path in tokenizers_in(first):
         if not (run / path.name).exists():
             checkpoint.write_file(run / path.name, path.read_bytes())
     check_vocabularies([first, run])
@@ -108,9 +108,9 @@ def members_of(directory: Path, config: dict[str, Any]) -> list[Path]:
     members = [directory / name for name in names]
     for member in members:
         checkpoint.read_json(member / checkpoint.CONFIG, "a member of the ensemble; copy it again")
-        if not any(member.glob("tokenizer*.json")):
-            raise TransductError(f"{member}: holds no tokenizer; copy the member again")
-        for path in member.glob("tokenizer*.json"):
+        for path in tokenizers_in(member):
+            if not path.exists():
+                raise TransductError(f"{member}: holds no {path.name}; copy the member again")
             Tokenizer.load(path)
     check_vocabularies(members)
     return members
@@ -120,7 +120,7 @@ def check_vocabularies(directories: Sequence[Path]) -> None:
     """Refuse models whose tokens are not the same."""
 
     def tokenizers(directory: Path) -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in directory.glob("tokenizer*.json")}
+        return {path.name: path.read_bytes() for path in tokenizers_in(directory)}
 
     for directory in directories[1:]:
         if tokenizers(directory) != tokenizers(directories[0]):

@@ -216,8 +216,11 @@ class SpeechRecognitionTask:
         manifest = write_recordings(folder, sources, data.features.rate, data.augment.speeds)
         self._check_speakers()
         said = files_said(names_of(data.train), found.dropped)
-        if not manifest["rows"]:
-            raise TransductError(f"no recording is left to train on {said}; check data.train and data.leave_out")
+        for source, (start, stop, _) in zip(data.train, manifest["weights"], strict=True):
+            if start == stop:
+                raise TransductError(
+                    f"{source.sounds}: no recording is left to train on {said}; check data.train and data.leave_out"
+                )
         count = manifest["rows"] // len(data.augment.speeds)
         changed = f"; {found.resampled:,} resampled to {data.features.rate} Hz" if found.resampled else ""
         self.notify(f"corpus prepared: {count:,} recordings {said}{changed}")

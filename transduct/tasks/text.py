@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer import FILES, Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.segments import Segments, Shape
 from transduct.tasks.base import Notify
@@ -24,7 +24,7 @@ from transduct.tasks.showing import Panel
 from transduct.training.checkpoint import write_file
 from transduct.training.config import TrainingConfig
 
-TOKENIZER = "tokenizer.json"
+[TOKENIZER] = FILES[True]
 Flat = tuple[NDArray[np.int64], NDArray[np.int64]]  # the ids of texts end to end, and their lengths
 
 

@@ -25,7 +25,7 @@ from transduct.data.dropout import growth
 from transduct.data.files import names_of, opened, require_file
 from transduct.data.sources import DataConfig, Replacement, TextSource, changes_of
 from transduct.data.text import read_examples, read_lines, read_pairs
-from transduct.data.tokenizer import Tokenizer, TokenizerConfig, train_tokenizers
+from transduct.data.tokenizer import FILES, Tokenizer, TokenizerConfig, train_tokenizers
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.errors import TransductError
@@ -46,7 +46,7 @@ from transduct.tasks.text import (
     make_flat_batch,
     run_tokenizer,
 )
-from transduct.tasks.translator import FAMILIES, TOKENIZERS, Translator
+from transduct.tasks.translator import FAMILIES, Translator
 from transduct.training.checkpoint import CONFIG, read_json
 from transduct.training.step import Terms
 
@@ -254,7 +254,7 @@ class TranslationTask:
         signatures = [f"{name} {report.details[name]['signature']}" for name in report.scores.keys() & report.details]
         how = "; ".join([f", {searched(self.decoding.validation_beam)}", *sorted(signatures)])
         about = card("Translation model", made_of, self.training, report.scores, log, how)
-        tokenizers = [self.directory / name for name in TOKENIZERS[self.tokenizer.shared]]
+        tokenizers = [self.directory / name for name in FILES[self.tokenizer.shared]]
         write_model(directory, "translation", model, settings, tokenizers, about)
 
 
@@ -333,13 +333,13 @@ def prepare_tokenizers(
     def of_side(side: int) -> Callable[[], Tokenizer]:
         return lambda: trained()[side]
 
-    if start is not None and (start / TOKENIZERS[not config.shared][-1]).exists() and _translates(start):
+    if start is not None and (start / FILES[not config.shared][-1]).exists() and _translates(start):
         shared = str(not config.shared).lower()
         raise TransductError(
             f"model.start_from: {start} has its tokenizers otherwise; set tokenizer.shared to {shared}"
         )
     made = []
-    for side, name in enumerate(TOKENIZERS[config.shared]):
+    for side, name in enumerate(FILES[config.shared]):
         names = (name, TOKENIZER) if side == 0 else (name,)
         made.append(run_tokenizer(directory / name, start, of_side(side), notify, config.dropout, names))
     return made[0], made[-1]

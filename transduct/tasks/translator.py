@@ -15,7 +15,7 @@ from transduct.blocks.tables import narrowed
 from transduct.config import record
 from transduct.data.sources import BLEU_TOKENIZER, METRICS, Replacement, changes_of
 from transduct.data.text import read_lines
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer import Tokenizer, tokenizers_in
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig, room_for
 from transduct.decoding.ensemble import Ensemble
@@ -29,7 +29,7 @@ from transduct.tasks import ensemble
 from transduct.tasks.base import Report
 from transduct.tasks.model import blank, named_weights, read_weights
 from transduct.tasks.sections import Family, asked_for, check_inputs, check_nothing_given
-from transduct.tasks.text import TOKENIZER, TextAttention, check_sizes
+from transduct.tasks.text import TextAttention, check_sizes
 from transduct.tasks.translations import Piece, Translation, joined, split, with_words, words_in
 from transduct.training import checkpoint
 
@@ -39,7 +39,6 @@ FAMILIES = {
 }
 log = logging.getLogger("transduct")
 SHORTLIST, ALIGNED, COMMON = "shortlist.safetensors", 50, 100  # the most tokens to a source token, and to all
-TOKENIZERS = {True: (TOKENIZER,), False: ("tokenizer.source.json", "tokenizer.target.json")}
 
 
 class Translator:
@@ -347,8 +346,7 @@ def _model(
         if quantised != "int8" or precision != "float32":
             raise TransductError(f"{source}: quantised to {quantised!r} and asked for {precision}; ask for float32")
         quantise(model)
-    shared = not any((directory / name).exists() for name in TOKENIZERS[False])
-    tokenizers = [Tokenizer.load(directory / name) for name in TOKENIZERS[shared]]
+    tokenizers = [Tokenizer.load(path) for path in tokenizers_in(directory)]
     sizes = (model.config.source_size, model.config.target_size)
     check_sizes(directory, (tokenizers[0].size, tokenizers[-1].size), sizes)
     read_weights(model, directory, device, precision)

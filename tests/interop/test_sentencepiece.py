@@ -70,6 +70,24 @@ def test_bytes_stand_for_what_is_unknown_where_the_model_says_so(tmp_path):
     assert again.encode(texts) == tokenizer.encode(texts)
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_what_controls_a_model_is_no_text(tmp_path, kind):
+    parsed = proto.ModelProto.FromString(model_of(0, kind))
+    parsed.pieces.add(piece="<to_de>", score=0.0, type=3)
+    model = parsed.SerializeToString()
+    names = pieces_of(model)
+    tokenizer = Tokenizer(tokenizer_of(tmp_path, model, names))
+    control = 3 + names.index("<to_de>")
+    [ids] = tokenizer.encode(["ten <to_de>"])
+    assert control not in ids, "in a text it is text"
+    theirs = library.SentencePieceProcessor(model_proto=model)
+    [ten] = tokenizer.encode(["ten"])
+    assert tokenizer.decode([[control, *ten]]) == [
+        theirs.decode([theirs.piece_to_id("<to_de>"), *theirs.encode("ten")])
+    ]
+    assert tokenizer.decode([[control, *ten]]) == ["ten"]
+
+
 def test_its_merges_are_not_dropped_and_another_tokenizer_was_none(tmp_path):
     tokenizer = Tokenizer(tokenizer_of(tmp_path, model_of(0, "bpe")))
     with pytest.raises(TransductError, match="a tokenizer of kind 'SentencePiece' has no merges to drop; set tok"):

@@ -126,6 +126,10 @@ def test_a_recipe_that_is_not_there_is_named(tmp_path):
         assert str(path) in str(caught.value)
 
 
+def test_a_profile_may_have_a_number_for_a_name(recipe):
+    assert load_recipe(recipe("task: t\nprofiles: {1: {data: {x: 2}}}"), profile="1").data == {"x": 2}
+
+
 @pytest.mark.parametrize(
     "profiles, said",
     [
@@ -134,7 +138,7 @@ def test_a_recipe_that_is_not_there_is_named(tmp_path):
         ("", "no profile 'quik'; the recipe has none"),
         ("[quik]", "profiles is a list, expected a mapping of names to overrides"),
         ("{1: {}, 2: {}}", "no profile 'quik'; known are: 1, 2"),
-        ("{quik: 3}", "found 3, expected a mapping of keys to lay over the recipe"),
+        ("{quik: 3}", "recipe.yaml: profiles.quik is 3, expected what to lay over the recipe"),
         ("{quik: {trainin: {}}}", "unknown key 'trainin'; did you mean 'training'?"),
     ],
 )

@@ -102,10 +102,14 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), profile: str | 
     if not isinstance(profiles, dict):
         raise TransductError(f"{path}: {PROFILES} is {_kind(profiles)}, expected a mapping of names to overrides")
     if profile is not None:
+        profiles = {str(name): over for name, over in profiles.items()}
         if profile not in profiles:
             near = _nearest(profile, profiles) if profiles else "; the recipe has none"
             raise TransductError(f"{path}: no profile '{profile}'{near}")
-        tree = merge(tree, profiles[profile] or {})
+        over = profiles[profile] or {}
+        if not isinstance(over, dict):
+            raise TransductError(f"{path}: {PROFILES}.{profile} is {_kind(over)}, expected what to lay over the recipe")
+        tree = merge(tree, over)
     for override in overrides:
         tree = _with_override(tree, override)
     recipe = record(Recipe, tree, "", str(path))

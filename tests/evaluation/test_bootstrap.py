@@ -47,8 +47,14 @@ def test_what_is_alike_differs_by_chance_and_what_is_clearly_better_does_not():
     assert ours.p_value(ours) == 1.0
     assert ours.p_value(Share(1.0 - ours.parts, ours.wholes)) == 1.0  # other examples, the same score
     better = Share(np.maximum(ours.parts, proportion(200, 1000, 1).parts), ours.wholes)
-    assert better.p_value(ours) == pytest.approx(1 / (bootstrap.RESAMPLES + 1))
+    assert better.p_value(ours) < 1e-20
+    assert p_value(better.drawn, ours.drawn, 1000) == pytest.approx(1 / (bootstrap.RESAMPLES + 1))
     assert ours.p_value(proportion(505, 1000, 2)) > 0.5
+
+
+def test_a_few_examples_prove_nothing():
+    assert proportion(1, 1).p_value(proportion(0, 1)) == 1.0
+    assert proportion(3, 3).p_value(proportion(0, 3)) == pytest.approx(0.25)
 
 
 def test_chance_alone_is_significant_as_often_as_it_says(monkeypatch):

@@ -457,6 +457,7 @@ def test_predict_hands_options_on(program, trained_run):
     words = ["predict", trained_run, "a b c", "--set", "beam=1", "--set", "length_penalty=0.5"]
     assert program(*words).lines == transduct.load(trained_run).predict(["a b c"], beam=1, length_penalty=0.5)
     assert_refused(program("predict", trained_run, "a", "--set", "beem=1"), "unknown key 'decoding.beem'", "'beam'")
+    assert_refused(program("predict", trained_run, "a", "--set", "inputs=1"), "'inputs' is no option; leave it out")
 
 
 def test_predict_shows_what_the_model_looks_at(program, trained_run, tmp_path):
@@ -920,6 +921,13 @@ def test_what_cannot_be_trained_is_refused_and_leaves_nothing(program, tmp_path,
     assert_refused(Done(done.code, done.out, done.err.splitlines(keepends=True)[-1]), said)
     assert "Traceback" not in done.err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_recipe_may_lie_in_a_folder_whose_name_looks_like_an_override(program, tmp_path):
+    (tmp_path / "a=b").mkdir()
+    recipe = write_recipe(tmp_path).rename(tmp_path / "a=b" / "recipe.yaml")
+    done = program("train", recipe, "training.steps=0", "--out", tmp_path / "run")
+    assert_refused(done, f"{recipe}: training: steps is 0, must be at least 1")
 
 
 def test_a_folder_of_something_else_is_left_alone(program, tmp_path):

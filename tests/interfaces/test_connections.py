@@ -1,6 +1,7 @@
 """Whoever connects and does not ask is hung up on; whoever waits for an answer is not."""
 
 import asyncio
+import contextlib
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ import uvicorn
 from transduct.interfaces import server
 from transduct.interfaces.connections import Impatient
 
+LAVISH = 32 << 20
 ASKED = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -22,11 +24,17 @@ async def slow(scope, receive, send):
     await send({"type": "http.response.body", "body": b"ok"})
 
 
+async def lavish(scope, receive, send):
+    """Answers with more than a socket holds."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % LAVISH)]})
+    await send({"type": "http.response.body", "body": bytes(LAVISH)})
+
+
 @contextmanager
-def connected(monkeypatch):
-    """A connection to a server that waits for a fifth of a second."""
-    monkeypatch.setattr(Impatient, "patience", 0.2)
-    config = uvicorn.Config(slow, log_level="critical", lifespan="off", http=Impatient)
+def connected(monkeypatch, application=slow, patience=0.2):
+    """A connection to a server that waits for so many seconds."""
+    monkeypatch.setattr(Impatient, "patience", patience)
+    config = uvicorn.Config(application, log_level="critical", lifespan="off", http=Impatient)
     with server._listening("127.0.0.1", 0) as listening:
         runs = uvicorn.Server(config)
         thread = threading.Thread(target=runs.run, kwargs={"sockets": [listening]})
@@ -70,3 +78,25 @@ def test_who_waits_for_an_answer_gets_it_and_may_ask_again(monkeypatch):
             connection.sendall(ASKED[:5])
             connection.sendall(ASKED[5:])
             assert_answered(connection)
+
+
+def test_who_does_not_read_the_answer_is_hung_up_on(monkeypatch):
+    with connected(monkeypatch, lavish) as connection:
+        connection.sendall(ASKED)
+        time.sleep(1.0)
+        found = 0
+        with contextlib.suppress(ConnectionResetError):
+            while part := connection.recv(1 << 20):
+                found += len(part)
+        assert found < LAVISH, "no more than what the system held"
+
+
+def test_who_reads_slowly_gets_the_whole_answer(monkeypatch):
+    with connected(monkeypatch, lavish, patience=2.0) as connection:
+        connection.sendall(ASKED)
+        found = 0
+        while found < LAVISH:
+            part = connection.recv(1 << 20)
+            assert part, f"hung up after {found} bytes"
+            found += len(part)
+            time.sleep(0.1)

@@ -52,6 +52,13 @@ def test_limits_set_the_scale():
     assert list(cells(narrow).values()) == [pictures.SEQUENTIAL[-1]]
 
 
+@pytest.mark.parametrize("values", [[1e308, -1e308], [0.0, 5e-324], [1e-320, 1e-319]])
+def test_numbers_that_hardly_fit_are_drawn(values):
+    pictures.curves([1, 2], {"a": values})
+    pictures.heatmap([values])
+    pictures.terminal([values])
+
+
 @pytest.mark.parametrize("matrix", [np.zeros((2, 2)), [[math.nan, -math.inf]]])
 def test_matrices_with_nothing_to_scale(matrix):
     assert texts(pictures.heatmap(matrix)) == ["0", "1"]

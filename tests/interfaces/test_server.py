@@ -27,6 +27,7 @@ from transduct.errors import NotFinite, TransductError
 from transduct.interfaces import server
 from transduct.interfaces.server import Service
 from transduct.tasks import runs
+from transduct.tasks.painter import PaintingConfig
 
 TEXTS = ["a b c", "", "d e f g", "h", "a b c d e f g h", "</s>", "🙂"]
 
@@ -294,17 +295,31 @@ def test_what_is_not_there_or_not_json_is_refused(client):
 
 
 def test_what_is_too_large_is_refused(client, monkeypatch):
-    monkeypatch.setattr(server, "LARGEST", 1 << 20)
-    said, _ = client.refused("/translate", {"texts": ["a" * (1 << 20)]}, 413)
-    assert said == "the request is larger than 1 MiB; send less at once"
+    said, _ = client.refused("/translate", {"texts": ["a" * (2 << 20)]}, 413)
+    assert said == "the request is larger than 2 MiB; send less at once"
     asked_for = "characters, those asked for counted and times the beam; at most 40,000 are taken: send it in parts"
     for body in ({"texts": ["a" * 8_001], "beam": 5}, {"texts": ["a" * 2_600], "beam": 16}):
         assert asked_for in client.refused("/translate", body, 413)[0]
     assert asked_for in client.refused("/score", {"sources": ["a"], "targets": ["a" * 40_000]}, 413)[0]
     assert client("POST", "/translate", {"texts": ["a b c d " * 1_000], "beam": 1})[0] == 200
+    monkeypatch.setattr(server, "LARGEST_MAP", 8)
+    said, _ = client.refused("/attention", {"text": "a b c d", "target": "d c b a"}, 413)
+    assert said == "more than 8 weights a head are too many to be shown; shorten the text"
     monkeypatch.setattr(server, "HELD", 1 << 19)
-    assert "too much is waiting" in client.refused("/translate", {"texts": ["a" * (1 << 19)]}, 429)[0]
+    assert "too much is waiting" in client.refused("/translate", {"texts": ["a" * (1 << 15)]}, 429)[0]
     assert client.post("/translate", {"texts": []}) == {"translations": []}
+
+
+def test_a_picture_costs_its_codes_with_the_text_and_without():
+    painter = SimpleNamespace(paints=True, places=64, decoding=PaintingConfig(samples=2))
+    service = Service(painter, "painter", 50)
+    assert service._cost("ab", {}) == 2 * (2 + 2 * 64)
+    assert service._cost("ab", {"samples": 7}) == 7 * (2 + 2 * 64)
+
+
+def test_more_than_may_wait_is_refused_before_it_is_looked_at(client):
+    said, _ = client.refused("/translate", {"texts": [3] * 2_000}, 400)
+    assert said == "found 2000 inputs, at most 50 may wait; send fewer at once"
 
 
 def test_a_mistake_of_one_harms_no_other(client):

@@ -77,7 +77,7 @@ def test_whatever_the_text_there_is_one_translation_of_one_line(kind):
 
 
 def test_nothing_becomes_nothing(translator):
-    for translation in translator.translate(["", " \t "]):
+    for translation in translator.translate(["", " \t ", "\x1c"]):
         assert (translation.text, translation.score, translation.tokens) == ("", 0.0, [])
         assert [alternative.text for alternative in translation.alternatives] == [""]
     assert translator.translate([]) == []

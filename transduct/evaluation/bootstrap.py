@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from transduct.evaluation.classification import wilson_interval
+from transduct.evaluation.classification import mcnemar, wilson_interval
 
 RESAMPLES, SEED = 1000, 12345
 Score = Callable[[np.ndarray], float]  # how often each example counts (N,) -> the score of such a corpus
@@ -34,13 +34,19 @@ class Share:
 
     def interval(self) -> list[float]:
         """The 95 % interval; of a proportion by its formula, for drawn corpora never hold what was never seen."""
-        if (self.wholes == 1).all() and np.isin(self.parts, (0, 1)).all():
+        if self._is_proportion:
             return wilson_interval(int(self.parts.sum()), len(self.parts))
         return interval(self.drawn, len(self.parts))
 
     def p_value(self, other: "Share") -> float:
-        """How likely the difference to the same examples of another model is chance."""
+        """How likely the difference to the same examples of another model is chance; of proportions exactly."""
+        if self._is_proportion and other._is_proportion:
+            return mcnemar((self.parts == 1).tolist(), (other.parts == 1).tolist())
         return p_value(self.drawn, other.drawn, len(self.parts))
+
+    @property
+    def _is_proportion(self) -> bool:
+        return bool((self.wholes == 1).all() and np.isin(self.parts, (0, 1)).all())
 
 
 def interval(score: Score, examples: int) -> list[float]:

@@ -84,8 +84,7 @@ class Batcher:
         """
         if not inputs:
             return []
-        if len(inputs) > self.most:
-            raise TransductError(f"found {len(inputs)} inputs, at most {self.most} may wait; send fewer at once")
+        self.check(len(inputs))
         if self.waiting + len(inputs) > self.most:
             raise Full(self.advice)
         kind = f"{verb} {sorted(options.items())}"
@@ -97,6 +96,15 @@ class Batcher:
         finally:
             self._forget(request)
 
+    def check(self, count: int) -> None:
+        """Refuse more inputs than may ever wait.
+
+        Raises:
+            TransductError: they are more.
+        """
+        if count > self.most:
+            raise TransductError(f"found {count} inputs, at most {self.most} may wait; send fewer at once")
+
     @property
     def advice(self) -> int:
         """After how many seconds what is here now should be done."""
@@ -106,12 +114,15 @@ class Batcher:
 
     async def run(self) -> None:
         """Work until cancelled, in one thread."""
-        with ThreadPoolExecutor(1) as pool:
+        pool = ThreadPoolExecutor(1)
+        try:
             while True:
                 await self._some.wait()
                 self._some.clear()
                 while self._requests:
                     await self._answer(self._slice(), pool)
+        finally:
+            pool.shutdown(wait=False)  # whoever waited for its last slice has gone
 
     def _slice(self) -> list[Part]:
         """What is answered next: inputs of the first request, and of those like it; one that is not exhausted by this

@@ -138,8 +138,8 @@ def train(
     from transduct.interfaces.progress import Watcher
     from transduct.tasks.runs import train as train_recipe
 
-    paths = [word for word in recipe or [] if "=" not in word]
-    overrides = [word for word in recipe or [] if "=" in word]
+    paths = [word for word in recipe or [] if "=" not in word or Path(word).is_file()]
+    overrides = [word for word in recipe or [] if word not in paths]
     directory = out or Path("runs") / (Path(paths[0]).stem if paths else "translation")
     files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
     chosen = _chosen_recipe(paths, overrides, profile, directory, resume, files)
@@ -264,12 +264,14 @@ def predict(
     """
     from transduct.config import parse_override
     from transduct.interfaces.pictures import check_ending, draw_attention, require_folders
+    from transduct.interfaces.requests import check_names
     from transduct.interfaces.start import load
     from transduct.tasks.showing import check_drawable, draw, read_once
 
     chosen: dict[str, Any] = {}
     for option in options or []:
         chosen |= parse_override(option)
+    check_names(chosen)
     loaded = load(model, device)
     check_drawable(loaded, str(model), out, attention)
     check_ending(attention)

@@ -45,6 +45,7 @@ LARGEST_CELL = 26
 SQUARE_CELL = 7  # larger cells are squares, smaller ones fill the room there is
 LONGEST_LABEL = 24  # columns; longer labels are cut
 PHOTOGRAPH = 160.0  # the longer side
+LARGEST = 1e300  # of a number that is drawn: two of them do not add up to infinity
 RED, REDDEST = (220, 38, 38), 0.75  # what is laid over a photograph, and how much of it at most
 HINTED_CELLS = 1024  # a larger heat map has no hints, for they make the file several times as long
 
@@ -334,7 +335,7 @@ def _ticks(values: Values) -> tuple[list[float], list[str]]:
     """Round numbers that enclose the values, about five, and how to write them."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    if low == high:
+    if high - low < 1 / LARGEST:
         low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
     rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
@@ -352,7 +353,7 @@ def _numbers(values: Array | Sequence[float] | Matrix, name: str, dimensions: in
         raise TransductError(f"{name} is not made of numbers in equal rows; give numbers or an array") from error
     if numbers.ndim != dimensions or not numbers.size:
         raise TransductError(f"{name} has the shape {numbers.shape}; give {dimensions} dimensions, none of them 0")
-    return numbers
+    return np.where(np.isfinite(numbers), np.clip(numbers, -LARGEST, LARGEST), numbers)
 
 
 def _matrix(matrix: Matrix, rows: Labels, columns: Labels) -> Values:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,13 +79,19 @@ def texts_of(values: Any, name: str) -> list[str]:
     return values
 
 
+def check_names(options: Iterable[str]) -> None:
+    """Refuse options that have the name of what they go with."""
+    for name in options:
+        if name in ("self", "inputs", "texts"):
+            raise TransductError(f"'{name}' is no option; leave it out")
+
+
 def options_of(given: dict[str, Any]) -> dict[str, Any]:
     """Options that anyone may set, as far as anyone may: single numbers and words that cannot ask for too much."""
+    check_names(given)
     for name, value in given.items():
         if name in OURS:
             raise TransductError(f"'{name}' is set by whoever runs the server; leave it out")
-        if name in ("self", "inputs", "texts"):
-            raise TransductError(f"'{name}' is no option; leave it out")
         if not isinstance(value, str | int | float | None) or len(str(value)) > LONGEST_WORD:
             raise TransductError(f"{name:.40} is a {type(value).__name__}, expected a number or a short word")
         if name in MOST and (type(value) is not int or not 1 <= value <= MOST[name]):

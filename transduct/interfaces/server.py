@@ -57,12 +57,13 @@ except ImportError as error:
     raise missing_extra(error.name or "starlette", "serve") from error
 
 LARGEST, HELD = 16 << 20, 256 << 20  # bytes of a request, and of all that are under way
+LARGEST_JSON, WEIGHT = 2 << 20, 32  # bytes of one that is JSON, and how many a byte of it takes once it is read
+LARGEST_MAP = 1 << 16  # weights of a head that are shown
 DEAREST_TEXT = 40_000  # characters, with those asked for, times the beam
 DEAREST_FILE = DEAREST // 4  # so that four pictures or sounds are answered together
 PATIENCE = 60.0  # seconds that a request may take
 CONNECTIONS = 1000
 ENDINGS = {"picture": ".png", "sound": ".wav"}  # of a file that was sent, whose first bytes say what it is
-LARGE = 1 << 16  # bytes of JSON that are read in a thread of their own
 WARMING = ["a", "A sentence that is a little longer than that."]
 log = logging.getLogger("transduct")
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -146,10 +147,11 @@ class Service:
         if self.reads != "text":
             return DEAREST_FILE
         texts = [given] if isinstance(given, str) else filter(None, given)
+        drawn = 2 * self.model.places if self.paints else 0  # codes of a picture, with the text and without
         own = vars(self.model.decoding) if hasattr(self.model, "decoding") else {}
         asked = {"length": 0, "beam": 1, "samples": 1, "n_best": 1} | own | dict(options)
         wide = max(asked[name] for name in ("beam", "samples", "n_best"))
-        return int((sum(map(len, texts)) + asked["length"]) * wide)
+        return int((sum(map(len, texts)) + asked["length"] + drawn) * wide)
 
     def _work(self, verb: str, inputs: list[Any], options: Mapping[str, Any]) -> list[Any]:
         """What the batcher does with a slice, in its own thread, which has a present device of its own."""
@@ -231,6 +233,8 @@ class Service:
         if name not in found.weights:
             raise TransductError(f"unknown name '{name}'; known are: {', '.join(found.weights)}")
         queries, keys = found.labels(name)
+        if len(rows) * len(columns) > LARGEST_MAP or found[name][0].numel() > LARGEST_MAP:
+            raise Problem(413, f"more than {LARGEST_MAP:,} weights a head are too many to be shown; shorten the text")
         heads = (found[name] * 1e4).round().div(1e4)  # four digits are enough to draw
         aligned = {"rows": rows, "columns": columns, "weights": (alignment * 1e4).round().div(1e4).tolist()}
         weights = {"name": name, "rows": queries, "columns": keys, "heads": heads.tolist()}
@@ -246,7 +250,8 @@ class Service:
             raise TransductError(f"found {len(inputs)} inputs, the answer is one picture; send one")
         outputs = await self._ask(request, "predict", inputs, options_of(given.options or {}))
         if self.paints:
-            return Response(self._png(inputs[0], outputs[0]), media_type="image/png")
+            drawn = await asyncio.to_thread(self._png, inputs[0], outputs[0])
+            return Response(drawn, media_type="image/png")
         return JSONResponse({"outputs": [_plain(output) for output in outputs]})
 
     async def _predict_file(self, request: Request) -> tuple[Any, bytes]:
@@ -255,7 +260,7 @@ class Service:
             raise Problem(415, f"this model reads a {self.reads}; send the file itself as the body, with its type")
         options = options_of({name: value_of(value) for name, value in request.query_params.items()})
         with tempfile.NamedTemporaryFile(suffix=ENDINGS[self.reads]) as file:
-            file.write(await self._body(request))
+            file.write(await self._body(request, LARGEST))
             file.flush()
             try:
                 [output] = await self._ask(request, "predict", [file.name], options)
@@ -263,7 +268,7 @@ class Service:
                 raise
             except TransductError as error:
                 raise TransductError(str(error).replace(file.name, f"the {self.reads}")) from error
-            return output, self._png(file.name, output) if self.paints else b""
+            return output, await asyncio.to_thread(self._png, file.name, output) if self.paints else b""
 
     def _png(self, given: str, output: Any) -> bytes:
         with tempfile.TemporaryDirectory() as folder:
@@ -274,24 +279,28 @@ class Service:
     async def _json(self, request: Request) -> dict[str, Any]:
         if not is_json(request.headers.get("content-type", "")):
             raise Problem(415, "send JSON, with the header 'Content-Type: application/json'")
-        content = await self._body(request)
+        content = await self._body(request, LARGEST_JSON, WEIGHT)
         try:
-            body = await asyncio.to_thread(read, content) if len(content) > LARGE else read(content)
+            body = read(content)
         except (ValueError, RecursionError) as error:
             raise TransductError(f"the request is not valid JSON: {error}") from error
         if not isinstance(body, dict):
             raise TransductError(f"the request is a JSON {type(body).__name__}, expected an object")
+        for given in body.values():
+            if isinstance(given, list):  # before they are gone through
+                self.batcher.check(len(given))
         return body
 
-    async def _body(self, request: Request) -> bytes:
-        """The body of a request, of which no more is read than is taken."""
-        parts = []
+    async def _body(self, request: Request, largest: int, weight: int = 1) -> bytes:
+        """The body of a request, of which no more is read than is taken; `weight` is what a byte of it comes to."""
+        parts, size = [], 0
         async for part in request.stream():
             parts.append(part)
-            request.state.held += len(part)
-            self._held += len(part)
-            if request.state.held > LARGEST:
-                raise Problem(413, f"the request is larger than {LARGEST >> 20} MiB; send less at once")
+            size += len(part)
+            request.state.held += weight * len(part)
+            self._held += weight * len(part)
+            if size > largest:
+                raise Problem(413, f"the request is larger than {largest >> 20} MiB; send less at once")
             if self._held > HELD:
                 raise Full(self.batcher.advice)
         return b"".join(parts)

@@ -168,6 +168,7 @@ class Painter:
     def __init__(self, model: DALLE, tokenizer: Tokenizer, decoding: PaintingConfig) -> None:
         self.model, self.tokenizer, self.decoding = model.eval(), tokenizer, decoding
         self.device = next(model.parameters()).device
+        self.places = model.config.vae.places  # codes of a picture
 
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Painter":

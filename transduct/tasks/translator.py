@@ -106,7 +106,7 @@ class Translator:
         pieces: list[Piece] = []
         spans = []
         for text, ids, start in zip(texts, self.encode(texts), starts, strict=True):
-            parts = split(self.source_tokenizer, ids, self.longest)
+            parts = split(self.source_tokenizer, ids if text.strip() else [], self.longest)
             spans.append((len(pieces), len(pieces) + len(parts)))
             if len(parts) == 1:
                 pieces.append(Piece(ids, len(text.split()), start))

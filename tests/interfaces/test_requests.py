@@ -3,7 +3,7 @@
 import pytest
 
 from transduct.errors import TransductError
-from transduct.interfaces.requests import is_json, options_of, read, texts_of, value_of
+from transduct.interfaces.requests import is_json, options_of, options_said, read, texts_of, value_of
 
 
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON", "application/json; charset=utf-8"])
@@ -39,3 +39,9 @@ def test_texts_are_a_list_of_whole_characters():
     for wrong in ("a", ["a", None], None):
         with pytest.raises(TransductError, match="the request: 'texts' must be a list of texts"):
             texts_of(wrong, "texts")
+
+
+def test_options_of_a_command_are_values_and_none_is_what_they_go_with():
+    assert options_said(["beam=1", "length_penalty=0.5"]) == {"beam": 1, "length_penalty": 0.5}
+    with pytest.raises(TransductError, match="'self' is no option; leave it out"):
+        options_said(["self=3"])

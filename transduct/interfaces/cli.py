@@ -262,16 +262,12 @@ def predict(
     transduct predict runs/shakespeare "ROMEO:" --set length=500
     transduct predict runs/detr street.jpg --out found.png
     """
-    from transduct.config import parse_override
     from transduct.interfaces.pictures import check_ending, draw_attention, require_folders
-    from transduct.interfaces.requests import check_names
+    from transduct.interfaces.requests import options_said
     from transduct.interfaces.start import load
     from transduct.tasks.showing import check_drawable, draw, read_once
 
-    chosen: dict[str, Any] = {}
-    for option in options or []:
-        chosen |= parse_override(option)
-    check_names(chosen)
+    chosen = options_said(options or [])
     loaded = load(model, device)
     check_drawable(loaded, str(model), out, attention)
     check_ending(attention)

@@ -2,10 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from transduct.config import parse_override
 from transduct.errors import TransductError
 
 MOST = {"beam": 16, "n_best": 16, "samples": 16, "length": 2_000}  # what an option may ask for, 1 at least
@@ -79,7 +80,16 @@ def texts_of(values: Any, name: str) -> list[str]:
     return values
 
 
-def check_names(options: Iterable[str]) -> None:
+def options_said(words: Sequence[str]) -> dict[str, Any]:
+    """Options as a command says them: beam=1."""
+    given: dict[str, Any] = {}
+    for word in words:
+        given |= parse_override(word)
+    _check_names(given)
+    return given
+
+
+def _check_names(options: Iterable[str]) -> None:
     """Refuse options that have the name of what they go with."""
     for name in options:
         if name in ("self", "inputs", "texts"):
@@ -88,7 +98,7 @@ def check_names(options: Iterable[str]) -> None:
 
 def options_of(given: dict[str, Any]) -> dict[str, Any]:
     """Options that anyone may set, as far as anyone may: single numbers and words that cannot ask for too much."""
-    check_names(given)
+    _check_names(given)
     for name, value in given.items():
         if name in OURS:
             raise TransductError(f"'{name}' is set by whoever runs the server; leave it out")

@@ -204,14 +204,16 @@ class Tokenizer:
             return [coded.ids for coded in self._library.encode_batch_fast(texts, add_special_tokens=False)]
         divided = [self._words(text) for text in texts]
         new = {word: self._of_word(word) for word in set(chain.from_iterable(divided)) if word not in known}
+        long = {word: ids for word, ids in new.items() if len(word) > SHORT}  # a line, where there are no blanks
+        known.update((word, ids) for word, ids in new.items() if word not in long)
+        if len(known) > REMEMBERED:
+            self._known = {}  # not emptied: another thread may be reading it
+        known = known | long if long else known
         rows: list[list[int]] = []
         for words in divided:
             rows.append(row := [])
             for word in words:
-                row += new[word] if word in new else known[word]
-        known.update((word, ids) for word, ids in new.items() if len(word) <= SHORT)  # without blanks, one is a line
-        if len(known) > REMEMBERED:
-            self._known = {}  # not emptied: another thread may be reading it
+                row += known[word]
         return rows
 
     def _of_word(self, word: str) -> list[int]:

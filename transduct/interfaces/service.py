@@ -1,0 +1,360 @@
+"""One model over HTTP, to programs as JSON and to people as a page.
+
+    POST /translate   {"texts": [..], "prefixes": [..], "beam": 5, ..}  {"translations": [{"text", "score", ..}, ..]}
+    POST /score       {"sources": [..], "targets": [..]}                {"scores": [..]}
+    POST /attention   {"text": .., "target": .., "name": ..}            where the model looked
+    POST /predict     {"inputs": [..], "options": {..}}                  {"outputs": [..]}, or a PNG
+                      or a picture or a sound itself as the body, and options in the query
+    GET  /            the page          GET /health   200 once warm          GET /metrics   for Prometheus
+
+Errors are {"error": ".."}: 400 the request is wrong, 401 no key, 413 too large, 415 of another type; 429 too much is
+waiting and 503 it took too long, both with Retry-After; 500 it is our fault.
+"""
+
+import asyncio
+import hmac
+import logging
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from transduct import __version__
+from transduct.config import record
+from transduct.errors import NotFinite, TransductError, missing_extra
+from transduct.interfaces.batcher import DEAREST, Batcher, Full
+from transduct.interfaces.requests import (
+    Attention,
+    Predict,
+    Problem,
+    Score,
+    is_json,
+    options_of,
+    read,
+    texts_of,
+    value_of,
+)
+from transduct.tasks.showing import draw
+
+try:
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+    from starlette.applications import Starlette
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import HTMLResponse, JSONResponse, Response
+    from starlette.routing import Route
+except ImportError as error:
+    raise missing_extra(error.name or "starlette", "serve") from error
+
+LARGEST, HELD = 16 << 20, 256 << 20  # bytes of a request, and of all that are under way
+LARGEST_JSON, WEIGHT = 2 << 20, 32  # bytes of one that is JSON, and how many a byte of it takes once it is read
+LARGEST_MAP = 1 << 16  # weights of a head that are shown
+DEAREST_TEXT = 40_000  # characters, with those asked for, times the beam
+DEAREST_FILE = DEAREST // 4  # so that four pictures or sounds are answered together
+PATIENCE = 60.0  # seconds that a request may take
+ENDINGS = {"picture": ".png", "sound": ".wav"}  # of a file that was sent, whose first bytes say what it is
+WARMING = ["a", "A sentence that is a little longer than that."]
+log = logging.getLogger("transduct")
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Service:
+    """One model and what is asked of it.
+
+    Args:
+        model: as `transduct.load` gives it.
+        name: what it is called.
+        most: how many inputs may wait.
+        keys: one of them stands in each request ("Authorization: Bearer KEY"), if there are any.
+    """
+
+    def __init__(self, model: Any, name: str, most: int, keys: Sequence[str] = ()) -> None:
+        import torch
+
+        self.model, self.name, self.keys, self.warm = model, name, [key.encode() for key in keys], False
+        on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self._device = torch.cuda.current_device() if on_gpu else None
+        self.reads, self.paints = getattr(model, "reads", "text"), getattr(model, "paints", False)
+        self.registry = CollectorRegistry()
+        self._answers = Counter("transduct_requests", "Answers", ["path", "status"], registry=self.registry)
+        self._inputs = Counter("transduct_inputs", "Inputs answered", registry=self.registry)
+        self._sizes = Histogram(
+            "transduct_batch_size", "Inputs together", buckets=[1, 2, 4, 8, 16, 32, 64], registry=self.registry
+        )
+        self._seconds = Histogram("transduct_batch_seconds", "Seconds of a batch", registry=self.registry)
+        self.batcher = Batcher(self._work, most, self._cost, self._seen)
+        self._held, self._broken = 0, False
+        waiting = Gauge("transduct_waiting", "Inputs nobody works on yet", registry=self.registry)
+        waiting.set_function(lambda: self.batcher.waiting)
+
+    def application(self) -> Starlette:
+        """What a server of the ASGI runs."""
+        verbs: dict[str, Endpoint] = {"/predict": self._predict}
+        if hasattr(self.model, "translate"):
+            verbs |= {"/translate": self._translate, "/score": self._score, "/attention": self._attention}
+        routes = [Route(path, self._guarded(path, endpoint), methods=["POST"]) for path, endpoint in verbs.items()]
+        for path, shown in (("/", self._page), ("/health", self._health), ("/metrics", self._metrics)):
+            routes.append(Route(path, shown, methods=["GET"]))
+        handlers: dict[Any, Any] = {404: _refused, 405: _refused, Exception: self._mistaken}
+        made = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
+        made.router.redirect_slashes = False  # where to would be the client's word
+        return made
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(self.batcher.run()), asyncio.create_task(self._warm())]
+        for task in tasks:
+            task.add_done_callback(self._ended)
+        yield
+        for task in tasks:
+            task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """What should go on, or end well, has failed: no answer is to be hoped for."""
+        if not task.cancelled() and (error := task.exception()):
+            self._broken = True
+            log.critical("the server is broken: %s", error, exc_info=error)
+
+    async def _warm(self) -> None:
+        """Answer something, so that nobody waits for what is done once.
+
+        Raises:
+            NotFinite: the model does not work; and whatever else is wrong with it.
+        """
+        if self.reads == "text":
+            for text in WARMING:
+                try:
+                    await self.batcher.ask("predict", [text], {})
+                except NotFinite:
+                    raise
+                except TransductError:  # a pair is wanted, say: then it is as warm as it gets
+                    log.debug("nothing to warm it with", exc_info=True)
+        self.warm = True
+
+    def _cost(self, given: Any, options: Mapping[str, Any]) -> int:
+        """About how long an input takes, in characters that are translated greedily."""
+        if self.reads != "text":
+            return DEAREST_FILE
+        texts = [given] if isinstance(given, str) else filter(None, given)
+        drawn = 2 * self.model.places if self.paints else 0  # codes of a picture, with the text and without
+        own = vars(self.model.decoding) if hasattr(self.model, "decoding") else {}
+        asked = {"length": 0, "beam": 1, "samples": 1, "n_best": 1} | own | dict(options)
+        wide = max(asked[name] for name in ("beam", "samples", "n_best"))
+        return int((sum(map(len, texts)) + asked["length"] + drawn) * wide)
+
+    def _work(self, verb: str, inputs: list[Any], options: Mapping[str, Any]) -> list[Any]:
+        """What the batcher does with a slice, in its own thread, which has a present device of its own."""
+        if self._device is not None:
+            import torch
+
+            torch.cuda.set_device(self._device)
+        if verb == "score":
+            found: list[Any] = self.model.score(*map(list, zip(*inputs)))
+            return found
+        if verb == "translate":
+            texts, prefixes = map(list, zip(*inputs))
+            return list(self.model.translate(texts, prefixes=prefixes, **options))
+        if verb == "attention":
+            return [self.model.attention(*each) for each in inputs]
+        return list(getattr(self.model, verb)(inputs, **options))
+
+    def _seen(self, inputs: int, seconds: float) -> None:
+        self._inputs.inc(inputs)
+        self._sizes.observe(inputs)
+        self._seconds.observe(seconds)
+
+    def _guarded(self, path: str, endpoint: Endpoint) -> Endpoint:
+        """An endpoint that asks for a key and turns what goes wrong into an answer."""
+
+        async def answer(request: Request) -> Response:
+            request.state.held = 0
+            try:
+                self._check_key(request)
+                async with asyncio.timeout(PATIENCE):
+                    response = await endpoint(request)
+            except Problem as problem:
+                response = _error(problem.status, problem)
+            except ClientDisconnect:
+                response = _error(499, "the client has gone")
+            except TimeoutError:
+                response = _error(503, f"not done within {PATIENCE:.0f} s; send less at once", self.batcher.advice)
+            except Full as full:
+                response = _error(429, full, full.seconds)
+            except TransductError as error:
+                response = _error(500 if isinstance(error, NotFinite) else 400, error)
+            finally:
+                self._held -= request.state.held
+            self._answers.labels(path, response.status_code).inc()
+            return response
+
+        return answer
+
+    def _check_key(self, request: Request) -> None:
+        if not self.keys:
+            return
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        known = sum(hmac.compare_digest(given.strip().encode(), key) for key in self.keys)  # looks at all of them
+        if not known or scheme.lower() != "bearer":
+            raise Problem(401, "no such key; send the header 'Authorization: Bearer KEY'")
+
+    async def _translate(self, request: Request) -> Response:
+        body = await self._json(request)
+        texts = texts_of(body.pop("texts", None), "texts")
+        prefixes = texts_of(body.pop("prefixes", [""] * len(texts)), "prefixes")
+        if len(texts) != len(prefixes):
+            raise TransductError(f"found {len(texts)} texts and {len(prefixes)} prefixes; give one for each")
+        found = await self._ask(request, "translate", list(zip(texts, prefixes)), options_of(body))
+        return JSONResponse({"translations": [_translation(each) for each in found]})
+
+    async def _score(self, request: Request) -> Response:
+        given = record(Score, await self._json(request), "", "the request")
+        sources, targets = texts_of(given.sources, "sources"), texts_of(given.targets, "targets")
+        if len(sources) != len(targets):
+            raise TransductError(f"found {len(sources)} sources and {len(targets)} targets; give as many of each")
+        return JSONResponse({"scores": await self._ask(request, "score", list(zip(sources, targets)), {})})
+
+    async def _attention(self, request: Request) -> Response:
+        given = record(Attention, await self._json(request), "", "the request")
+        texts_of([given.text, given.target or ""], "text")
+        [found] = await self._ask(request, "attention", [(given.text, given.target)], {})
+        rows, columns, alignment = found.alignment()
+        name = given.name or next(reversed(found.weights))
+        if name not in found.weights:
+            raise TransductError(f"unknown name '{name}'; known are: {', '.join(found.weights)}")
+        queries, keys = found.labels(name)
+        if len(rows) * len(columns) > LARGEST_MAP or found[name][0].numel() > LARGEST_MAP:
+            raise Problem(413, f"more than {LARGEST_MAP:,} weights a head are too many to be shown; shorten the text")
+        heads = (found[name] * 1e4).round().div(1e4)  # four digits are enough to draw
+        aligned = {"rows": rows, "columns": columns, "weights": (alignment * 1e4).round().div(1e4).tolist()}
+        weights = {"name": name, "rows": queries, "columns": keys, "heads": heads.tolist()}
+        return JSONResponse({"names": list(found.weights), "alignment": aligned, **weights})
+
+    async def _predict(self, request: Request) -> Response:
+        if self.reads != "text":
+            output, drawn = await self._predict_file(request)
+            return Response(drawn, media_type="image/png") if drawn else JSONResponse({"outputs": [_plain(output)]})
+        given = record(Predict, await self._json(request), "", "the request")
+        inputs = texts_of(given.inputs, "inputs")
+        if self.paints and len(inputs) != 1:
+            raise TransductError(f"found {len(inputs)} inputs, the answer is one picture; send one")
+        outputs = await self._ask(request, "predict", inputs, options_of(given.options or {}))
+        if self.paints:
+            drawn = await asyncio.to_thread(self._png, inputs[0], outputs[0])
+            return Response(drawn, media_type="image/png")
+        return JSONResponse({"outputs": [_plain(output) for output in outputs]})
+
+    async def _predict_file(self, request: Request) -> tuple[Any, bytes]:
+        """The answer to a file that was sent, and its picture if the model paints."""
+        if is_json(request.headers.get("content-type", "")):
+            raise Problem(415, f"this model reads a {self.reads}; send the file itself as the body, with its type")
+        options = options_of({name: value_of(value) for name, value in request.query_params.items()})
+        with tempfile.NamedTemporaryFile(suffix=ENDINGS[self.reads]) as file:
+            file.write(await self._body(request, LARGEST))
+            file.flush()
+            try:
+                [output] = await self._ask(request, "predict", [file.name], options)
+            except NotFinite:
+                raise
+            except TransductError as error:
+                raise TransductError(str(error).replace(file.name, f"the {self.reads}")) from error
+            return output, await asyncio.to_thread(self._png, file.name, output) if self.paints else b""
+
+    def _png(self, given: str, output: Any) -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "drawn.png"
+            draw(self.model, given, output, path)
+            return path.read_bytes()
+
+    async def _json(self, request: Request) -> dict[str, Any]:
+        if not is_json(request.headers.get("content-type", "")):
+            raise Problem(415, "send JSON, with the header 'Content-Type: application/json'")
+        content = await self._body(request, LARGEST_JSON, WEIGHT)
+        try:
+            body = read(content)
+        except (ValueError, RecursionError) as error:
+            raise TransductError(f"the request is not valid JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise TransductError(f"the request is a JSON {type(body).__name__}, expected an object")
+        for given in body.values():
+            if isinstance(given, list):  # before they are gone through
+                self.batcher.check(len(given))
+        return body
+
+    async def _body(self, request: Request, largest: int, weight: int = 1) -> bytes:
+        """The body of a request, of which no more is read than is taken; `weight` is what a byte of it comes to."""
+        parts, size = [], 0
+        async for part in request.stream():
+            parts.append(part)
+            size += len(part)
+            request.state.held += weight * len(part)
+            self._held += weight * len(part)
+            if size > largest:
+                raise Problem(413, f"the request is larger than {largest >> 20} MiB; send less at once")
+            if self._held > HELD:
+                raise Full(self.batcher.advice)
+        return b"".join(parts)
+
+    async def _ask(self, request: Request, verb: str, inputs: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
+        """The batcher's answer, as long as whoever asked is there."""
+        for each in inputs if self.reads == "text" else []:
+            if self._cost(each, options) > DEAREST_TEXT:
+                asked_for = f"{self._cost(each, options):,} characters, those asked for counted and times the beam"
+                raise Problem(
+                    413, f"{asked_for}; at most {DEAREST_TEXT:,} are taken: send it in parts, or ask for less"
+                )
+        asked = asyncio.create_task(self.batcher.ask(verb, inputs, options))
+        gone = asyncio.create_task(_gone(request))
+        try:
+            await asyncio.wait([asked, gone], return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                return asked.result()
+            raise ClientDisconnect
+        finally:
+            asked.cancel()
+            gone.cancel()
+
+    async def _mistaken(self, request: Request, _: Exception) -> Response:
+        """A mistake of ours, of which the log says more."""
+        self._answers.labels(request.url.path, 500).inc()
+        return _error(500, "the server has made a mistake; its log says more")
+
+    async def _page(self, _: Request) -> Response:
+        return HTMLResponse(files("transduct.interfaces").joinpath("web/index.html").read_text(encoding="utf-8"))
+
+    async def _health(self, _: Request) -> Response:
+        status = "broken" if self._broken else "ready" if self.warm else "warming"
+        said = {"status": status, "model": self.name, "version": __version__}
+        can = {"reads": self.reads, "paints": self.paints, "translates": hasattr(self.model, "translate")}
+        headers = {"Retry-After": "1"} if status == "warming" else {}
+        return JSONResponse(said | can, {"ready": 200, "warming": 503, "broken": 500}[status], headers)
+
+    async def _metrics(self, _: Request) -> Response:
+        return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _refused(_: Request, error: Any) -> Response:
+    """No such path, or no such method for it."""
+    return _error(error.status_code, error.detail)
+
+
+def _error(status: int, message: object, seconds: int | None = None) -> Response:
+    said = str(message).encode("utf-8", "replace").decode()  # what was sent may stand in it
+    return JSONResponse({"error": said}, status, {} if seconds is None else {"Retry-After": str(seconds)})
+
+
+async def _gone(request: Request) -> None:
+    """Wait until whoever asked has hung up."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _translation(found: Any) -> dict[str, Any]:
+    others = [{"text": other.text, "score": other.score} for other in found.alternatives]
+    return {"text": found.text, "score": found.score, "alternatives": others}
+
+
+def _plain(output: Any) -> Any:
+    """An answer as JSON has it."""
+    return [asdict(each) for each in output] if isinstance(output, list) else str(output)

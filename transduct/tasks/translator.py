@@ -184,7 +184,8 @@ class Translator:
         """Scores of the translations of `data`, sources and their references, with signatures and 95 % intervals.
 
         Args:
-            against: another model; the details then hold its scores and the p-values of a paired bootstrap test.
+            against: another model; the details then hold its scores and p-values by paired bootstrap, of proportions by
+                McNemar's test.
             options: as for `translate`.
         """
         sources, references = data

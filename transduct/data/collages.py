@@ -213,13 +213,8 @@ def _objects(line: dict[str, Any], place: str) -> tuple[np.ndarray, list[str]]:
         numbers = all(type(number) in (int, float) for box in line["boxes"] for number in box)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise TransductError(f"{place}: {LINE} ({error!r})") from error
-    if (
-        not words
-        or not numbers
-        or shape != (len(labels), 4)
-        or boxes.size != 4 * len(labels)
-        or not np.isfinite(boxes).all()
-    ):
+    fit = shape == (len(labels), 4) and boxes.size == 4 * len(labels) and np.isfinite(boxes).all()
+    if not (words and numbers and fit):
         where = f"{place}: {line['file']}"
         raise TransductError(f"{where}: expected a label, a word, for each box, four numbers; mend the line")
     check_text("".join(labels), place)

@@ -19,7 +19,7 @@ SHORT = tiny_recipe(training={"steps": 2})
 
 def test_what_a_run_leaves(trained_run):
     assert {path.name for path in trained_run.iterdir()} - {"tensorboard"} == {
-        "recipe.yaml", "log.jsonl", "checkpoints", "model", "tokenizer.json", "corpus", ".lock",
+        "recipe.yaml", "log.jsonl", "checkpoints", "model", "tokenizer.json", "corpus", "corpus.json", ".lock",
     }  # fmt: skip
     recipe = load_recipe(trained_run / "recipe.yaml")
     assert (recipe.task, recipe.training["steps"]) == ("translation", 60)

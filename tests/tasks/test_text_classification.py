@@ -475,7 +475,7 @@ def test_it_learns(tmp_path, kind):
         data |= {part: {"pairs": f"{part}.tsv", "columns": [0, 1, 2]} for part in ("valid", "test")}
         data["train"] = [{"pairs": "train.tsv", "columns": [0, 1, 2]}]
     else:
-        data["train"] = [{"generate": GENERATED[kind], "count": 4000}]
+        data |= {"train": [{"generate": GENERATED[kind], "count": 4400}], "drop_duplicates": True}
         data["test"] = {"generate": GENERATED[kind], "part": "test", "count": 200}
     training = {
         "steps": steps, "batch_tokens": tokens, "warmup": 30, "learning_rate": rate, "schedule": "linear",

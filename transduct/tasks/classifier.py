@@ -95,13 +95,12 @@ class Classifier:
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Classifier":
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
-        built = record(Config, config.get("model"), "model", source)
+        model, tokenizer = read_model(Bert, Config, directory, config, device, precision)
         answers = record(Answers, config.get("answers"), "answers", source)
-        if answers.kind != "span" and len(answers.labels) != built.labels:
-            found = f"names {len(answers.labels)} labels, its model tells {built.labels} apart"
+        if answers.kind != "span" and len(answers.labels) != model.config.labels:
+            found = f"names {len(answers.labels)} labels, its model tells {model.config.labels} apart"
             raise TransductError(f"{source}: {found}; they do not belong together: copy the model again")
         decoding = record(PredictConfig, config.get("decoding"), "decoding", source)
-        model, tokenizer = read_model(Bert, built, directory, device, precision)
         return cls(model, tokenizer, answers, decoding)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:

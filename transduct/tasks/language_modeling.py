@@ -182,9 +182,8 @@ class LanguageModel:
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "LanguageModel":
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
-        built = record(Config, config.get("model"), "model", source)
+        model, tokenizer = read_model(GPT, Config, directory, config, device, precision)
         decoding = record(WritingConfig, config.get("decoding"), "decoding", source)
-        model, tokenizer = read_model(GPT, built, directory, device, precision)
         return cls(model, tokenizer, decoding)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:

@@ -64,7 +64,6 @@ from transduct.tasks.sections import (
     training_section,
 )
 from transduct.tasks.text import TOKENIZER, encoder_input, read_model, run_tokenizer
-from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -177,9 +176,7 @@ class MaskedLanguageModel:
         cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
     ) -> "MaskedLanguageModel":
         """The model in a directory whose `config.json` has been read."""
-        source = str(directory / checkpoint.CONFIG)
-        built = record(Config, config.get("model"), "model", source)
-        model, tokenizer = read_model(Bert, built, directory, device, precision)
+        model, tokenizer = read_model(Bert, Config, directory, config, device, precision)
         return cls(model, tokenizer, config.get("mask", PlainTextConfig.mask))
 
     @property

@@ -174,9 +174,8 @@ class Painter:
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Painter":
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
-        built = record(Config, config.get("model"), "model", source)
+        model, tokenizer = read_model(DALLE, Config, directory, config, device, precision)
         decoding = record(PaintingConfig, config.get("decoding"), "decoding", source)
-        model, tokenizer = read_model(DALLE, built, directory, device, precision)
         return cls(model, tokenizer, decoding)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[Drawn]:

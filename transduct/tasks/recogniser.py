@@ -162,13 +162,12 @@ class Recogniser:
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Recogniser":
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
-        built = record(Config, config.get("model"), "model", source)
+        model, tokenizer = read_model(Speech, Config, directory, config, device, precision)
         hearing = record(Hearing, config.get("hearing"), "hearing", source)
         decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)
-        if hearing.features.bands != built.bands:
-            found = f"hears {hearing.features.bands} bands, its model {built.bands}"
+        if hearing.features.bands != model.config.bands:
+            found = f"hears {hearing.features.bands} bands, its model {model.config.bands}"
             raise TransductError(f"{source}: {found}; they do not belong together: copy the model again")
-        model, tokenizer = read_model(Speech, built, directory, device, precision)
         return cls(model, tokenizer, hearing, decoding)
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:

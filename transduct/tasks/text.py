@@ -15,13 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from transduct.config import record
 from transduct.data.tokenizer import FILES, Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.segments import Segments, Shape
 from transduct.tasks.base import Notify
 from transduct.tasks.model import Movable, blank, read_weights
 from transduct.tasks.showing import Panel
-from transduct.training.checkpoint import write_file
+from transduct.training.checkpoint import CONFIG, write_file
 from transduct.training.config import TrainingConfig
 
 [TOKENIZER] = FILES[True]
@@ -177,13 +178,22 @@ def check_sizes(directory: Path, tokenizers: Sequence[int], model: Sequence[int]
 
 
 def read_model(
-    build: Callable[[Any], Any], config: Any, directory: Path, device: torch.device, precision: str
+    build: Callable[[Any], Any],
+    kind: Any,
+    directory: Path,
+    settings: Mapping[str, Any],
+    device: torch.device,
+    precision: str,
 ) -> tuple[Any, Tokenizer]:
-    """The model of a configuration and its one tokenizer, from a model directory.
+    """The model that the settings of a model directory tell of, and its one tokenizer.
+
+    Args:
+        kind: the record of its configuration.
 
     Raises:
         TransductError: one cannot be read, or they do not belong together.
     """
+    config = record(kind, settings.get("model"), "model", str(directory / CONFIG))
     model, tokenizer = blank(build, config), Tokenizer.load(directory / TOKENIZER)
     check_sizes(directory, [tokenizer.size], [config.vocabulary_size])
     read_weights(model, directory, device, precision)

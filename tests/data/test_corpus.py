@@ -14,7 +14,7 @@ import pytest
 
 from transduct.data import corpus as module
 from transduct.data import text
-from transduct.data.corpus import Corpus, Seen, build, prepare, write_rows
+from transduct.data.corpus import Corpus, build, prepare, write_rows
 from transduct.data.samples import generate
 from transduct.data.sources import DataConfig, Replacement, TextSource
 from transduct.data.text import read_examples
@@ -397,18 +397,6 @@ def test_a_missing_file_is_refused(made):
 def test_long_preparations_say_how_far_they_are(made, monkeypatch):
     monkeypatch.setattr(module, "PROGRESS", 50)
     assert made()[1][:2] == ["preparing the corpus: 56 pairs read", "preparing the corpus: 100 pairs read"]
-
-
-def test_seen_is_a_set():
-    draw = np.random.default_rng(1)
-    seen, known = Seen(), set()
-    for _ in range(200):
-        some = np.array([0, 2**64 - 1, *known, *draw.integers(0, 2**64, 20, np.uint64).tolist()], np.uint64)
-        hashes = draw.choice(some, draw.integers(0, 50))
-        expected = [not (value in known or known.add(value)) for value in hashes.tolist()]
-        assert seen.add(hashes).tolist() == expected
-    assert sum(len(run) for bucket in seen._buckets for run in bucket) == len(known)
-    assert max(map(len, seen._buckets)) < 10
 
 
 def test_a_folder_is_another_once_a_file_in_it_is(tmp_path):

@@ -18,9 +18,10 @@ from torch import Tensor
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
-from transduct.data.corpus import Corpus, Ragged, Seen, build, hashes, inputs_of, ragged, write_rows
+from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.dropout import growth
 from transduct.data.files import check_section, names_of
+from transduct.data.filters import Seen, hashes
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
 from transduct.data.tokenizer import Tokenizer

@@ -1,0 +1,43 @@
+"""What is left out of training is told by its reason, and what is held out is drawn as if by lot, in whatever order."""
+
+import numpy as np
+import pytest
+
+from transduct.data.filters import Filters, Seen, hashes, hold_out
+from transduct.data.sources import DataConfig, TextSource
+
+PAIRS = [(f"a {number}", f"b {number}") for number in range(9_000)]  # several chunks of a file
+
+
+def data_of(folder, pairs, **settings):
+    (folder / "a.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    return DataConfig(train=[TextSource(pairs="a.tsv")], root=str(folder), **settings)
+
+
+@pytest.mark.parametrize("count", [0, 100, 4_000, 9_000])
+def test_what_is_held_out_has_the_smallest_hashes(tmp_path, count):
+    order = np.argsort(hashes(source for source, _ in PAIRS))[:count]
+    expected = [PAIRS[number] for number in order.tolist()]
+    for pairs in (PAIRS, PAIRS[::-1]):
+        assert hold_out(data_of(tmp_path, pairs, held_out=count)) == expected
+
+
+def test_each_pair_is_left_out_for_the_first_reason_that_applies(tmp_path):
+    data = data_of(tmp_path, [("a", "b")], max_length=9, max_ratio=3.0)
+    filters = Filters(data, [("held", "gehalten"), ("out", "aus")])
+    pairs = [("a", "b"), ("x", "gehalten"), ("", "b"), ("l", "o"), ("r", "s"), ("a", "b"), ("c", "d")]
+    source, target = np.array([[1, 1], [1, 1], [0, 1], [9, 9], [1, 4], [1, 1], [3, 1]]).T
+    assert filters.keep(pairs, source, target).tolist() == [True, False, False, False, False, False, True]
+    assert filters.dropped == {"held_out": 1, "empty": 1, "too_long": 1, "length_ratio": 1, "duplicate": 1}
+
+
+def test_seen_is_a_set():
+    draw = np.random.default_rng(1)
+    seen, known = Seen(), set()
+    for _ in range(200):
+        some = np.array([0, 2**64 - 1, *known, *draw.integers(0, 2**64, 20, np.uint64).tolist()], np.uint64)
+        hashes = draw.choice(some, draw.integers(0, 50))
+        expected = [not (value in known or known.add(value)) for value in hashes.tolist()]
+        assert seen.add(hashes).tolist() == expected
+    assert sum(len(run) for bucket in seen._buckets for run in bucket) == len(known)
+    assert max(map(len, seen._buckets)) < 10

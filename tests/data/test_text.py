@@ -138,6 +138,10 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_place_or_replaced(tmp_pa
         with pytest.raises(TransductError, match="not UTF-8; convert the file, for example with: iconv -f utf-16 -t"):
             list(read_lines(io.BytesIO(written.encode(wide))))
     assert list(read_lines(io.BytesIO(data), "replace")) == ["good", "also göod", "bad \ufffd \ufffd", "rest \ufffd"]
+    for number, wide in enumerate(("utf-16-le", "utf-16-be")):  # zeros are UTF-8, so nothing else would tell
+        (tmp_path / f"c{number}").write_bytes("a b\nc d\n".encode(wide))
+        with pytest.raises(TransductError, match=rf"c{number}:1: found many zero bytes, as UTF-16 without a mark"):
+            list(read_lines(tmp_path / f"c{number}"))
 
 
 @pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])

@@ -682,6 +682,8 @@ def test_what_goes_wrong_on_a_rank_is_said_with_its_number(program, tmp_path, mo
     "words, said",
     [
         (["train", "--model", "m", "--text", "t"], "--model and --text are for decoding; leave them out"),
+        (["decode", "--model", "m", "--text", "t", "--size", "tiny"], "--size and --vocabulary are of drawn"),
+        (["decode", "--model", "m", "--text", "t", "--vocabulary", 9], "--size and --vocabulary are of drawn"),
         (["decode", "--model", "m"], "--model and --text belong together; give both or neither"),
         (["decode", "--threads", 0], "threads is 0, must be from 1 to 16777216"),
     ],

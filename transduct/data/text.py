@@ -111,16 +111,21 @@ def _split(read: Callable[[], bytes], name: str, errors: Errors) -> Iterator[lis
             continue
         data = b"".join([*unfinished, block[:end]])
         unfinished = [block[end:]]
+        wide = number == 1 and (data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or 4 * data.count(0) > len(data))
         try:
             text = data.decode("utf-8", errors)
         except UnicodeDecodeError as error:
             line = number + data.count(b"\n", 0, error.start)
             place = error.start - data.rfind(b"\n", 0, error.start)
-            wide = number == 1 and data.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
             raise TransductError(
                 f"{name}:{line}: byte {place} is 0x{data[error.start]:02x}, which is not UTF-8; "
                 f"convert the file, for example with: iconv -f {'utf-16' if wide else 'latin1'} -t utf-8"
             ) from error
+        if wide and errors == "strict":
+            raise TransductError(
+                f"{name}:1: found many zero bytes, as UTF-16 without a mark has them; "
+                "convert the file, for example with: iconv -f utf-16le -t utf-8"
+            )
         if number == 1:
             text = text.removeprefix("\ufeff")
         lines = text.replace("\r\n", "\n").split("\n")

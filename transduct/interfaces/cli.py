@@ -395,6 +395,8 @@ def bench(
         raise TransductError("--model and --text belong together; give both or neither")
     if model is not None and what != "decode":
         raise TransductError("--model and --text are for decoding; leave them out")
+    if model is not None and (size, vocabulary) != ("base", 32_000):
+        raise TransductError("--size and --vocabulary are of drawn weights, the model has its own; leave them out")
     given = None if model is None or text is None else (model, text)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     many = sentences if sentences is not None else 512 if what == "decode" else 192

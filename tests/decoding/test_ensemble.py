@@ -7,7 +7,8 @@ from tests.families import Generator, tiny_rnn
 from tests.helpers import BEGIN, END, tiny
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
-from transduct.decoding.ensemble import Ensemble, mean
+from transduct.decoding.ensemble import Ensemble, Review, mean
+from transduct.decoding.search import length_penalty
 
 SOURCES = [[3, 4, 5, END], [7, END], [8, 3, 9, 9, 4, END]]
 
@@ -42,3 +43,28 @@ def test_a_score_is_of_the_mean_and_no_output_is_too_long_for_one():
         likely = sum(Generator(each).logits(source, tokens).double().softmax(-1) for each in members) / 2
         expected = sum(float(row[token].log()) for row, token in zip(likely, [*tokens, END], strict=True))
         assert score == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_a_review_weighs_what_is_found_with_what_another_says_of_it_turned_round(alpha):
+    model, other = tiny(), tiny_rnn(attention="general")
+    before = found(model, length_penalty=alpha)
+    after = Review(Ensemble([other]), 0.75, BEGIN, END, 100).sort(before, SOURCES, alpha)
+    changed = 0
+    for source, old, new in zip(SOURCES, before, after, strict=True):
+        assert sorted(h.tokens for h in new) == sorted(h.tokens for h in old)
+        assert [h.rank for h in new] == sorted((h.rank for h in new), reverse=True)
+        changed += [h.tokens for h in new] != [h.tokens for h in old]
+        for hypothesis in new:
+            [first] = [h.score for h in old if h.tokens == hypothesis.tokens]
+            likely = Generator(other).logits(source, hypothesis.tokens[::-1]).double().log_softmax(-1)
+            second = sum(float(row[i]) for row, i in zip(likely, [*hypothesis.tokens[::-1], END], strict=True))
+            assert hypothesis.score == pytest.approx(0.25 * first + 0.75 * second, abs=1e-4)
+            penalty = length_penalty(len(hypothesis.tokens) + 1, alpha)
+            assert hypothesis.rank == pytest.approx(hypothesis.score / penalty)
+    assert changed, "a review that never changes the order is none"
+
+
+def test_a_review_of_nothing_is_nothing():
+    assert Review(tiny(), 0.5, BEGIN, END, 100).sort([], [], 1.0) == []
+    assert Review(tiny(), 0.5, BEGIN, END, 100).scores([], [], []) == []

@@ -8,7 +8,8 @@ import torch
 
 import transduct
 from transduct.errors import TransductError
-from transduct.interop.ours import configured, loaded
+from transduct.interop import ctranslate2, huggingface, int8, onnx
+from transduct.interop.ours import configured, for_tool, loaded
 
 
 def test_the_model_is_loaded_as_it_is(trained_run, tmp_path):
@@ -37,6 +38,18 @@ def test_other_models_are_refused(trained_run, tmp_path, change, said):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(TransductError, match=said):
         configured(tmp_path / "model", tmp_path / "out", "no others")
+
+
+def test_a_model_that_writes_backwards_is_for_us_alone(trained_run, tmp_path):
+    shutil.copytree(trained_run / "model", tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"backwards": True}))
+    for name, convert in (("CTranslate2", ctranslate2), ("Marian", huggingface), ("ONNX", onnx)):
+        with pytest.raises(TransductError, match=f"model: writes from the end on, which {name} does not know; train a"):
+            convert.convert(tmp_path / "model", tmp_path / "out")
+    assert for_tool("a tool", trained_run / "model", tmp_path / "out")[0]["backwards"] is False
+    int8.convert(tmp_path / "model", tmp_path / "out")
+    assert transduct.load(tmp_path / "out").backwards
 
 
 def test_nothing_that_exists_is_written_over(trained_run, tmp_path):

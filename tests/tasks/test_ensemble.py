@@ -48,6 +48,35 @@ def test_stages_become_members_and_none_starts_from_another(run):
     assert found[0].score == pytest.approx(model.score(["a b c"], [found[0].tokens])[0], abs=1e-4)
 
 
+@pytest.fixture(scope="module")
+def both_ways(tmp_path_factory):
+    """A run of two models that write forwards and one that writes backwards."""
+    folder = tmp_path_factory.mktemp("both_ways")
+    recipe = together(data={"backwards": True})
+    runs.train(replace(recipe, stages=[*recipe.stages, {"training": {"seed": 3}}]), folder / "run", notify=str)
+    combine([folder / "run" / f"stage_{number}" / "model" for number in (1, 3)], folder / "forwards")
+    return folder / "run"
+
+
+@pytest.mark.parametrize("options", [{"beam": 4}, {"beam": 4, "length_penalty": 1.5}, {"beam": 4, "temperature": 1.5}])
+def test_members_that_write_backwards_review_what_the_others_find(both_ways, options):
+    model = transduct.load(both_ways)
+    first, reviewer = (transduct.load(both_ways / f"stage_{number}") for number in (1, 2))
+    alone = transduct.load(both_ways.parent / "forwards")
+    assert (first.backwards, reviewer.backwards, model.backwards) == (False, True, False)
+    texts = [text for text in TEXTS if text]
+    found = model.translate(texts, n_best=4, **options)
+    for text, translation, plain in zip(texts, found, alone.translate(texts, n_best=4, **options), strict=True):
+        for each in translation.alternatives:
+            assert each.text in [other.text for other in plain.alternatives]
+            expected = (2 * alone.score([text], [each.tokens])[0] + reviewer.score([text], [each.tokens])[0]) / 3
+            assert each.score == pytest.approx(expected, abs=1e-4)
+            assert each.score == pytest.approx(model.score([text], [each.tokens])[0], abs=1e-4)
+    again = [model.translate([text], n_best=4, **options)[0] for text in texts]
+    assert [each.text for each in again] == [each.text for each in found]
+    assert model.translate(["a b"], prefixes=["c"])[0].text.startswith("c"), "those that search write forwards"
+
+
 def test_a_run_of_several_goes_on_where_it_was(run, tmp_path):
     half = shutil.copytree(run, tmp_path / "run")
     for path in (half / "model", half / "stage_2" / "model"):

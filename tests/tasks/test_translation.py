@@ -19,11 +19,13 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.tasks import base, runs, translation
-from transduct.tasks.translation import TranslationTask, make_batch
+from transduct.tasks.translation import TranslationTask, make_batch, turned
 from transduct.tasks.translator import FAMILIES
 from transduct.training.log import ignore
 from transduct.training.machine import seed_generators
 from transduct.training.trainer import fit
+
+TEXTS = ["a b c", "d", "c a b a"]
 
 
 def make_task(directory, said=str, **sections):
@@ -172,6 +174,73 @@ def test_a_validation_text_that_is_too_long_is_cut(made):
     task, model = made
     long = "a b " * 100
     assert math.isfinite(task.evaluate(model.eval(), ([long], [[long]])).scores["loss"])
+
+
+# backwards
+
+
+def test_sequences_are_turned_one_by_one():
+    tokens, lengths = turned(np.array([1, 2, 3, 4, 5, 6]), np.array([3, 0, 1, 2]))
+    assert tokens.tolist() == [3, 2, 1, 4, 6, 5]
+    assert lengths.tolist() == [3, 0, 1, 2]
+    assert turned(np.array([], int), np.array([], int))[0].tolist() == []
+
+
+def written(folder, **data):
+    """A run of whole words over `reverse`, or over what `data` says of training, and what it makes."""
+    recipe = tiny_recipe(tokenizer={"kind": "word", "size": 40}, decoding={"beam": 3})
+    recipe.data.update(data)
+    return runs.train(recipe, folder, notify=str)
+
+
+def test_what_is_learnt_backwards_is_what_turned_targets_teach(tmp_path):
+    """To turn each target is to turn its text: weights, losses and translations are the same."""
+    for part, count in (("train", 120), ("valid", 8)):
+        pairs = generate("reverse", count, part)
+        rows = [f"{source}\t{' '.join(reversed(target.split()))}\n" for source, target in pairs]
+        (tmp_path / f"{part}.tsv").write_text("".join(rows))
+    named = {part: {"pairs": str(tmp_path / f"{part}.tsv")} for part in ("train", "valid")}
+    backwards = written(tmp_path / "backwards", backwards=True)
+    forwards = written(tmp_path / "forwards", train=[named["train"]], valid=named["valid"])
+    for name in ("tokenizer.json", "model.safetensors"):
+        assert (backwards / name).read_bytes() == (forwards / name).read_bytes()
+    ours, theirs = base.load(backwards), base.load(forwards)
+    found, texts = ours.translate(TEXTS, n_best=3), [" ".join(reversed(text.split())) for text in TEXTS]
+    for one, other in zip(found, theirs.translate(TEXTS, n_best=3), strict=True):
+        assert one.tokens == other.tokens[::-1]
+        assert one.text == " ".join(reversed(other.text.split()))
+        assert [each.score for each in one.alternatives] == [each.score for each in other.alternatives]
+    assert ours.score(TEXTS, TEXTS) == theirs.score(TEXTS, texts)
+    assert found[0].score == pytest.approx(ours.score(TEXTS[:1], [found[0].tokens])[0], abs=1e-4)
+    seen, theirs_seen = ours.attention(TEXTS[0], "a b"), theirs.attention(TEXTS[0], "b a")
+    assert seen.target == theirs_seen.target == ["<s>", "▁b", "▁a"], "in the order in which it is written"
+    assert all(torch.equal(seen[name], theirs_seen[name]) for name in seen)
+    assert [side.tolist() for side in ours.align(TEXTS)] == [side.tolist() for side in theirs.align(TEXTS)]
+
+
+def test_batches_are_turned_whatever_becomes_of_them(tmp_path):
+    """With BPE dropout and with one shape too: what is read is the text."""
+    for number, training in enumerate(({}, {"capture": True})):
+        sections = {"tokenizer": {"dropout": 0.3}, "training": training, "data": {"backwards": True}}
+        task, _ = make_task(tmp_path / str(number), **sections)
+        pairs = [pair for batch in task.batches("train", 0, 0, 0, 1) for pair in pairs_of(task, batch)]
+        read = Counter(tuple(task.tokenizers[0].decode([source, target[::-1]])) for source, target in pairs)
+        del read["", ""]  # what fills a shape
+        assert read == Counter(generate("reverse", 120))
+
+
+@pytest.mark.parametrize("options", [{"prefixes": ["a"]}, {"constraint": "tree"}])
+def test_what_begins_at_the_beginning_is_not_for_a_model_that_ends_there(tmp_path, options):
+    task, model = make_task(tmp_path, data={"backwards": True})
+    translator = task._in_use(model, task.decoding)
+    what = "a prefix" if "prefixes" in options else "a constraint"
+    with pytest.raises(TransductError, match=f"this model writes from the end on, where {what} does not begin; leave"):
+        translator.translate(["a b"], **options)
+    assert translator.translate(["a b"], prefixes=[""])
+    with pytest.raises(
+        TransductError, match=r"recipe: data\.backwards is true, but a tree begins with its root; set dec"
+    ):
+        make_task(tmp_path / "tree", data={"backwards": True}, decoding={"constraint": "tree"})
 
 
 # preparing

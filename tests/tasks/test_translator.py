@@ -362,6 +362,17 @@ def test_a_long_text_is_translated_as_its_pieces_with_a_warning(translator, capl
     assert len(translator.translate([" ".join(words)], n_best=3)[0].alternatives) == 3
 
 
+def test_a_direction_that_is_none_is_named(trained_run, tmp_path):
+    copy = shutil.copytree(trained_run / "model", tmp_path / "m")
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"backwards": "yes"}))
+    with pytest.raises(TransductError, match=r"m/config\.json: backwards is 'yes', expected true or false"):
+        transduct.load(copy)
+    del config["backwards"]  # as of models that were made before there was a choice
+    (copy / "config.json").write_text(json.dumps(config))
+    assert transduct.load(copy).translate(["a b"]) == transduct.load(trained_run).translate(["a b"])
+
+
 # attention
 
 

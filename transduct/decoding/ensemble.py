@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transduct.decoding import engine
+from transduct.decoding.search import Hypothesis, length_penalty
 from transduct.functional.segments import Segments
 
 
@@ -68,6 +70,46 @@ class Ensemble(nn.Module):
 
     def _each(self) -> Sequence[Any]:
         return list(self.members)
+
+
+@dataclass(frozen=True)
+class Review:
+    """What models that write from the other end say of outputs: they chose first what the others chose last, so what
+    both find likely is more often right (Liu et al. 2016; Sennrich et al. 2016).
+
+    Attributes:
+        model: one of them, or several as an `Ensemble`.
+        share: which part of all members it holds.
+        begin, end, budget: as `engine.score` takes them.
+    """
+
+    model: Any
+    share: float
+    begin: int
+    end: int
+    budget: int
+
+    def scores(
+        self, theirs: Sequence[float], sources: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]
+    ) -> list[float]:
+        """The scores of outputs: the mean of what the others give and of its own, by how many members they are."""
+        turned = [output[::-1] for output in outputs]
+        own = engine.score(self.model, sources, turned, self.begin, self.end, self.budget)
+        return [one + self.share * (other - one) for one, other in zip(theirs, own, strict=True)]
+
+    def sort(
+        self, found: Sequence[list[Hypothesis]], sources: Sequence[Sequence[int]], alpha: float
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses of each source in the order of these scores, penalised for their lengths by `alpha`."""
+        of_each = [source for source, held in zip(sources, found, strict=True) for _ in held]
+        every = [h for held in found for h in held]
+        scores = iter(self.scores([h.score for h in every], of_each, [h.tokens for h in every]))
+
+        def reviewed(h: Hypothesis) -> Hypothesis:
+            score = next(scores)
+            return Hypothesis(h.tokens, score, score / length_penalty(len(h.tokens) + 1, alpha))
+
+        return [sorted(map(reviewed, held), key=lambda h: -h.rank) for held in found]
 
 
 def mean(logits: Sequence[Tensor]) -> Tensor:

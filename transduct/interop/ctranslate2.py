@@ -10,7 +10,7 @@ from torch import nn
 
 from transduct.data.tokenizer import Tokenizer, tokenizers_in
 from transduct.errors import TransductError, missing_extra
-from transduct.interop.ours import configured, loaded
+from transduct.interop.ours import for_tool, loaded
 from transduct.models.transformer import Config, Transformer
 from transduct.training import checkpoint
 
@@ -29,7 +29,7 @@ def convert(directory: Path, out: Path) -> None:
             a part of it, `out` exists, or the disk is full.
     """
     specs = _library()
-    settings, config = configured(directory, out, "CTranslate2 takes no other of our models")
+    settings, config = for_tool("CTranslate2", directory, out)
     if reason := unsupported(config):
         raise TransductError(f"{directory}: CTranslate2 has no place for {reason}; train a model without it")
     model = loaded(directory, config)

@@ -20,7 +20,7 @@ from transduct.data.tokenizer import Tokenizer, tokenizers_in
 from transduct.errors import TransductError
 from transduct.interop import sentencepiece
 from transduct.interop.marian import ACTIVATIONS, BIAS, Marian, our_weights, their_config, their_weights, unsupported
-from transduct.interop.ours import configured, loaded
+from transduct.interop.ours import for_tool, loaded
 from transduct.models.transformer import Config, Transformer
 from transduct.training import checkpoint
 
@@ -281,7 +281,7 @@ def convert(directory: Path, out: Path) -> None:
         TransductError: the model is no Transformer for translation or quantised already, Marian has no place for a part
             of it or of its text, or `out` exists.
     """
-    settings, config = configured(directory, out, "Marian takes no other of our models")
+    settings, config = for_tool("Marian", directory, out)
     if settings.get("replace"):
         raise TransductError(f"{directory}: text is changed before it is cut; Marian has no place for data.replace")
     if reason := unsupported(config):

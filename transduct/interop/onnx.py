@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from transduct.data.tokenizer import Tokenizer, tokenizers_in
 from transduct.errors import TransductError, missing_extra
-from transduct.interop.ours import configured, loaded
+from transduct.interop.ours import for_tool, loaded
 from transduct.models.transformer import Transformer
 from transduct.training import checkpoint
 
@@ -38,7 +38,7 @@ def convert(directory: Path, out: Path) -> None:
             import_module(library)
         except ImportError as error:
             raise missing_extra(library, "onnx") from error
-    settings, config = configured(directory, out, "ONNX takes no other of our models")
+    settings, config = for_tool("ONNX", directory, out)
     model = loaded(directory, config).eval().requires_grad_(False)
     if (size := sum(4 * weight.numel() for weight in model.parameters())) >= LARGEST:
         raise TransductError(

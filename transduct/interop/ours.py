@@ -30,6 +30,18 @@ def configured(directory: Path, out: Path, limit: str) -> tuple[dict[str, Any], 
     return settings, record(Config, settings.get("model"), "model", str(directory / checkpoint.CONFIG))
 
 
+def for_tool(tool: str, directory: Path, out: Path) -> tuple[dict[str, Any], Config]:
+    """What `configured` gives, of a model that another tool may be given.
+
+    Raises:
+        TransductError: as there, or it writes backwards, which nothing outside would turn round.
+    """
+    settings, config = configured(directory, out, f"{tool} takes no other of our models")
+    if settings.get("backwards"):
+        raise TransductError(f"{directory}: writes from the end on, which {tool} does not know; train a model forwards")
+    return settings, config
+
+
 def loaded(directory: Path, config: Config) -> Transformer:
     """The model of a configuration with the weights in its directory.
 

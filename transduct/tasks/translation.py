@@ -77,10 +77,11 @@ class MakeBatch:
     seed: int
     epoch: int
     shape: Shape | None = None
+    backwards: bool = False
 
     def __call__(self, numbers: Indices) -> Batch:
         source, target = (self._side(side, numbers, *flat) for side, flat in enumerate(self.corpus.columns(numbers)))
-        return make_flat_batch(source, target, self.shape)
+        return make_flat_batch(source, turned(*target) if self.backwards else target, self.shape)
 
     def _side(self, side: int, numbers: Indices, tokens: np.ndarray, lengths: np.ndarray) -> Flat:
         if not self.dropout:
@@ -94,6 +95,12 @@ class MakeBatch:
             drawn.append(pieces if fits else row)
             room -= len(drawn[-1]) - len(row)
         return end_to_end(drawn)
+
+
+def turned(tokens: np.ndarray, lengths: np.ndarray) -> Flat:
+    """The sequences of a flat run, each from its last token to its first."""
+    ends = np.cumsum(lengths)
+    return tokens[np.repeat(2 * ends - lengths - 1, lengths) - np.arange(len(tokens))], lengths
 
 
 class TranslationTask:
@@ -122,6 +129,10 @@ class TranslationTask:
             raise TransductError(
                 "recipe: decoding.shortlist is true, but a shortlist is made of a trained model, by transduct convert; "
                 "set it to false"
+            )
+        if self.data.backwards and self.decoding.constraint != "none":
+            raise TransductError(
+                "recipe: data.backwards is true, but a tree begins with its root; set decoding.constraint to none"
             )
         model = self.model.resolved(self._config(ANY_SIZE, ANY_SIZE))
         self.recipe = filled(
@@ -158,7 +169,8 @@ class TranslationTask:
         order = plan(corpus.lengths + 1, config.seed, epoch, config.batch_tokens, corpus.weights, growth=self.growth)
         dropout = self.tokenizer.dropout
         shape = self.shape if self.one_shape else None
-        make = MakeBatch(corpus, self.tokenizers, self.data.max_length, dropout, config.seed, epoch, shape)
+        longest, backwards = self.data.max_length, self.data.backwards
+        make = MakeBatch(corpus, self.tokenizers, longest, dropout, config.seed, epoch, shape, backwards)
         return load_batches(order, make, start, rank, world, self.data.workers)
 
     @cached_property
@@ -226,9 +238,10 @@ class TranslationTask:
             for tokenizer, texts in zip(self.tokenizers, ([*map(change, sources)], targets), strict=True)
         ]
         total, count, device = 0.0, 0.0, next(model.parameters()).device
+        order = -1 if self.data.backwards else 1
         lengths = [max(len(s), len(t)) + 1 for s, t in zip(*rows, strict=True)]
         for numbers in engine.in_batches(lengths, self.training.batch_tokens):
-            batch = make_batch([rows[0][i] for i in numbers], [rows[1][i] for i in numbers]).to(device)
+            batch = make_batch([rows[0][i] for i in numbers], [rows[1][i][::order] for i in numbers]).to(device)
             total += float(self._losses(model, batch, 0.0)[1])
             count += batch.counts["tokens"]
         return total / count
@@ -238,7 +251,7 @@ class TranslationTask:
         return self._in_use(model, self.decoding).predict(inputs)
 
     def _in_use(self, model: Any, decoding: DecodingConfig) -> Translator:
-        return Translator(model, *self.tokenizers, decoding, self.data.replace)
+        return Translator(model, *self.tokenizers, decoding, self.data.replace, backwards=self.data.backwards)
 
     def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with the scores of the final weights on its card."""
@@ -249,6 +262,7 @@ class TranslationTask:
             "replace": [asdict(change) for change in self.data.replace],
             "metrics": self.data.metrics,
             "bleu_tokenize": self.data.bleu_tokenize,
+            "backwards": self.data.backwards,
         }
         made_of = f"{len(self.corpus):,} pairs {files_said(names_of(self.data.train), self.corpus.dropped)}"
         signatures = [f"{name} {report.details[name]['signature']}" for name in report.scores.keys() & report.details]

@@ -18,7 +18,7 @@ from transduct.data.text import read_lines
 from transduct.data.tokenizer import Tokenizer, tokenizers_in
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig, room_for
-from transduct.decoding.ensemble import Ensemble
+from transduct.decoding.ensemble import Ensemble, Review
 from transduct.decoding.search import Filter, Prefix
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.decoding.trees import WellFormedTrees
@@ -53,18 +53,21 @@ class Translator:
         changes: Sequence[Replacement] = (),
         metrics: Sequence[str] = METRICS,
         bleu_tokenize: str = BLEU_TOKENIZER,
+        backwards: bool = False,
     ) -> None:
-        self.metrics, self.bleu_tokenize = list(metrics), bleu_tokenize
+        self.metrics, self.bleu_tokenize, self.backwards = list(metrics), bleu_tokenize, backwards
         self.model, self.decoding, self.change = model.eval(), decoding, changes_of("source", changes)
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.longest = model.config.max_length - 1  # tokens beside the end of the sentence
         self.shortlist: Shortlist | None = None
+        self.review: Review | None = None  # by members that write from the other end
 
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Translator":
         """The model in a directory whose `config.json` has been read, or the models of an ensemble as one."""
         source, together = str(directory / checkpoint.CONFIG), config.get("family") == ensemble.FAMILY
-        model, tokenizers = (_members if together else _model)(directory, config, device, precision)
+        folders = ensemble.members_of(directory, config) if together else [directory]
+        [(model, tokenizers, backwards), *others] = (_model(folder, device, precision) for folder in folders)
         decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)
         if not isinstance(rules := config.get("replace", []), list):
             raise TransductError(f"{source}: replace is {rules!r:.40}, expected a list of replacements")
@@ -72,7 +75,15 @@ class Translator:
         metrics, tokenize = config.get("metrics", METRICS), config.get("bleu_tokenize", BLEU_TOKENIZER)
         if not isinstance(metrics, list | tuple) or not all(isinstance(each, str) for each in (*metrics, tokenize)):
             raise TransductError(f"{source}: metrics or bleu_tokenize is no name of one; copy the model again")
-        translator = cls(model, tokenizers[0], tokenizers[-1], decoding, changes, metrics, tokenize)
+        reviewers = [other for other, _, way in others if way != backwards]
+        if together:
+            model = Ensemble([model, *(other for other, _, way in others if way == backwards)])
+        translator = cls(model, tokenizers[0], tokenizers[-1], decoding, changes, metrics, tokenize, backwards)
+        if reviewers:
+            reviewer, share = Ensemble(reviewers).eval(), len(reviewers) / len(folders)
+            budget = translator._budget(reviewer)
+            translator.review = Review(reviewer, share, Tokenizer.BEGIN, Tokenizer.END, budget)
+            translator.longest = min(translator.longest, reviewer.config.max_length - 1)
         if (directory / SHORTLIST).exists():
             translator.shortlist = Shortlist(**checkpoint.read_tensors(directory / SHORTLIST))
         return translator
@@ -142,11 +153,10 @@ class Translator:
                 raise TransductError(
                     f"pair {number}: {max(map(len, pair))} tokens, the model takes {self.longest}; shorten it"
                 )
-        sources = [[*source, Tokenizer.END] for source in sources]
-        begin, end, budget = Tokenizer.BEGIN, Tokenizer.END, self.decoding.budget(next(self.model.parameters()).device)
-        if any(isinstance(part, QuantisedLinear) for part in self.model.modules()):
-            budget = 1  # one by one: 8-bit steps would tell of a rounding that another batch makes otherwise
-        return engine.score(self.model, sources, ids, begin, end, budget)
+        sources, ids = [[*source, Tokenizer.END] for source in sources], [self._turned(target) for target in ids]
+        budget = self._budget(self.model)
+        scores = engine.score(self.model, sources, ids, Tokenizer.BEGIN, Tokenizer.END, budget)
+        return scores if self.review is None else self.review.scores(scores, sources, ids)
 
     @torch.inference_mode()
     def attention(self, text: str, target: str | Sequence[int] | None = None, **options: Any) -> TextAttention:
@@ -172,11 +182,11 @@ class Translator:
         weights: list[Tensor] = []
         memory_tokens, memory_segments = engine.flat([source], device)
         memory = self.model.encode(memory_tokens, memory_segments, weights)
-        inputs, segments = engine.flat([[Tokenizer.BEGIN, *ids]], device)
+        read = [Tokenizer.BEGIN, *self._turned(ids)]
+        inputs, segments = engine.flat([read], device)
         self.model.decode(inputs, segments, memory, memory_segments, weights)
         named = named_weights(self.model, weights)
-        source_pieces = self.source_tokenizer.pieces(source)
-        return TextAttention(source_pieces, self.target_tokenizer.pieces([Tokenizer.BEGIN, *ids]), named)
+        return TextAttention(self.source_tokenizer.pieces(source), self.target_tokenizer.pieces(read), named)
 
     def evaluate(
         self, data: tuple[list[str], list[list[str]]], against: "Translator | None" = None, **options: Any
@@ -219,7 +229,7 @@ class Translator:
             )
         sources = [[*ids[: self.longest], Tokenizer.END] for ids in self.encode(texts) if ids]
         greedy = replace(self.decoding, beam=1, shortlist=False, constraint="none", captured=False)
-        targets = [found[0].tokens for found in self._generate([Piece(s[:-1]) for s in sources], greedy)]
+        targets = [self._turned(found[0].tokens) for found in self._generate([Piece(s[:-1]) for s in sources], greedy)]
         device, pairs = next(self.model.parameters()).device, []
         lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
         for numbers in engine.in_batches(lengths, engine.ON_CPU):
@@ -256,6 +266,16 @@ class Translator:
         device = next(self.model.parameters()).device
         tokens, allowed = (x.to(device) for x in self.shortlist.candidates(sources))
         return Narrowed(narrowed(self.model, tokens), tokens, allowed)
+
+    def _turned(self, ids: list[int]) -> list[int]:
+        """Target tokens, as they are read, in the order in which the model writes them, or the other way round."""
+        return ids[::-1] if self.backwards else ids
+
+    def _budget(self, model: Any) -> int:
+        """The most tokens that are scored at once."""
+        if any(isinstance(part, QuantisedLinear) for part in model.modules()):
+            return 1  # one by one: 8-bit steps would tell of a rounding that another batch makes otherwise
+        return self.decoding.budget(next(model.parameters()).device)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of source texts as the model reads them, changed as its recipe says; without an end."""
@@ -302,6 +322,9 @@ class Translator:
             raise TransductError("a shortlist may lack what a constraint needs; leave one of them out")
         if decoding.captured and not isinstance(self.model, transformer.Transformer):
             raise TransductError("captured decoding takes a Transformer; leave captured out")
+        if self.backwards and (prefixed or decoding.constraint != "none"):
+            what = "a prefix" if prefixed else "a constraint"
+            raise TransductError(f"this model writes from the end on, where {what} does not begin; leave it out")
         given = {"a shortlist": decoding.shortlist, "captured": decoding.captured, "a constraint": decoding.constraint}
         if prefixed and (other := [name for name, value in given.items() if value not in (False, "none")]):
             raise TransductError(f"prefixes do not go with {other[0]}; leave one of them out")
@@ -329,15 +352,19 @@ class Translator:
         found = engine.generate(
             self.model, sources, limits, decoding, Tokenizer.BEGIN, end, Tokenizer.UNWRITTEN, constrain, narrow
         )
-        texts = iter(self.target_tokenizer.decode([h.tokens for hypotheses in found for h in hypotheses]))
-        return [[Translation(next(texts).strip(), h.score, h.tokens) for h in hypotheses] for hypotheses in found]
+        if self.review is not None:
+            found = self.review.sort(found, sources, 0.0 if decoding.temperature else decoding.length_penalty)
+        read = [[(self._turned(h.tokens), h.score) for h in hypotheses] for hypotheses in found]
+        texts = iter(self.target_tokenizer.decode([tokens for each in read for tokens, _ in each]))
+        return [[Translation(next(texts).strip(), score, tokens) for tokens, score in each] for each in read]
 
 
-def _model(
-    directory: Path, config: dict[str, Any], device: torch.device, precision: str
-) -> tuple[Any, list[Tokenizer]]:
-    """The model in a directory and its tokenizers, the source's first."""
+def _model(directory: Path, device: torch.device, precision: str) -> tuple[Any, list[Tokenizer], bool]:
+    """The model in a directory, its tokenizers, the source's first, and whether it writes from the end on."""
     source = str(directory / checkpoint.CONFIG)
+    config = checkpoint.read_json(directory / checkpoint.CONFIG, "a model's configuration")
+    if not isinstance(backwards := config.get("backwards", False), bool):
+        raise TransductError(f"{source}: backwards is {backwards!r:.40}, expected true or false")
     name = config.get("family", "transformer")
     if not isinstance(name, str) or name not in FAMILIES:
         raise TransductError(f"{source}: unknown family '{name}'; known are: {', '.join(FAMILIES)}")
@@ -351,15 +378,4 @@ def _model(
     sizes = (model.config.source_size, model.config.target_size)
     check_sizes(directory, (tokenizers[0].size, tokenizers[-1].size), sizes)
     read_weights(model, directory, device, precision)
-    return model, tokenizers
-
-
-def _members(
-    directory: Path, config: dict[str, Any], device: torch.device, precision: str
-) -> tuple[Any, list[Tokenizer]]:
-    """The models of an ensemble as one, and the tokenizers that they share."""
-    members = []
-    for folder in ensemble.members_of(directory, config):
-        own = checkpoint.read_json(folder / checkpoint.CONFIG, "a model's configuration")
-        members.append(_model(folder, own, device, precision))
-    return Ensemble([model for model, _ in members]), members[0][1]
+    return model, tokenizers, backwards

@@ -44,6 +44,8 @@ def test_wilson_s_interval_ends_where_the_share_is_just_a_95_percent_chance(righ
 
 
 def test_wilson_s_interval_stays_within_nothing_and_everything():
+    assert [wilson_interval(0, count)[0] for count in range(1, 300)] == [0.0] * 299, "to the bit"
+    assert [wilson_interval(count, count)[1] for count in range(1, 300)] == [100.0] * 299
     assert wilson_interval(0, 10) == pytest.approx([0.0, 27.7533], abs=1e-3)
     assert wilson_interval(10, 10) == pytest.approx([72.2467, 100.0], abs=1e-3)
 

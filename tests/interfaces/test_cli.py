@@ -557,7 +557,7 @@ def test_convert_writes_for_another_tool(program, trained_run, tmp_path):
     done = program("convert", tmp_path / "none", tmp_path / "x", "--precision", "int8")
     assert_refused(done, "no config.json here")
     done = program("convert", tmp_path / "ct2", tmp_path / "x")
-    assert_refused(done, "config.json: format None, this version reads 1 to 1; expected a model")
+    assert_refused(done, "config.json: says no format, so another program wrote it or is to read it; expected a mod")
 
 
 def test_convert_makes_a_model_smaller(program, trained_run, tmp_path):
@@ -748,7 +748,7 @@ DAMAGES = {
     "no configuration": ("config.json", lambda path: path.unlink(), "no config.json here; give a run or a model"),
     "configuration cut": ("config.json", truncate, "config.json: not valid JSON"),
     "another version": ("config.json", lambda p: change_config(p, format=99), "format 99, this version reads 1 to 1"),
-    "no version": ("config.json", lambda p: change_config(p, format=None), "format None, this version reads 1 to 1"),
+    "no version": ("config.json", lambda p: change_config(p, format=None), "says no format"),
     "Hugging Face's": (
         "config.json",
         lambda path: path.write_text('{"model_type": "marian"}'),
@@ -863,6 +863,7 @@ def test_files_to_validate_on_are_used_instead_of_held_out_ones(program, tmp_pat
 
 BAD_CALLS = {
     "nothing": ([], "nothing to train; give a recipe, or --source and --target, or --resume with --out"),
+    "nothing to resume": (["--resume"], "run: holds no run to resume; check --out"),
     "no such recipe": (["none.yaml"], "none.yaml: cannot read the recipe"),
     "two recipes": (["a.yaml", "b.yaml"], "found 2 recipes (a.yaml, b.yaml); give one"),
     "recipe and files": (["recipe.yaml", "--source", "train.a"], "found a recipe (recipe.yaml) and text files"),

@@ -15,6 +15,7 @@ from transduct.tasks.sections import (
     Family,
     ModelSection,
     PredictConfig,
+    check_examples,
     check_inputs,
     data_with_test,
     tokenizer_section,
@@ -133,6 +134,16 @@ def test_what_is_no_text_is_named():
         TransductError, match="input 1: holds half of a surrogate pair, which no text does; take it out"
     ):
         check_inputs(["a \ud800"])
+
+
+@pytest.mark.parametrize("wrong", [["a"], "ab", ("a", "b"), None, (["a"], "b"), {"a": 1, "b": 2}])
+def test_examples_are_two_lists(wrong):
+    check_examples((["a"], ["b"]))
+    check_examples([["a"], [["b", "c"]]])
+    with pytest.raises(TransductError, match=r"found .*, expected two lists: inputs and their answers"):
+        check_examples(wrong)
+    with pytest.raises(TransductError, match="found 1 inputs and 2 answers; give as many of each"):
+        check_examples((["a"], ["b", "c"]))
 
 
 def test_one_text_is_no_list_of_texts():

@@ -307,7 +307,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     "content, said",
-    [("{", "not valid JSON"), ("\ud800", "not valid JSON"), ("[]", "holds no JSON object"), ("{}", "format None"),
+    [("{", "not valid JSON"), ("\ud800", "not valid JSON"), ("[]", "holds no JSON object"), ("{}", "says no format"),
      ('{"format": 0}', "format 0"), ('{"format": 2}', "format 2"), ('{"format": "1"}', "format '1'")],
 )  # fmt: skip
 def test_json_of_another_kind_or_version_is_refused(tmp_path, content, said):

@@ -65,7 +65,8 @@ def wilson_interval(right: int, count: int) -> list[float]:
     share, spread = right / count, Z * Z / count
     middle = share + spread / 2
     half = Z * sqrt(share * (1 - share) / count + spread / (4 * count))
-    return [max(0.0, 100 * (middle - half) / (1 + spread)), min(100.0, 100 * (middle + half) / (1 + spread))]
+    ends = 100 * (middle - half) / (1 + spread), 100 * (middle + half) / (1 + spread)
+    return [ends[0] if right else 0.0, ends[1] if right < count else 100.0]
 
 
 def mcnemar(ours: Sequence[bool], theirs: Sequence[bool]) -> float:

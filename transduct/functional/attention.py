@@ -59,17 +59,17 @@ def attention_without_projections(x: Tensor) -> Tensor:
 
 
 def dot_scores(query: Tensor, key: Tensor) -> Tensor:
-    """q^T k (Luong et al. 2015, equation 8), unscaled: (..., T, K), (..., S, K) -> (..., T, S)."""
+    """q^T k (Luong et al. 2015, section 3.1), unscaled: (..., T, K), (..., S, K) -> (..., T, S)."""
     return query @ key.transpose(-2, -1)  # (..., T, S)
 
 
 def general_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
-    """q^T W k (Luong et al. 2015, equation 8): (..., T, D), (..., S, K), W (D, K) -> (..., T, S)."""
+    """q^T W k (Luong et al. 2015, section 3.1): (..., T, D), (..., S, K), W (D, K) -> (..., T, S)."""
     return dot_scores(query @ weight, key)
 
 
 def concat_scores(query: Tensor, key: Tensor, weight_query: Tensor, weight_key: Tensor, vector: Tensor) -> Tensor:
-    """v^T tanh(W [q; k]) (Luong et al. 2015, equation 8), W written as its two halves.
+    """v^T tanh(W [q; k]) (Luong et al. 2015, section 3.1), W written as its two halves.
 
     Bahdanau et al. 2015 (appendix A.1.2) have the same form, v^T tanh(W s + U h), with the decoder's state before the
     token for the query.

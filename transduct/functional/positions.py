@@ -39,7 +39,7 @@ def sinusoidal(positions: Tensor, width: int) -> Tensor:
 
 
 def sinusoidal_concatenated(positions: Tensor, width: int) -> Tensor:
-    """(N,) -> (N, width): all sines, then all cosines, as the paper's own code and Marian's have it."""
+    """(N,) -> (N, width): all sines, then all cosines, as Hugging Face's Marian has it."""
     angles = positions[:, None] * frequencies(width + width % 2, positions.device)  # (N, width / 2)
     return torch.cat((angles.sin(), angles.cos()), -1)[:, :width]  # (N, width)
 

@@ -172,7 +172,8 @@ def _chosen_recipe(
         return load_recipe(Path(paths[0]), overrides, profile)
     if resume and (directory / RECIPE).exists():
         return load_recipe(directory / RECIPE, overrides)
-    raise TransductError("nothing to train; give a recipe, or --source and --target, or --resume with --out")
+    none = "nothing to train; give a recipe, or --source and --target, or --resume with --out"
+    raise TransductError(f"{directory}: holds no run to resume; check --out" if resume else none)
 
 
 @app.command()

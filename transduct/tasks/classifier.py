@@ -23,7 +23,7 @@ from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks.base import Report
 from transduct.tasks.model import Movable, named_weights, require_finite
-from transduct.tasks.sections import PredictConfig, check_inputs, with_options
+from transduct.tasks.sections import PredictConfig, check_examples, check_inputs, with_options
 from transduct.tasks.text import TextAttention, encoder_input, read_model
 from transduct.training import checkpoint
 
@@ -145,6 +145,7 @@ class Classifier:
         Raises:
             TransductError: as `predict`, or an answer has another label than the model or does not fit its text.
         """
+        check_examples(data)
         data = data[0], [answer.strip() for answer in data[1]]
         try:
             check_labels(self.answers, data)

@@ -219,6 +219,18 @@ def check_inputs(given: Any, what: str = "text") -> None:
             raise TransductError(f"input {number}: holds half of a surrogate pair, which no text does; take it out")
 
 
+def check_examples(given: Any) -> None:
+    """Refuse what is not inputs and their answers, one for each.
+
+    Raises:
+        TransductError: it is.
+    """
+    if not isinstance(given, tuple | list) or len(given) != 2 or any(isinstance(side, str) for side in given):
+        raise TransductError(f"found {given!r:.60}, expected two lists: inputs and their answers")
+    if len(given[0]) != len(given[1]):
+        raise TransductError(f"found {len(given[0])} inputs and {len(given[1])} answers; give as many of each")
+
+
 def check_nothing_given(given: object, options: Mapping[str, Any]) -> None:
     """Refuse options of a search where what it would find is given.
 

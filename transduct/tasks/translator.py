@@ -28,7 +28,7 @@ from transduct.models import rnn, transformer
 from transduct.tasks import ensemble
 from transduct.tasks.base import Report
 from transduct.tasks.model import blank, named_weights, read_weights
-from transduct.tasks.sections import Family, asked_for, check_inputs, check_nothing_given
+from transduct.tasks.sections import Family, asked_for, check_examples, check_inputs, check_nothing_given
 from transduct.tasks.text import TextAttention, check_sizes
 from transduct.tasks.translations import Piece, Translation, joined, split, with_words, words_in
 from transduct.training import checkpoint
@@ -198,6 +198,7 @@ class Translator:
                 McNemar's test.
             options: as for `translate`.
         """
+        check_examples(data)
         sources, references = data
         outputs = [t.text for t in self.translate(sources, **options)]
         found = corpus_scores(outputs, references, self.metrics, self.bleu_tokenize)

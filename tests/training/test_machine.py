@@ -16,11 +16,40 @@ from transduct.training import machine
 from transduct.training.machine import (
     forget_shapes,
     keep_freed_memory,
+    one_ahead,
     pick_device,
     prepare_machine,
     seed_generators,
     stopped_by_signals,
 )
+
+
+def test_each_item_is_made_while_the_one_before_it_is_used():
+    made, second = [], threading.Event()
+
+    def items():
+        for number in range(3):
+            made.append((number, threading.current_thread().name))
+            if number == 1:
+                second.set()
+            yield number
+        raise TransductError("broken")
+
+    ahead = one_ahead(items())
+    assert made == [], "nothing before it is asked for"
+    assert next(ahead) == 0
+    assert second.wait(10)
+    assert [next(ahead), next(ahead)] == [1, 2]
+    with pytest.raises(TransductError, match="broken"):
+        next(ahead)
+    assert [number for number, _ in made] == [0, 1, 2]
+    assert {name.split("_")[0] for _, name in made} == {"ahead"}
+    assert [*one_ahead(iter("abc"))] == [*"abc"]
+    assert [*one_ahead(iter(()))] == []
+    left = one_ahead(iter("abc"))
+    assert next(left) == "a"
+    left.close()  # as where training stops
+    assert not [each for each in threading.enumerate() if each.name.startswith("ahead")]
 
 
 def test_generators_are_a_function_of_the_numbers():

@@ -15,7 +15,7 @@ from tests.helpers import everything_in
 from tests.training import toy
 from tests.training.toy import CONFIG, SIZES, Report, network, train, weights
 from transduct.errors import NotFinite, TrainingFailed, TransductError
-from transduct.training import checkpoint
+from transduct.training import checkpoint, trainer
 from transduct.training.checkpoint import Checkpoints, read_tensors, weights_of
 from transduct.training.optim import rate
 
@@ -45,6 +45,26 @@ def test_it_learns(tmp_path, precision):
     assert state.step == 200
     assert not model.training
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_beside_an_accelerator_batches_are_made_ahead_and_nothing_else_changes(tmp_path, monkeypatch):
+    threads = []
+
+    def batches(*where):
+        for batch in toy.batches(*where):
+            threads.append(threading.current_thread().name)
+            yield batch
+
+    plain, state = train(tmp_path / "plain", batches=batches)
+    assert {*threads} == {threading.current_thread().name}
+    monkeypatch.setattr(trainer, "ACCELERATORS", ["cpu"])
+    threads.clear()
+    model, same_state = train(tmp_path / "ahead", batches=batches)
+    assert all(name.startswith("ahead") for name in threads)
+    assert_same(weights_of(model), weights_of(plain), **EXACTLY)
+    assert (same_state.epoch, same_state.batch) == (state.epoch, state.batch)
+    train(tmp_path / "short", batches=batches, steps=7)
+    assert not [each for each in threading.enumerate() if each.name.startswith("ahead")]
 
 
 def test_each_step_is_taken_on_the_next_batch_at_the_rate_of_the_schedule(tmp_path):

@@ -6,12 +6,15 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from transduct.errors import TransductError
+
+Item = TypeVar("Item")
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of the GNU C library
 ACCELERATORS = ["cuda"]  # kinds of devices beside the CPU
@@ -22,6 +25,15 @@ def seed_generators(*numbers: int) -> None:
     """Seed torch's default generators from (seed, step, micro-batch, rank)."""
     key = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
     torch.manual_seed(int.from_bytes(key, "big") >> 1)
+
+
+def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same items, each made by a thread while the one before it is used."""
+    with ThreadPoolExecutor(1, "ahead") as thread:
+        coming = thread.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = thread.submit(next, items, None)
+            yield item
 
 
 def pick_device(name: str) -> torch.device:

@@ -21,7 +21,7 @@ from transduct.training.checkpoint import Checkpoints
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.log import Event, Meter, RunLog, ignore
-from transduct.training.machine import pick_device, prepare_machine, stopped_by_signals
+from transduct.training.machine import ACCELERATORS, one_ahead, pick_device, prepare_machine, stopped_by_signals
 from transduct.training.optim import MovingAverage
 from transduct.training.optim import rate as scheduled
 from transduct.training.step import Diverged, Stepper, Terms
@@ -233,6 +233,8 @@ class Trainer:
         while True:
             ranks, state, held = self.ranks, self.state, False
             batches = self.batches("train", state.epoch, state.batch, ranks.rank, ranks.world)
+            if self.stepper.device.type in ACCELERATORS:  # it computes while this process waits for it
+                batches = one_ahead(batches)
             while True:
                 micro_batches = list(islice(batches, self.config.accumulate))
                 if not ranks.sum_of(len(micro_batches)):

@@ -118,7 +118,10 @@ def test_a_schedule_takes_every_token_once_in_each_direction():
     schedule = Schedule.of(Segments.of([2, 0, 3]), 2)
     assert schedule.order.tolist() == [2, 0, 1]
     # tokens 0 1 | 2 3 4, each in two places: 2 n from the left and 2 n + 1 from the right
-    assert [rows.tolist() for rows in schedule.places] == [[4, 0, 9, 3], [6, 2, 7, 1], [8, 5]]
+    assert [rows.tolist() for rows in schedule.places.split(schedule.sizes)] == [[4, 0, 9, 3], [6, 2, 7, 1], [8, 5]]
+    assert schedule.places[schedule.back].tolist() == [*range(10)]
+    nothing = Schedule.of(Segments.of([0, 0]), 2)
+    assert (nothing.places.tolist(), nothing.back.tolist(), nothing.sizes) == ([], [], [])
 
 
 def test_dropout_falls_between_layers():

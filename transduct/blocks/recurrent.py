@@ -94,25 +94,30 @@ class Schedule:
 
     Attributes:
         order: (B,) the sequences, the longest first: at time t the first B_t of them have a token.
-        places: for each time t (G * B_t,), where its tokens lie in a run (N * G, ...); first those of the direction
-            from the left, then as many of the direction from the right.
+        places: (N * G,) where the tokens of each time, one time after the other, lie in a run (N * G, ...); of a time
+            first those of the direction from the left, then as many of the direction from the right.
+        back: (N * G,) the inverse of `places`.
+        sizes: for each time t its G * B_t places.
     """
 
     order: Tensor
-    places: list[Tensor]
+    places: Tensor
+    back: Tensor
+    sizes: list[int]
 
     @classmethod
     def of(cls, segments: Segments, directions: int = 1) -> "Schedule":
         """The schedule of segments read from the left, or from both sides."""
         order = segments.lengths.argsort(descending=True, stable=True)
         times = torch.arange(segments.longest, device=order.device)
-        sizes = (segments.lengths > times[:, None]).sum(1).tolist()  # B_t
+        counts = (segments.lengths > times[:, None]).sum(1)  # B_t
+        sizes, time = counts.tolist(), torch.repeat_interleave(times, counts, output_size=segments.total)  # (N,)
         first, last = segments.offsets[order], segments.offsets[order + 1] - 1
-        places = []
-        for time, size in enumerate(sizes):
-            ways = (first[:size] + time, last[:size] - time)[:directions]  # (B_t,) each
-            places.append(torch.cat([tokens * directions + way for way, tokens in enumerate(ways)]))
-        return cls(order, places)
+        starts, ends = (torch.cat([end[:0], *(end[:size] for size in sizes)]) for end in (first, last))  # (N,) each
+        ways = [tokens * directions + way for way, tokens in enumerate((starts + time, ends - time)[:directions])]
+        of_times = zip(*(torch.split(tokens, sizes) for tokens in ways))
+        places = torch.cat([order[:0], *(tokens for both in of_times for tokens in both)])
+        return cls(order, places, places.argsort(), [size * directions for size in sizes])
 
 
 class RecurrentLayer(nn.Module):
@@ -145,7 +150,7 @@ class RecurrentLayer(nn.Module):
         gates = gates.view(len(x) * self.directions, self.cell.gates * self.width)  # (N * G, gates)
         weight = self.weight_hh.view(self.directions, -1, self.width).to(gates.dtype)
         bias = self.bias_hh.view(self.directions, 1, -1).to(gates.dtype)
-        output = _Recurrence.apply(gates, begin, weight, bias, self.cell, schedule.places)  # type: ignore[no-untyped-call]
+        output = _Recurrence.apply(gates, begin, weight, bias, self.cell, schedule)  # type: ignore[no-untyped-call]
         return output.view(len(x), self.directions * self.width)  # (N, G * D)
 
     def step(self, x: Tensor, state: Tensor) -> Tensor:
@@ -191,37 +196,37 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, gates: Tensor, begin: Tensor, weight: Tensor, bias: Tensor, cell: Cell, places: list[Tensor]
+        ctx: Any, gates: Tensor, begin: Tensor, weight: Tensor, bias: Tensor, cell: Cell, schedule: Schedule
     ) -> Tensor:
         """(N * G, gates), (G, B, state), (G, gates, D), (G, 1, gates) -> outputs (N * G, D).
 
         Products are taken in the dtype of the gates; the state keeps its own, which under autocast is wider.
         """
         directions, _, width = weight.shape
-        output, state, saved = begin.new_empty(len(gates), width), begin, []
+        outputs, state, saved = [begin.new_empty(0, width)], begin, []
         with torch.autocast(gates.device.type, enabled=False):
-            for rows in places:
-                before = state[:, : len(rows) // directions]  # (G, B_t, state)
+            for x in torch.split(gates.index_select(0, schedule.places), schedule.sizes):
+                before = state[:, : len(x) // directions]  # (G, B_t, state)
                 product = torch.baddbmm(bias, before[..., :width].to(weight.dtype), weight.mT)  # (G, B_t, gates)
-                x = gates.index_select(0, rows).view_as(product)
-                state, kept = cell.forward(x.to(begin.dtype), product.to(begin.dtype), before)
-                output.index_copy_(0, rows, state[..., :width].flatten(0, 1))
+                state, kept = cell.forward(x.view_as(product).to(begin.dtype), product.to(begin.dtype), before)
+                outputs.append(state[..., :width].flatten(0, 1))
                 saved += [before, *kept]
         ctx.save_for_backward(weight, begin, *saved)
-        ctx.cell, ctx.places = cell, places
-        return output
+        ctx.cell, ctx.schedule = cell, schedule
+        return torch.cat(outputs).index_select(0, schedule.back)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None, None]:
-        weight, begin, *saved = ctx.saved_tensors
-        (directions, gates, width), block = weight.shape, len(saved) // max(1, len(ctx.places))
-        gates_grad = weight.new_empty(len(grads[0]), gates)
+        (weight, begin, *saved), schedule = ctx.saved_tensors, ctx.schedule
+        (directions, gates, width), block = weight.shape, len(saved) // max(1, len(schedule.sizes))
+        gates_grads = [weight.new_empty(0, gates)]  # of the last time first
         products = weight.new_empty(directions, len(grads[0]) // directions, gates)  # their gradients
         states = weight.new_empty(directions, products.shape[1], width)  # each before its token
         carried, start = torch.zeros_like(begin[:, :0]), products.shape[1]  # carried: the gradient from later times
-        for time in reversed(range(len(ctx.places))):
-            rows, (before, *kept) = ctx.places[time], saved[time * block : (time + 1) * block]
-            grad = grads[0].index_select(0, rows).view(*before.shape[:2], width)
+        given = torch.split(grads[0].index_select(0, schedule.places), schedule.sizes)
+        for time in reversed(range(len(given))):
+            before, *kept = saved[time * block : (time + 1) * block]
+            grad = given[time].view(*before.shape[:2], width)
             grad = F.pad(grad, (0, before.shape[2] - width))  # (G, B_t, state)
             grad[:, : carried.shape[1]] += carried
             x_grad, product_grad, carried = ctx.cell.backward(grad, before, kept)
@@ -229,8 +234,9 @@ class _Recurrence(torch.autograd.Function):
             part = slice(start, start + before.shape[1])
             products[:, part], states[:, part] = product_grad, before[..., :width]
             carried[..., :width] += torch.bmm(products[:, part], weight)
-            gates_grad.index_copy_(0, rows, x_grad.to(weight.dtype).flatten(0, 1))
+            gates_grads.append(x_grad.to(weight.dtype).flatten(0, 1))
         begin_grad = F.pad(carried, (0, 0, 0, begin.shape[1] - carried.shape[1]))  # (G, B, state)
+        gates_grad = torch.cat(gates_grads[::-1]).index_select(0, schedule.back)
         return gates_grad, begin_grad, products.mT @ states, products.sum(1, keepdim=True), None, None
 
 

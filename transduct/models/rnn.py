@@ -219,12 +219,11 @@ class RNN(nn.Module):
         """The same, one time after the other; in training some tokens are replaced by the model's own."""
         schedule, rate = Schedule.of(segments), self.config.scheduled_sampling if self.training else 0.0
         memory, layers = state.memory.select(schedule.order), [x.index_select(0, schedule.order) for x in state.layers]
-        places, sizes = torch.cat(schedule.places), [len(rows) for rows in schedule.places]
-        embedded = self._embed(self.target_table, tokens).index_select(0, places)
+        embedded = self._embed(self.target_table, tokens).index_select(0, schedule.places)
         states: list[Tensor] = []
         contexts: list[Tensor] = []
         looks: list[Tensor] = []
-        for time, x in enumerate(torch.split(embedded, sizes)):  # (B_t, d_model)
+        for time, x in enumerate(torch.split(embedded, schedule.sizes)):  # (B_t, d_model)
             if len(x) < len(memory.keys):  # some targets have ended
                 memory = memory.select(torch.arange(len(x), device=x.device))
                 layers = [layer[: len(x)] for layer in layers]
@@ -235,7 +234,7 @@ class RNN(nn.Module):
             h, context, layers = self._advance(x, layers, memory, looks)
             states.append(h)
             contexts.append(context)
-        back = places.argsort()
+        back = schedule.back
         if weights is not None:
             flat = torch.cat(looks).flatten(1).index_select(0, back)  # (M, S)
             weights.append(pad(flat, segments).unsqueeze(1))  # (B, 1, T, S)

@@ -138,10 +138,28 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_place_or_replaced(tmp_pa
         with pytest.raises(TransductError, match="not UTF-8; convert the file, for example with: iconv -f utf-16 -t"):
             list(read_lines(io.BytesIO(written.encode(wide))))
     assert list(read_lines(io.BytesIO(data), "replace")) == ["good", "also göod", "bad \ufffd \ufffd", "rest \ufffd"]
-    for number, wide in enumerate(("utf-16-le", "utf-16-be")):  # zeros are UTF-8, so nothing else would tell
-        (tmp_path / f"c{number}").write_bytes("a b\nc d\n".encode(wide))
-        with pytest.raises(TransductError, match=rf"c{number}:1: found many zero bytes, as UTF-16 without a mark"):
-            list(read_lines(tmp_path / f"c{number}"))
+
+
+@pytest.mark.parametrize(
+    "text", ["a b\nc d\n", "Привет, как дела? Хорошо.\n" * 9, "für dich\n" * 3, "안녕, 잘 지내? 응.\n" * 9]
+)
+@pytest.mark.parametrize("wide", ["utf-16le", "utf-16be"])
+def test_text_of_two_bytes_a_character_is_refused_in_its_own_name(tmp_path, text, wide):
+    """Zeros are UTF-8, and so may be all else, so that nothing would tell."""
+    (tmp_path / "a").write_bytes(text.encode(wide))
+    with pytest.raises(TransductError, match=rf"a:\d: .*convert the file, for example with: iconv -f {wide} -t utf-8"):
+        list(read_lines(tmp_path / "a"))
+    if text.isascii():
+        with pytest.raises(
+            TransductError, match=r"a:1: found many zero bytes, as UTF-16 without a mark has them; conv"
+        ):
+            list(read_lines(tmp_path / "a"))
+
+
+def test_a_few_zeros_are_text(tmp_path):
+    for number, data in enumerate((b"a\0\n", b"a b c d\n" * 99 + b"\0\0\0\0\0\0", b"\0" * 40, b"")):
+        (tmp_path / str(number)).write_bytes(data)
+        assert "\n".join(read_lines(tmp_path / str(number))) == data.decode().removesuffix("\n")
 
 
 @pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])

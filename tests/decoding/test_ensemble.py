@@ -49,7 +49,7 @@ def test_a_score_is_of_the_mean_and_no_output_is_too_long_for_one():
 def test_a_review_weighs_what_is_found_with_what_another_says_of_it_turned_round(alpha):
     model, other = tiny(), tiny_rnn(attention="general")
     before = found(model, length_penalty=alpha)
-    after = Review(Ensemble([other]), 0.75, BEGIN, END, 100).sort(before, SOURCES, alpha)
+    after = Review(Ensemble([other]), 0.75, BEGIN, END).sort(before, SOURCES, alpha, 100)
     changed = 0
     for source, old, new in zip(SOURCES, before, after, strict=True):
         assert sorted(h.tokens for h in new) == sorted(h.tokens for h in old)
@@ -66,5 +66,5 @@ def test_a_review_weighs_what_is_found_with_what_another_says_of_it_turned_round
 
 
 def test_a_review_of_nothing_is_nothing():
-    assert Review(tiny(), 0.5, BEGIN, END, 100).sort([], [], 1.0) == []
-    assert Review(tiny(), 0.5, BEGIN, END, 100).scores([], [], []) == []
+    assert Review(tiny(), 0.5, BEGIN, END).sort([], [], 1.0, 100) == []
+    assert Review(tiny(), 0.5, BEGIN, END).scores([], [], [], 100) == []

@@ -863,7 +863,7 @@ def test_files_to_validate_on_are_used_instead_of_held_out_ones(program, tmp_pat
 
 BAD_CALLS = {
     "nothing": ([], "nothing to train; give a recipe, or --source and --target, or --resume with --out"),
-    "nothing to resume": (["--resume"], "run: holds no run to resume; check --out"),
+    "nothing to resume": (["--resume"], "run: holds no run to resume; name it with --out"),
     "no such recipe": (["none.yaml"], "none.yaml: cannot read the recipe"),
     "two recipes": (["a.yaml", "b.yaml"], "found 2 recipes (a.yaml, b.yaml); give one"),
     "recipe and files": (["recipe.yaml", "--source", "train.a"], "found a recipe (recipe.yaml) and text files"),

@@ -5,9 +5,12 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import torch
 
 import transduct
 from tests.recipes import tiny_recipe
+from transduct.decoding import engine
+from transduct.decoding.search import length_penalty
 from transduct.errors import TransductError
 from transduct.tasks import base, runs
 from transduct.tasks.ensemble import combine, take_vocabularies
@@ -67,6 +70,9 @@ def test_members_that_write_backwards_review_what_the_others_find(both_ways, opt
     texts = [text for text in TEXTS if text]
     found = model.translate(texts, n_best=4, **options)
     for text, translation, plain in zip(texts, found, alone.translate(texts, n_best=4, **options), strict=True):
+        alpha = 0.0 if "temperature" in options else options.get("length_penalty", 1.0)
+        ranks = [each.score / length_penalty(len(each.tokens) + 1, alpha) for each in translation.alternatives]
+        assert ranks == sorted(ranks, reverse=True)
         for each in translation.alternatives:
             assert each.text in [other.text for other in plain.alternatives]
             expected = (2 * alone.score([text], [each.tokens])[0] + reviewer.score([text], [each.tokens])[0]) / 3
@@ -75,6 +81,29 @@ def test_members_that_write_backwards_review_what_the_others_find(both_ways, opt
     again = [model.translate([text], n_best=4, **options)[0] for text in texts]
     assert [each.text for each in again] == [each.text for each in found]
     assert model.translate(["a b"], prefixes=["c"])[0].text.startswith("c"), "those that search write forwards"
+
+
+def test_a_review_takes_no_more_at_once_than_the_call_allows_and_no_output_is_too_long_for_it(both_ways, monkeypatch):
+    asked, score = [], engine.score
+
+    def watched(model, sources, targets, begin, end, budget):
+        asked.append(budget)
+        return score(model, sources, targets, begin, end, budget)
+
+    monkeypatch.setattr(engine, "score", watched)
+    model = transduct.load(both_ways)
+    found = model.translate(["a b c", "d"])
+    assert [each.text for each in model.translate(["a b c", "d"], batch_tokens=7)] == [each.text for each in found]
+    assert asked == [model.decoding.budget(torch.device("cpu")), 7]
+    reviewer = both_ways.parent / "shorter"
+    shutil.copytree(both_ways / "stage_2" / "model", reviewer)
+    config = json.loads((reviewer / "config.json").read_text())
+    config["model"]["max_length"] = 9
+    (reviewer / "config.json").write_text(json.dumps(config))
+    combine([both_ways / "stage_1" / "model", reviewer], both_ways.parent / "with_shorter")
+    short = transduct.load(both_ways.parent / "with_shorter")
+    assert (short.longest, transduct.load(both_ways).longest) == (8, 39)
+    assert all(len(each.tokens) <= 8 for each in short.translate(["a b c d", "d"], n_best=4, beam=4)[0].alternatives)
 
 
 def test_a_run_of_several_goes_on_where_it_was(run, tmp_path):

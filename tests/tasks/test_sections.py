@@ -136,7 +136,9 @@ def test_what_is_no_text_is_named():
         check_inputs(["a \ud800"])
 
 
-@pytest.mark.parametrize("wrong", [["a"], "ab", ("a", "b"), None, (["a"], "b"), {"a": 1, "b": 2}])
+@pytest.mark.parametrize(
+    "wrong", [["a"], "ab", ("a", "b"), None, (["a"], "b"), {"a": 1, "b": 2}, (None, None), (iter("a"), iter("b"))]
+)
 def test_examples_are_two_lists(wrong):
     check_examples((["a"], ["b"]))
     check_examples([["a"], [["b", "c"]]])

@@ -218,6 +218,18 @@ def test_what_is_learnt_backwards_is_what_turned_targets_teach(tmp_path):
     assert [side.tolist() for side in ours.align(TEXTS)] == [side.tolist() for side in theirs.align(TEXTS)]
 
 
+def test_a_model_goes_on_in_its_own_direction(tmp_path):
+    backwards = written(tmp_path / "backwards", backwards=True)
+    begun = {"tokenizer": {"kind": "word", "size": 40}, "model": {"start_from": str(backwards)}}
+    with pytest.raises(TransductError, match=r"model\.start_from: .*/backwards/model writes from the end on; set"):
+        runs.train(tiny_recipe(**begun), tmp_path / "forwards", notify=str)
+    there = runs.train(tiny_recipe(**begun, data={"backwards": True}), tmp_path / "on", notify=str)
+    assert base.load(there).backwards
+    begun["model"] = {"start_from": str(runs.train(tiny_recipe(), tmp_path / "first", notify=str))}
+    with pytest.raises(TransductError, match=r"writes from the beginning on; set data\.backwards to false"):
+        runs.train(tiny_recipe(**begun, data={"backwards": True}), tmp_path / "turned", notify=str)
+
+
 def test_batches_are_turned_whatever_becomes_of_them(tmp_path):
     """With BPE dropout and with one shape too: what is read is the text."""
     for number, training in enumerate(({}, {"capture": True})):

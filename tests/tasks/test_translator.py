@@ -458,6 +458,12 @@ def test_predict_is_the_text_of_the_best(translator):
     assert translator.predict(TEXTS) == [translation.text for translation in translator.translate(TEXTS)]
 
 
+def test_references_that_are_texts_are_refused_before_anything_is_translated(translator, monkeypatch):
+    monkeypatch.setattr(translator, "translate", None)
+    with pytest.raises(TransductError, match="references: found a text where a list is expected; give the texts"):
+        translator.evaluate((["a"], ["b"]))
+
+
 def test_evaluate_scores_what_translate_says(translator):
     own = translator.predict(TEXTS)
     perfect = translator.evaluate((TEXTS, [[text] for text in own]))

@@ -111,7 +111,7 @@ def _split(read: Callable[[], bytes], name: str, errors: Errors) -> Iterator[lis
             continue
         data = b"".join([*unfinished, block[:end]])
         unfinished = [block[end:]]
-        wide = number == 1 and (data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or 4 * data.count(0) > len(data))
+        wide = _utf16(data) if number == 1 else ""
         try:
             text = data.decode("utf-8", errors)
         except UnicodeDecodeError as error:
@@ -119,12 +119,12 @@ def _split(read: Callable[[], bytes], name: str, errors: Errors) -> Iterator[lis
             place = error.start - data.rfind(b"\n", 0, error.start)
             raise TransductError(
                 f"{name}:{line}: byte {place} is 0x{data[error.start]:02x}, which is not UTF-8; "
-                f"convert the file, for example with: iconv -f {'utf-16' if wide else 'latin1'} -t utf-8"
+                f"convert the file, for example with: iconv -f {wide or 'latin1'} -t utf-8"
             ) from error
         if wide and errors == "strict":
             raise TransductError(
                 f"{name}:1: found many zero bytes, as UTF-16 without a mark has them; "
-                "convert the file, for example with: iconv -f utf-16le -t utf-8"
+                f"convert the file, for example with: iconv -f {wide} -t utf-8"
             )
         if number == 1:
             text = text.removeprefix("\ufeff")
@@ -133,6 +133,19 @@ def _split(read: Callable[[], bytes], name: str, errors: Errors) -> Iterator[lis
             lines.pop()
         number += len(lines)
         yield lines
+
+
+def _utf16(data: bytes) -> str:
+    """Which UTF-16 the begin of a file seems to be, by its mark or by zeros in every other place; "" if it is none.
+
+    In most scripts each blank and line end has such a zero, where letters may have none.
+    """
+    if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        return "utf-16"
+    first, second = data[::2].count(0), data[1::2].count(0)
+    if max(first, second) < max(4, len(data) // 50) or min(first, second) > max(first, second) // 10:
+        return ""
+    return "utf-16be" if first > second else "utf-16le"
 
 
 def read_rows(source: TextSource, root: Path, labelled: bool = False) -> Iterator[Row]:

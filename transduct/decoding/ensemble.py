@@ -80,30 +80,30 @@ class Review:
     Attributes:
         model: one of them, or several as an `Ensemble`.
         share: which part of all members it holds.
-        begin, end, budget: as `engine.score` takes them.
+        begin, end: the tokens that stand before and after every output.
     """
 
     model: Any
     share: float
     begin: int
     end: int
-    budget: int
 
     def scores(
-        self, theirs: Sequence[float], sources: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]
+        self, theirs: Sequence[float], sources: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], budget: int
     ) -> list[float]:
-        """The scores of outputs: the mean of what the others give and of its own, by how many members they are."""
+        """The scores of outputs: the mean of what the others give and of its own, by how many members they are; of at
+        most `budget` tokens at once."""
         turned = [output[::-1] for output in outputs]
-        own = engine.score(self.model, sources, turned, self.begin, self.end, self.budget)
+        own = engine.score(self.model, sources, turned, self.begin, self.end, budget)
         return [one + self.share * (other - one) for one, other in zip(theirs, own, strict=True)]
 
     def sort(
-        self, found: Sequence[list[Hypothesis]], sources: Sequence[Sequence[int]], alpha: float
+        self, found: Sequence[list[Hypothesis]], sources: Sequence[Sequence[int]], alpha: float, budget: int
     ) -> list[list[Hypothesis]]:
         """The hypotheses of each source in the order of these scores, penalised for their lengths by `alpha`."""
         of_each = [source for source, held in zip(sources, found, strict=True) for _ in held]
         every = [h for held in found for h in held]
-        scores = iter(self.scores([h.score for h in every], of_each, [h.tokens for h in every]))
+        scores = iter(self.scores([h.score for h in every], of_each, [h.tokens for h in every], budget))
 
         def reviewed(h: Hypothesis) -> Hypothesis:
             score = next(scores)

@@ -173,7 +173,7 @@ def _chosen_recipe(
     if resume and (directory / RECIPE).exists():
         return load_recipe(directory / RECIPE, overrides)
     none = "nothing to train; give a recipe, or --source and --target, or --resume with --out"
-    raise TransductError(f"{directory}: holds no run to resume; check --out" if resume else none)
+    raise TransductError(f"{directory}: holds no run to resume; name it with --out" if resume else none)
 
 
 @app.command()

@@ -225,10 +225,11 @@ def check_examples(given: Any) -> None:
     Raises:
         TransductError: it is.
     """
-    if not isinstance(given, tuple | list) or len(given) != 2 or any(isinstance(side, str) for side in given):
+    sides = given if isinstance(given, tuple | list) else []
+    if len(sides) != 2 or not all(isinstance(side, list | tuple) for side in sides):
         raise TransductError(f"found {given!r:.60}, expected two lists: inputs and their answers")
-    if len(given[0]) != len(given[1]):
-        raise TransductError(f"found {len(given[0])} inputs and {len(given[1])} answers; give as many of each")
+    if len(sides[0]) != len(sides[1]):
+        raise TransductError(f"found {len(sides[0])} inputs and {len(sides[1])} answers; give as many of each")
 
 
 def check_nothing_given(given: object, options: Mapping[str, Any]) -> None:

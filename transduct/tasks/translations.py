@@ -19,7 +19,8 @@ class Translation:
 
     Attributes:
         text: one line.
-        score: sum of the log-probabilities of its tokens, the end of the sentence included, before any penalty.
+        score: sum of the log-probabilities of its tokens, the end of the sentence included, before any penalty; where
+            models of both directions decide, the mean of theirs.
         tokens: target token ids, without the end.
         alternatives: the n-best list, this one first; no text comes twice.
     """

@@ -66,8 +66,12 @@ class Translator:
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Translator":
         """The model in a directory whose `config.json` has been read, or the models of an ensemble as one."""
         source, together = str(directory / checkpoint.CONFIG), config.get("family") == ensemble.FAMILY
-        folders = ensemble.members_of(directory, config) if together else [directory]
-        [(model, tokenizers, backwards), *others] = (_model(folder, device, precision) for folder in folders)
+        what, held = "a model's configuration", {directory: config}
+        if together:
+            folders = ensemble.members_of(directory, config)
+            held = {folder: checkpoint.read_json(folder / checkpoint.CONFIG, what) for folder in folders}
+        made = [_model(folder, own, device, precision) for folder, own in held.items()]
+        [(model, tokenizers, backwards), *others] = made
         decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)
         if not isinstance(rules := config.get("replace", []), list):
             raise TransductError(f"{source}: replace is {rules!r:.40}, expected a list of replacements")
@@ -80,9 +84,8 @@ class Translator:
             model = Ensemble([model, *(other for other, _, way in others if way == backwards)])
         translator = cls(model, tokenizers[0], tokenizers[-1], decoding, changes, metrics, tokenize, backwards)
         if reviewers:
-            reviewer, share = Ensemble(reviewers).eval(), len(reviewers) / len(folders)
-            budget = translator._budget(reviewer)
-            translator.review = Review(reviewer, share, Tokenizer.BEGIN, Tokenizer.END, budget)
+            reviewer, share = Ensemble(reviewers).eval(), len(reviewers) / len(made)
+            translator.review = Review(reviewer, share, Tokenizer.BEGIN, Tokenizer.END)
             translator.longest = min(translator.longest, reviewer.config.max_length - 1)
         if (directory / SHORTLIST).exists():
             translator.shortlist = Shortlist(**checkpoint.read_tensors(directory / SHORTLIST))
@@ -154,9 +157,11 @@ class Translator:
                     f"pair {number}: {max(map(len, pair))} tokens, the model takes {self.longest}; shorten it"
                 )
         sources, ids = [[*source, Tokenizer.END] for source in sources], [self._turned(target) for target in ids]
-        budget = self._budget(self.model)
+        budget = self._budget(self.model, self.decoding)
         scores = engine.score(self.model, sources, ids, Tokenizer.BEGIN, Tokenizer.END, budget)
-        return scores if self.review is None else self.review.scores(scores, sources, ids)
+        if self.review is None:
+            return scores
+        return self.review.scores(scores, sources, ids, self._budget(self.review.model, self.decoding))
 
     @torch.inference_mode()
     def attention(self, text: str, target: str | Sequence[int] | None = None, **options: Any) -> TextAttention:
@@ -200,6 +205,8 @@ class Translator:
         """
         check_examples(data)
         sources, references = data
+        if any(isinstance(options, str) for options in references):
+            raise TransductError("references: found a text where a list is expected; give the texts that each may be")
         outputs = [t.text for t in self.translate(sources, **options)]
         found = corpus_scores(outputs, references, self.metrics, self.bleu_tokenize)
         details: dict[str, Any] = {"sentences": len(sources), **found.details}
@@ -272,11 +279,11 @@ class Translator:
         """Target tokens, as they are read, in the order in which the model writes them, or the other way round."""
         return ids[::-1] if self.backwards else ids
 
-    def _budget(self, model: Any) -> int:
+    def _budget(self, model: Any, decoding: DecodingConfig) -> int:
         """The most tokens that are scored at once."""
         if any(isinstance(part, QuantisedLinear) for part in model.modules()):
             return 1  # one by one: 8-bit steps would tell of a rounding that another batch makes otherwise
-        return self.decoding.budget(next(model.parameters()).device)
+        return decoding.budget(next(model.parameters()).device)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of source texts as the model reads them, changed as its recipe says; without an end."""
@@ -354,16 +361,18 @@ class Translator:
             self.model, sources, limits, decoding, Tokenizer.BEGIN, end, Tokenizer.UNWRITTEN, constrain, narrow
         )
         if self.review is not None:
-            found = self.review.sort(found, sources, 0.0 if decoding.temperature else decoding.length_penalty)
+            alpha, budget = decoding.length_penalty, self._budget(self.review.model, decoding)
+            found = self.review.sort(found, sources, 0.0 if decoding.temperature else alpha, budget)
         read = [[(self._turned(h.tokens), h.score) for h in hypotheses] for hypotheses in found]
         texts = iter(self.target_tokenizer.decode([tokens for each in read for tokens, _ in each]))
         return [[Translation(next(texts).strip(), score, tokens) for tokens, score in each] for each in read]
 
 
-def _model(directory: Path, device: torch.device, precision: str) -> tuple[Any, list[Tokenizer], bool]:
+def _model(
+    directory: Path, config: dict[str, Any], device: torch.device, precision: str
+) -> tuple[Any, list[Tokenizer], bool]:
     """The model in a directory, its tokenizers, the source's first, and whether it writes from the end on."""
     source = str(directory / checkpoint.CONFIG)
-    config = checkpoint.read_json(directory / checkpoint.CONFIG, "a model's configuration")
     if not isinstance(backwards := config.get("backwards", False), bool):
         raise TransductError(f"{source}: backwards is {backwards!r:.40}, expected true or false")
     name = config.get("family", "transformer")

@@ -10,6 +10,7 @@ import torch
 import transduct
 from tests.recipes import tiny_recipe
 from transduct.decoding import engine
+from transduct.decoding.ensemble import Review
 from transduct.decoding.search import length_penalty
 from transduct.errors import TransductError
 from transduct.tasks import base, runs
@@ -81,6 +82,20 @@ def test_members_that_write_backwards_review_what_the_others_find(both_ways, opt
     again = [model.translate([text], n_best=4, **options)[0] for text in texts]
     assert [each.text for each in again] == [each.text for each in found]
     assert model.translate(["a b"], prefixes=["c"])[0].text.startswith("c"), "those that search write forwards"
+
+
+def test_a_review_penalises_lengths_as_the_search_does(both_ways, monkeypatch):
+    alphas, sort = [], Review.sort
+
+    def watched(self, found, sources, alpha, budget):
+        alphas.append(alpha)
+        return sort(self, found, sources, alpha, budget)
+
+    monkeypatch.setattr(Review, "sort", watched)
+    model = transduct.load(both_ways)
+    for options in ({}, {"length_penalty": 0.3}, {"temperature": 1.0, "length_penalty": 0.3}):
+        assert model.translate(["a b"], **options)
+    assert alphas == [1.0, 0.3, 0.0], "samples are in the order of their own scores"
 
 
 def test_a_review_takes_no_more_at_once_than_the_call_allows_and_no_output_is_too_long_for_it(both_ways, monkeypatch):

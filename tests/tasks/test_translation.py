@@ -211,6 +211,8 @@ def test_what_is_learnt_backwards_is_what_turned_targets_teach(tmp_path):
         assert one.text == " ".join(reversed(other.text.split()))
         assert [each.score for each in one.alternatives] == [each.score for each in other.alternatives]
     assert ours.score(TEXTS, TEXTS) == theirs.score(TEXTS, texts)
+    assert (backwards / "card.md").read_text().startswith("# Translation model that writes from the end on\n")
+    assert (forwards / "card.md").read_text().startswith("# Translation model\n")
     assert found[0].score == pytest.approx(ours.score(TEXTS[:1], [found[0].tokens])[0], abs=1e-4)
     seen, theirs_seen = ours.attention(TEXTS[0], "a b"), theirs.attention(TEXTS[0], "b a")
     assert seen.target == theirs_seen.target == ["<s>", "▁b", "▁a"], "in the order in which it is written"

@@ -280,7 +280,8 @@ class TranslationTask:
         made_of = f"{len(self.corpus):,} pairs {files_said(names_of(self.data.train), self.corpus.dropped)}"
         signatures = [f"{name} {report.details[name]['signature']}" for name in report.scores.keys() & report.details]
         how = "; ".join([f", {searched(self.decoding.validation_beam)}", *sorted(signatures)])
-        about = card("Translation model", made_of, self.training, report.scores, log, how)
+        what = "Translation model" + " that writes from the end on" * self.data.backwards
+        about = card(what, made_of, self.training, report.scores, log, how)
         tokenizers = [self.directory / name for name in FILES[self.tokenizer.shared]]
         write_model(directory, "translation", model, settings, tokenizers, about)
 

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -142,6 +143,7 @@ def test_what_is_no_text_is_named():
 def test_examples_are_two_lists(wrong):
     check_examples((["a"], ["b"]))
     check_examples([["a"], [["b", "c"]]])
+    check_examples((np.array(["a", "b"]), range(2)))
     with pytest.raises(TransductError, match=r"found .*, expected two lists: inputs and their answers"):
         check_examples(wrong)
     with pytest.raises(TransductError, match="found 1 inputs and 2 answers; give as many of each"):

@@ -232,6 +232,15 @@ def test_a_model_goes_on_in_its_own_direction(tmp_path):
         runs.train(tiny_recipe(**begun, data={"backwards": True}), tmp_path / "turned", notify=str)
 
 
+def test_stages_that_go_on_do_so_in_one_direction(tmp_path):
+    recipe = replace(tiny_recipe(), stages=[{"training": {"steps": 4}}, {"data": {"backwards": True}}])
+    with pytest.raises(
+        TransductError, match=r"stages\[1\]: data\.backwards is True, the stage that it starts from has False; make"
+    ):
+        runs.train(recipe, tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists(), "and nothing was trained before it was said"
+
+
 def test_batches_are_turned_whatever_becomes_of_them(tmp_path):
     """With BPE dropout and with one shape too: what is read is the text."""
     for number, training in enumerate(({}, {"capture": True})):

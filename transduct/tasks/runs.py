@@ -107,13 +107,14 @@ def _naming_stage(number: int) -> Iterator[None]:
 
 
 def _check_sizes(stages: Mapping[Path, Recipe]) -> None:
-    """Refuse a stage of another width than the one that it starts from; stages come by their folders in the run."""
+    """Refuse a stage of another width or direction than the one that it starts from; they come by their folders."""
     for number, stage in enumerate(stages.values()):
         start = stages.get(Path(stage.model.get("start_from") or "").parent, stage)
-        for name in SIZES:
-            found, held = stage.model.get(name), start.model.get(name)
-            if found and held and found != held:
-                where = f"stages[{number}]: model.{name}"
+        both = {f"model.{name}": (stage.model.get(name), start.model.get(name)) for name in SIZES}
+        both["data.backwards"] = stage.data.get("backwards"), start.data.get("backwards")
+        for name, (found, held) in both.items():
+            if None not in (found, held) and found != held:
+                where = f"stages[{number}]: {name}"
                 raise TransductError(f"{where} is {found}, the stage that it starts from has {held}; make them equal")
 
 
@@ -133,6 +134,12 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
         raise TransductError(f"model.start_from: {start} is an ensemble; name one of its members, such as {start}/1")
     if "quantised" in held:
         raise TransductError(f"model.start_from: {start} is quantised; name the model that it was made of")
+    way = bool(held.get("backwards"))
+    if held["task"] == recipe.task == "translation" and way != recipe.data.get("backwards", False):
+        side = "end" if way else "beginning"
+        raise TransductError(
+            f"model.start_from: {start} writes from the {side} on; set data.backwards to {str(way).lower()}"
+        )
 
 
 def _with_absolute_paths(recipe: Recipe) -> Recipe:

@@ -226,7 +226,7 @@ def check_examples(given: Any) -> None:
         TransductError: it is.
     """
     sides = given if isinstance(given, tuple | list) else []
-    if len(sides) != 2 or not all(isinstance(side, list | tuple) for side in sides):
+    if len(sides) != 2 or not all(isinstance(side, Sized) and not isinstance(side, str) for side in sides):
         raise TransductError(f"found {given!r:.60}, expected two lists: inputs and their answers")
     if len(sides[0]) != len(sides[1]):
         raise TransductError(f"found {len(sides[0])} inputs and {len(sides[1])} answers; give as many of each")

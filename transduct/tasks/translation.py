@@ -147,25 +147,12 @@ class TranslationTask:
 
         What is short is read first, so that a mistake in it is found before hours of work.
         """
-        self._check_direction()
         if self.data.valid is not None:
             self._validation = read_examples(self.data.valid, Path(self.data.root), self.data.replace)
         self.tokenizers = prepare_tokenizers(self.data, self.tokenizer, self.directory, self.model.start, self.notify)
         self.corpus = prepare(self.data, *self.tokenizers, self.directory / "corpus", self.notify)
         if self.corpus.held_out is not None:
             self._validation = read_examples(self.corpus.held_out, Path(), self.data.replace)
-
-    def _check_direction(self) -> None:
-        """Refuse to start from a model that writes the other way round."""
-        start = self.model.start
-        if start is None or not (start / CONFIG).exists() or not _translates(start):
-            return
-        held = bool(read_json(start / CONFIG, "a model's configuration").get("backwards"))
-        if held != self.data.backwards:
-            raise TransductError(
-                f"model.start_from: {start} writes {'from the end on' if held else 'from the beginning on'}; "
-                f"set data.backwards to {str(held).lower()}"
-            )
 
     def build_model(self) -> Any:
         """The model of the recipe for the tokenizers' vocabularies, begun from another's weights if it says so."""

@@ -205,7 +205,7 @@ class Translator:
         """
         check_examples(data)
         sources, references = data
-        if any(isinstance(options, str) for options in references):
+        if any(isinstance(each, str) for each in references):
             raise TransductError("references: found a text where a list is expected; give the texts that each may be")
         outputs = [t.text for t in self.translate(sources, **options)]
         found = corpus_scores(outputs, references, self.metrics, self.bleu_tokenize)

@@ -4,13 +4,10 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
-
-if TYPE_CHECKING:
-    from transduct.config import Recipe
 
 
 class _Program(TyperGroup):
@@ -136,44 +133,17 @@ def train(
     """
     from transduct.interfaces.ending import naming
     from transduct.interfaces.progress import Watcher
+    from transduct.tasks.runs import chosen_recipe
     from transduct.tasks.runs import train as train_recipe
 
     paths = [word for word in recipe or [] if "=" not in word or Path(word).is_file()]
     overrides = [word for word in recipe or [] if word not in paths]
     directory = out or Path("runs") / (Path(paths[0]).stem if paths else "translation")
     files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
-    chosen = _chosen_recipe(paths, overrides, profile, directory, resume, files)
+    chosen = chosen_recipe(paths, overrides, profile, directory, resume, files, _say)
     with Watcher() as watcher, naming(paths[0] if paths else None):
         model = train_recipe(chosen, directory, resume, watcher.notify, watcher)
     _say(model, sys.stdout)
-
-
-def _chosen_recipe(
-    paths: list[str], overrides: list[str], profile: str | None, directory: Path, resume: bool, files: dict[str, Any]
-) -> "Recipe":
-    """The recipe that was named, the one of the run to resume, or one made for two files."""
-    from transduct.config import load_recipe
-    from transduct.errors import TransductError
-    from transduct.tasks.claim import RECIPE, require_room
-    from transduct.tasks.runs import file_recipe, run_of_files
-
-    if profile and not paths:
-        raise TransductError(f"--profile {profile} belongs to a recipe; give one, or leave it out")
-    if any(files.values()):
-        if paths:
-            raise TransductError(f"found a recipe ({paths[0]}) and text files; give one of them")
-        if resume and (directory / RECIPE).exists():
-            return run_of_files(directory, files, overrides)
-        require_room(directory, resume)  # before all the text is counted
-        return file_recipe("translation", files, overrides, _say)
-    if len(paths) > 1:
-        raise TransductError(f"found {len(paths)} recipes ({', '.join(paths)}); give one")
-    if paths:
-        return load_recipe(Path(paths[0]), overrides, profile)
-    if resume and (directory / RECIPE).exists():
-        return load_recipe(directory / RECIPE, overrides)
-    none = "nothing to train; give a recipe, or --source and --target, or --resume with --out"
-    raise TransductError(f"{directory}: holds no run to resume; name it with --out" if resume else none)
 
 
 @app.command()

@@ -14,7 +14,7 @@ from transduct.config import Recipe, load_recipe, merge, parse_override, record,
 from transduct.data.files import names_of, require_files
 from transduct.errors import TransductError
 from transduct.tasks.base import Notify, Task, configuration, from_home, naming_files, task_module
-from transduct.tasks.claim import RECIPE, claimed
+from transduct.tasks.claim import RECIPE, claimed, require_room
 from transduct.training.checkpoint import CONFIG, files_in, write_directory, write_file
 from transduct.training.distributed import Ranks
 from transduct.training.log import Event, ignore
@@ -213,6 +213,42 @@ def _train_one(
             task.save(model, made, {**asdict(state), "ranks": ranks.world})
         ranks.wait()  # what comes after, such as another stage, reads it
     return made
+
+
+def chosen_recipe(
+    paths: Sequence[str],
+    overrides: Sequence[str],
+    profile: str | None,
+    directory: Path,
+    resume: bool,
+    files: Mapping[str, Any],
+    notify: Notify,
+) -> Recipe:
+    """The recipe that was named, the one of the run to be resumed, or one made for training files of translation.
+
+    Args:
+        files: by source, target, valid_source and valid_target, where given.
+
+    Raises:
+        TransductError: nothing of it was given, or more than one; or what was given is wrong.
+    """
+    if profile and not paths:
+        raise TransductError(f"--profile {profile} belongs to a recipe; give one, or leave it out")
+    if any(files.values()):
+        if paths:
+            raise TransductError(f"found a recipe ({paths[0]}) and text files; give one of them")
+        if resume and (directory / RECIPE).exists():
+            return run_of_files(directory, files, overrides)
+        require_room(directory, resume)  # before all the text is counted
+        return file_recipe("translation", files, overrides, notify)
+    if len(paths) > 1:
+        raise TransductError(f"found {len(paths)} recipes ({', '.join(paths)}); give one")
+    if paths:
+        return load_recipe(Path(paths[0]), overrides, profile)
+    if resume and (directory / RECIPE).exists():
+        return load_recipe(directory / RECIPE, overrides)
+    none = "nothing to train; give a recipe, or --source and --target, or --resume with --out"
+    raise TransductError(f"{directory}: holds no run to resume; name it with --out" if resume else none)
 
 
 def file_recipe(task: str, files: Mapping[str, Any], overrides: Sequence[str], notify: Notify) -> Recipe:

@@ -62,6 +62,11 @@ def test_a_batch_does_not_cross_a_window():
     assert sorted(len(batch) for batch in windows) == [100, 200, 200]
 
 
+def test_a_window_holds_examples_from_everywhere():
+    windows = plan(FEW, 1, 0, 10**9, window=100)
+    assert all(np.ptp(batch) > 400 for batch in windows)  # of 500: neighbours in a file are often alike
+
+
 def test_budgets_are_used_and_lengths_within_a_batch_are_alike():
     batches = plan(LENGTHS, 1, 0, 4096)
     used = sum(fuller_side(batch, LENGTHS) for batch in batches) / (4096 * len(batches))

@@ -65,7 +65,10 @@ def test_a_finished_run_is_left_as_it_is(run):
     recipe = load_recipe(run / "recipe.yaml")
     changed = replace(recipe, training={**recipe.training, "steps": 99})
     runs.train(changed, run, resume=True, notify=said.append)
-    assert said == [f"{run}: this run is finished; its model is {run / 'model'}"]
+    told, finished = said
+    remedy = "another may start from its model (model.start_from)"
+    assert told == f"{run}: training.steps stays 60, not 99: this run is finished; {remedy}"
+    assert finished == f"{run}: this run is finished; its model is {run / 'model'}"
     assert everything_in(run) == before
 
 
@@ -123,9 +126,17 @@ def test_stages_are_trained_in_turn_each_from_the_model_before(tmp_path, monkeyp
     assert (run / "log.jsonl").read_text() == "".join(logs)
     assert load_recipe(run / "recipe.yaml").data["root"] == str(tmp_path)
     assert transduct.load(run).predict(["a b"]) == transduct.load(run / "stage_2").predict(["a b"])
+    finished = f"{run}: this run is finished; its model is {model}"
     said.clear()
     assert runs.train(recipe, run, resume=True, notify=said.append) == model
-    assert said == [f"{run}: this run is finished; its model is {model}"]
+    assert said == [finished]
+    said.clear()
+    runs.train(replace(recipe, decoding={"beam": 3}), run, resume=True, notify=said.append)
+    remedy = "another may start from its model (model.start_from)"
+    beams = [
+        f"{run / part}: decoding.beam stays 2, not 3: this run is finished; {remedy}" for part in ("stage_1", "stage_2")
+    ]
+    assert said == [*beams, finished]
 
 
 def test_a_stage_has_the_tokenizer_of_the_one_before(tmp_path):

@@ -12,7 +12,6 @@ from pathlib import Path
 from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TrainingFailed, TransductError
 from transduct.training.checkpoint import CONFIG, disk_error, write_file
-from transduct.training.log import ignore
 
 RECIPE = "recipe.yaml"
 HELD: set[int] = set()  # the locks of this process
@@ -41,7 +40,7 @@ def claimed(
     held, finished = directory / RECIPE, (directory / "model" / CONFIG).exists()
     require_room(directory, resume)
     if held.exists():
-        _check_same(directory, recipe, parts, filled_in, ignore if finished else notify)
+        _check_same(directory, recipe, parts, filled_in, notify)
     before, made = held.read_bytes() if held.exists() else None, not directory.exists()
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -149,7 +148,8 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 def _compare(held: Recipe, given: Recipe, directory: Path, notify: Callable[[str], None]) -> None:
-    """Refuse to go on with another model or other data; say what else has changed."""
+    """Refuse to go on with another model or other data; say what else has changed, or would have if it went on."""
+    finished = (directory / "model" / CONFIG).exists()
     free = {"data.root", "data.workers", "data.metrics", "data.bleu_tokenize", "model.start_from"}
     for section in ("task", "data", "tokenizer", "model", "training", "decoding"):
         old, new = getattr(held, section), getattr(given, section)
@@ -159,7 +159,10 @@ def _compare(held: Recipe, given: Recipe, directory: Path, notify: Callable[[str
         for name, (before, after) in pairs.items():
             if before == after or name in free:
                 continue
-            if section in ("training", "decoding") and name != "training.ema":
-                notify(f"{name} was {before}, goes on with {after}")
-            else:
+            if section not in ("training", "decoding") or name == "training.ema":
                 raise TransductError(f"{directory}: its run has {name}={before}, the recipe says {after}; {OWN_RECIPE}")
+            if finished:
+                remedy = "another may start from its model (model.start_from)"
+                notify(f"{directory}: {name} stays {before}, not {after}: this run is finished; {remedy}")
+            else:
+                notify(f"{name} was {before}, goes on with {after}")

@@ -67,7 +67,8 @@ def _train_stages(
     if recipe.ensemble:
         task_module(stages[0].task).check_alike(parts)
     recipe = _with_absolute_paths(recipe)
-    with claimed(directory, recipe, resume, ignore, parts, _filled_in) if ranks.rank == 0 else nullcontext():
+    changed = notify if (model / CONFIG).exists() else ignore  # each stage says its own when its turn comes
+    with claimed(directory, recipe, resume, changed, parts, _filled_in) if ranks.rank == 0 else nullcontext():
         ranks.wait()
         if (model / CONFIG).exists():
             notify(f"{model.parent}: this run is finished; its model is {model}")

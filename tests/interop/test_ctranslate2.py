@@ -49,6 +49,11 @@ VARIANTS = [
     {"positions": "sinusoidal_concatenated", "tie": "none"},
     {"positions": "sinusoidal_concatenated", "norm": "post", "activation": "silu", "output_bias": True},
     {"positions": "binary", "shared": False, "tie": "decoder", "encoder_layers": 1},
+    {"positions": "rotary"},
+    {"positions": "relative", "max_length": 48},  # farther than the distances that have vectors of their own
+    {"num_kv_heads": 1},
+    {"num_heads": 4, "num_kv_heads": 2, "positions": "rotary", "norm_kind": "rms", "activation": "swiglu"},
+    {"d_k": 4, "d_v": 4},
 ]
 
 
@@ -57,8 +62,8 @@ def test_it_finds_the_same_tokens_and_scores(tmp_path, changes):
     model, tokenizers = written(tmp_path, **changes)
     convert(tmp_path / "model", tmp_path / "out")
     translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
-    generator = random.Random(1)
-    sources = [[*generator.choices(range(3, tokenizers[0].size), k=1 + i % 9), END] for i in range(500)]
+    generator, longest = random.Random(1), model.config.max_length - 7
+    sources = [[*generator.choices(range(3, tokenizers[0].size), k=1 + i % longest), END] for i in range(500)]
     pieces = [tokenizers[0].pieces(source) for source in sources]
     ids = {piece: i for i, piece in enumerate(tokenizers[-1].pieces(range(tokenizers[-1].size)))}
     greedy = {"beam_size": 1, "max_decoding_length": LIMIT, "min_decoding_length": 0, "return_scores": True}
@@ -97,12 +102,12 @@ def test_its_tokenizers_come_along_and_nothing_is_left_beside(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"positions": "rotary"}, "positions 'rotary' that are not added to the embedding"),
+        ({"positions": "alibi"}, "positions 'alibi' in an encoder"),
         ({"position_mode": "concatenate"}, "positions 'sinusoidal' that are not added to the embedding"),
         ({"position_mode": "attention"}, "positions 'sinusoidal' that are not added to the embedding"),
         ({"positions": "normalised_index"}, "positions that depend on the length of the sentence"),
         ({"d_k": 4}, "heads of the widths d_k 4 and d_v None"),
-        ({"num_kv_heads": 1}, r"groups of heads \(1 for keys, 2 for queries\)"),
+        ({"d_v": 4}, "heads of the widths d_k None and d_v 4"),
     ],
 )
 def test_what_it_has_no_place_for_is_refused(tmp_path, changes, message):

@@ -464,9 +464,11 @@ def test_lists_of_tokens_are_checked(original, tmp_path):
         ({"norm": "pre"}, "norms of the kind 'layer' that stand 'pre'"),
         ({"norm_kind": "rms"}, "norms of the kind 'rms' that stand 'post'"),
         ({"positions": "sinusoidal"}, "positions 'sinusoidal'"),
-        ({"positions": "rotary"}, "positions 'rotary' that are not added to the embedding"),
+        ({"positions": "rotary"}, "positions 'rotary'"),
+        ({"position_mode": "attention"}, "positions that are not added to the embedding"),
         ({"activation": "swiglu"}, "activation 'swiglu'"),
         ({"d_k": 4}, "heads of the widths d_k 4"),
+        ({"num_kv_heads": 1}, r"groups of heads \(1 for keys, 2 for queries\)"),
         ({"d_model": 15, "num_heads": 1}, "an odd d_model, 15"),
     ],
 )

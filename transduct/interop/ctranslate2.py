@@ -15,6 +15,7 @@ from transduct.models.transformer import Config, Transformer
 from transduct.training import checkpoint
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
+INSIDE = "rotary", "relative"  # positions that it has inside attention
 BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
 
 
@@ -61,34 +62,40 @@ def _library() -> Any:
 def unsupported(config: Config) -> str | None:
     """What of a model CTranslate2 cannot express, if there is anything."""
     width = config.d_model // config.num_heads
-    if config.positions != "none" and (config.vector_scheme is None or config.position_mode != "add"):
+    if config.positions == "alibi":
+        return "positions 'alibi' in an encoder"
+    if config.positions not in ("none", *INSIDE) and config.position_mode != "add":
         return f"positions '{config.positions}' that are not added to the embedding"
     if config.positions == "normalised_index":
         return "positions that depend on the length of the sentence"
-    if (config.d_k or width, config.d_v or width) != (width, width):
+    if (config.d_k or width) != (config.d_v or width):
         return f"heads of the widths d_k {config.d_k} and d_v {config.d_v}"
-    if config.num_kv_heads not in (None, config.num_heads):
-        return f"groups of heads ({config.num_kv_heads} for keys, {config.num_heads} for queries)"
     return None
 
 
 def _specification(specs: Any, model: Transformer, tokenizers: list[Tokenizer]) -> Any:
     config = model.config
-    spec = specs.TransformerSpec.from_config(
-        (config.encoder_layers, config.decoder_layers),
-        config.num_heads,
-        pre_norm=config.norm == "pre",
-        activation=getattr(specs.common_spec.Activation, ACTIVATIONS[config.activation]),
-        ffn_glu=config.activation == "swiglu",
-        rms_norm=config.norm_kind == "rms",
+    shape = {
+        "num_heads": config.num_heads,
+        "num_heads_kv": config.num_kv_heads,
+        "head_dim": config.d_k,
+        "pre_norm": config.norm == "pre",
+        "activation": getattr(specs.common_spec.Activation, ACTIVATIONS[config.activation]),
+        "ffn_glu": config.activation == "swiglu",
+        "rms_norm": config.norm_kind == "rms",
+        "relative_position": config.positions == "relative",
+        "rotary_dim": 0 if config.positions == "rotary" else None,  # all of a head's
+        "rotary_interleave": False,
+    }
+    spec = specs.TransformerSpec(
+        specs.transformer_spec.TransformerEncoderSpec(config.encoder_layers, **shape),
+        specs.transformer_spec.TransformerDecoderSpec(config.decoder_layers, **shape),
     )
-    longest = config.max_length
-    _embedding(spec.encoder.embeddings[0], spec.encoder.position_encodings, model.source_embedding, longest)
-    _embedding(spec.decoder.embeddings, spec.decoder.position_encodings, model.target_embedding, longest)
-    for side, layers, norm in (
-        (spec.encoder, model.encoder, model.encoder_norm),
-        (spec.decoder, model.decoder, model.decoder_norm),
+    for side, table, embedding, layers, norm in (
+        (spec.encoder, spec.encoder.embeddings[0], model.source_embedding, model.encoder, model.encoder_norm),
+        (spec.decoder, spec.decoder.embeddings, model.target_embedding, model.decoder, model.decoder_norm),
     ):
+        _embedding(table, side, embedding, config)
         for held, layer in zip(side.layer, layers, strict=True):
             _layer(held, layer)
         if config.norm == "pre":
@@ -108,20 +115,26 @@ def _specification(specs: Any, model: Transformer, tokenizers: list[Tokenizer]) 
     return spec
 
 
-def _embedding(held: Any, positions: Any, embedding: Any, longest: int) -> None:
+def _embedding(held: Any, side: Any, embedding: Any, config: Config) -> None:
     held.weight = embedding.table.detach().numpy()
-    places = torch.arange(longest)
-    if embedding.positions is None:
-        vectors = torch.zeros(longest, embedding.table.shape[1])
+    if config.positions in INSIDE:
+        return
+    places = torch.arange(config.max_length)
+    if embedding.positions is None:  # without zeros its engine would add sinusoids
+        vectors = torch.zeros(config.max_length, config.d_model)
     else:
         vectors = embedding.positions(places, places).detach().float()
-    positions.encodings = vectors.numpy()
+    side.position_encodings.encodings = vectors.numpy()
 
 
 def _layer(held: Any, layer: Any) -> None:
     own = layer.self_attention
     _fused(held.self_attention.linear[0], [own.query, own.key, own.value])
     _fused(held.self_attention.linear[1], [own.output])
+    if hasattr(held.self_attention, "relative_position_keys"):
+        table = own.positions.table.detach()
+        held.self_attention.relative_position_keys = table.numpy()
+        held.self_attention.relative_position_values = torch.zeros_like(table).numpy()  # of which ours has none
     _norm(held.self_attention.layer_norm, layer.around_attention.norm)
     if hasattr(layer, "cross_attention"):
         cross = layer.cross_attention

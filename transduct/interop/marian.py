@@ -12,7 +12,6 @@ from torch import Tensor
 
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.interop import ctranslate2
 from transduct.models.transformer import Config, Transformer
 from transduct.training import checkpoint
 
@@ -108,12 +107,17 @@ class Marian:
 
 def unsupported(config: Config) -> str | None:
     """What of a model Marian cannot say, if there is anything."""
-    if reason := ctranslate2.unsupported(config):
-        return reason
+    width = config.d_model // config.num_heads
     if config.norm != "post" or config.norm_kind != "layer":
         return f"norms of the kind '{config.norm_kind}' that stand '{config.norm}'"
     if config.positions != "sinusoidal_concatenated":
         return f"positions '{config.positions}'"
+    if config.position_mode != "add":
+        return "positions that are not added to the embedding"
+    if (config.d_k or width, config.d_v or width) != (width, width):
+        return f"heads of the widths d_k {config.d_k} and d_v {config.d_v}"
+    if config.num_kv_heads not in (None, config.num_heads):
+        return f"groups of heads ({config.num_kv_heads} for keys, {config.num_heads} for queries)"
     if config.activation not in ACTIVATIONS.values():
         return f"activation '{config.activation}'"
     if config.d_model % 2:

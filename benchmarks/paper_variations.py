@@ -34,7 +34,8 @@ def position(scheme: str, mode: str = "add") -> dict[str, Any]:
 
 
 # The base has 4 heads of width 32, 4 + 4 layers, width 128, feed-forward 256, dropout 0.15, label smoothing 0.1, and
-# sinusoidal positions. As in the paper's rows (A) and (B), more heads are narrower, and narrower keys leave the values.
+# sinusoidal positions, whatever the recipe's are. As in the paper's rows (A) and (B), more heads are narrower, and
+# narrower keys leave the values.
 VARIATIONS: Rows = {
     "heads": each("model", "num_heads", values=(1, 2, 8)),
     "key_width": each("model", "d_k", values=(8, 16), also={"d_v": 32}),
@@ -83,7 +84,8 @@ def chosen_rows(names: Sequence[str] | None) -> Rows:
 
 def base_recipe(path: Path, root: str | None, steps: int | None) -> Recipe:
     """The recipe's profile for a CPU; with fewer or more steps, its schedule shrinks or grows with them."""
-    recipe = load_recipe(path, [] if root is None else [f"data.root={root}"], "cpu")
+    over = ["model.positions=sinusoidal"] + ([] if root is None else [f"data.root={root}"])
+    recipe = load_recipe(path, over, "cpu")
     if recipe.task != "translation":
         raise TransductError(f"{path}: its task is {recipe.task}; give a recipe for translation")
     if steps is None:

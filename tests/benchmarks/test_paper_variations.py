@@ -63,6 +63,11 @@ def test_fewer_steps_shrink_the_schedule(tmp_path):
     assert base_recipe(MULTI30K, None, 1).training["checkpoint_every"] == 1
 
 
+def test_the_base_has_the_positions_of_the_paper_whatever_the_recipe_has():
+    assert load_recipe(MULTI30K, profile="cpu").model["positions"] == "rotary"
+    assert base_recipe(MULTI30K, None, None).model["positions"] == "sinusoidal"
+
+
 def test_rows_are_chosen_by_name():
     assert list(chosen_rows(["width", "heads"])) == ["width", "heads"]
     assert chosen_rows(None) == VARIATIONS

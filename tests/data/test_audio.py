@@ -184,7 +184,7 @@ def test_a_header_that_claims_more_than_memory_holds_is_refused(monkeypatch):
 def test_a_missing_file_is_refused_by_name(tmp_path):
     with pytest.raises(TransductError, match=r"none\.wav: cannot be read \(No such file"):
         read_sound(tmp_path / "none.wav", str(tmp_path / "none.wav"))
-    with pytest.raises(TransductError, match=r"cannot be read \(embedded null byte\)"):
+    with pytest.raises(TransductError, match=r"cannot be read \(.*embedded null"):
         read_sound(tmp_path / "a\0.wav", "a")
 
 

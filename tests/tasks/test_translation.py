@@ -22,7 +22,7 @@ from transduct.tasks import base, runs, translation
 from transduct.tasks.translation import TranslationTask, make_batch, turned
 from transduct.tasks.translator import FAMILIES
 from transduct.training.log import ignore
-from transduct.training.machine import seed_generators
+from transduct.training.machine import fast_precision, seed_generators
 from transduct.training.trainer import fit
 
 TEXTS = ["a b c", "d", "c a b a"]
@@ -407,7 +407,9 @@ def test_sizes_follow_the_amount_of_text(tmp_path, monkeypatch, pairs, size):
     chosen = (tree["model"]["size"], tree["training"]["steps"], tree["model"]["dropout"], tree["tokenizer"]["size"])
     assert chosen == next(choice for _, choice in table if choice[0] == size)
     steps, vocabulary = tree["training"]["steps"], tree["tokenizer"]["size"]
-    chosen = f"model size {size}, {steps:,} steps, {vocabulary} subwords; {pairs // 10} pairs held out"
+    precision = tree["training"]["precision"]
+    assert precision == fast_precision()
+    chosen = f"model size {size}, {steps:,} steps in {precision}, {vocabulary} subwords; {pairs // 10} pairs held out"
     expected = f"{pairs} pairs; where nothing else is said: {chosen}"
     assert said == [expected]
     TranslationTask(Recipe(**tree), tmp_path, str)

@@ -14,6 +14,7 @@ import torch
 from transduct.errors import TransductError
 from transduct.training import machine
 from transduct.training.machine import (
+    fast_precision,
     forget_shapes,
     keep_freed_memory,
     one_ahead,
@@ -83,6 +84,25 @@ def test_a_device_is_picked(monkeypatch, name, cuda, rank, expected):
         monkeypatch.setenv("LOCAL_RANK", rank)
     assert pick_device(name) == torch.device(expected)
     assert present == [torch.device(expected)] * expected.startswith("cuda:"), "kernels and graphs take the present one"
+
+
+@pytest.mark.parametrize(
+    "capability, avx512, amx, expected",
+    [
+        ((7, 5), True, True, "float32"),
+        ((8, 0), False, False, "bfloat16"),
+        ((9, 0), False, False, "bfloat16"),
+        (None, True, False, "bfloat16"),
+        (None, False, True, "bfloat16"),
+        (None, False, False, "float32"),
+    ],
+)
+def test_the_narrow_numbers_are_taken_where_they_are_fast(monkeypatch, capability, avx512, amx, expected):
+    monkeypatch.setattr(machine.torch.cuda, "is_available", lambda: capability is not None)
+    monkeypatch.setattr(machine.torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(machine.torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(machine.torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert fast_precision() == expected
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ from transduct.tasks.text import (
 )
 from transduct.tasks.translator import FAMILIES, Translator
 from transduct.training.checkpoint import CONFIG, read_json
+from transduct.training.machine import fast_precision
 from transduct.training.step import Terms
 
 # For files without a recipe: up to so many pairs, (size, steps, dropout, subwords).
@@ -302,7 +303,8 @@ def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked_steps: Any
     held_out = 0 if valid_source else min(1000, pairs // 10)
     size, steps, dropout, vocabulary = next(choice for most, choice in SHORTCUT_SIZES if most is None or pairs <= most)
     steps = asked_steps if isinstance(asked_steps, int) else steps
-    chosen = f"model size {size}, {steps:,} steps, {vocabulary:,} subwords; {held_out:,} pairs held out"
+    precision = fast_precision()
+    chosen = f"model size {size}, {steps:,} steps in {precision}, {vocabulary:,} subwords; {held_out:,} pairs held out"
     notify(f"{pairs:,} pairs; where nothing else is said: {chosen}")
     data: dict[str, Any] = {"train": [{"source": source, "target": target}], "held_out": held_out}
     if valid_source:
@@ -311,11 +313,12 @@ def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked_steps: Any
         "task": "translation",
         "data": data,
         "tokenizer": {"kind": "bpe", "size": vocabulary, "shared": True},
-        "model": {"family": "transformer", "size": size, "dropout": dropout},
+        "model": {"family": "transformer", "size": size, "dropout": dropout, "positions": "rotary"},
         "training": {
             "steps": steps,
             "warmup": max(1, steps // 10),
             "learning_rate": 0.002 if size == "tiny" else 0.0007,
+            "precision": precision,
             "validate_every": max(1, steps // 10),
             "checkpoint_every": max(1, steps // 20),
             "average": 5,

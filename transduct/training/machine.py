@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from transduct.errors import TransductError
+from transduct.functional.trials import OLDEST
 
 Item = TypeVar("Item")
 
@@ -55,6 +56,15 @@ def pick_device(name: str) -> torch.device:
     if device.index is not None and device.type == "cuda":
         torch.cuda.set_device(device)  # kernels, graphs and messages between ranks take the present one
     return device
+
+
+def fast_precision() -> str:
+    """bfloat16 where the device of the name `auto` multiplies it faster than float32, else float32."""
+    if torch.cuda.is_available():
+        narrow = torch.cuda.get_device_capability() >= OLDEST
+    else:
+        narrow = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return "bfloat16" if narrow else "float32"
 
 
 def keep_freed_memory() -> None:

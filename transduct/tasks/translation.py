@@ -304,7 +304,7 @@ def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked_steps: Any
     size, steps, dropout, vocabulary = next(choice for most, choice in SHORTCUT_SIZES if most is None or pairs <= most)
     steps = asked_steps if isinstance(asked_steps, int) else steps
     precision = fast_precision()
-    chosen = f"model size {size}, {steps:,} steps in {precision}, {vocabulary:,} subwords; {held_out:,} pairs held out"
+    chosen = f"model size {size}, {steps:,} steps, {vocabulary:,} subwords, {precision}; {held_out:,} pairs held out"
     notify(f"{pairs:,} pairs; where nothing else is said: {chosen}")
     data: dict[str, Any] = {"train": [{"source": source, "target": target}], "held_out": held_out}
     if valid_source:

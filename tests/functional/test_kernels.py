@@ -49,9 +49,12 @@ def test_a_packed_product_is_that_of_the_formula(width, bias):
 
 
 @compiled
-def test_a_product_is_that_of_the_integers_exactly():
-    (weight, steps, _), x = layer_of(70, 37, bias=False), torch.randn(9, 37)
-    assert torch.equal(Packed(weight, steps, None)(x), product_of(x, weight, steps, None))
+@pytest.mark.parametrize("width", [37, 64, 128, 192])  # in whole lines of the cache AMX computes, where there is AMX
+@pytest.mark.parametrize("rows", [9, 15, 16, 17, 32, 70])
+def test_a_product_is_that_of_the_integers_exactly(rows, width):
+    for outputs in (1, 64, 70, 200):
+        (weight, steps, _), x = layer_of(outputs, width, bias=False), torch.randn(rows, width)
+        assert torch.equal(Packed(weight, steps, None)(x), product_of(x, weight, steps, None))
 
 
 @compiled
@@ -76,8 +79,9 @@ def test_a_row_with_a_nan_gives_nothing_else(width, place):
 
 
 @compiled
-def test_no_row_of_a_packed_product_depends_on_its_neighbours():
-    packed, x = Packed(*layer_of(130, 50)), torch.randn(17, 50)
+@pytest.mark.parametrize("width", [50, 128])
+def test_no_row_of_a_packed_product_depends_on_its_neighbours(width):
+    packed, x = Packed(*layer_of(130, width)), torch.randn(17, width)
     together = packed(x)
     for number, row in enumerate(x):
         assert torch.equal(packed(row[None])[0], together[number])
@@ -90,8 +94,9 @@ def test_no_row_of_a_packed_product_depends_on_its_neighbours():
 def test_the_largest_integers_do_not_overflow(signs):
     width = 2048
     weight = torch.full((65, width), signs[0] * STEPS, dtype=torch.int8)
-    found = Packed(weight, torch.ones(65), None)(torch.full((7, width), float(signs[1] * STEPS)))
-    assert (found == signs[0] * signs[1] * STEPS * STEPS * width).all()
+    for rows in (7, 20):
+        found = Packed(weight, torch.ones(65), None)(torch.full((rows, width), float(signs[1] * STEPS)))
+        assert (found == signs[0] * signs[1] * STEPS * STEPS * width).all()
 
 
 @compiled

@@ -1,6 +1,14 @@
 /* Products of a few rows with a matrix that stays, of float32 and of 8-bit integers. */
 #include "kernels.h"
 
+#if COMPILED && defined(__linux__) && (__GNUC__ >= 11 || __clang_major__ >= 12)
+#define MATRICES 1 /* of AMX, for processors that have them */
+#define TILED __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,amx-tile,amx-int8")))
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 /* A number of the sources that this is built from. */
 EXPORT int sources(void) { return (int)SOURCES; }
 
@@ -16,7 +24,21 @@ enum {
     SHARED = 1 << 21, /* multiplications, and a few for starting, that are worth several threads */
 };
 
+#if MATRICES
+static int matrices; /* whether this process may use them */
+
+static int permitted(void) {
+    enum { TILES = 1 << 24, INT8 = 1 << 25, ASK = 0x1023, TILE_DATA = 18 };
+    unsigned a, b, c, d = 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & TILES && d & INT8 && !syscall(SYS_arch_prctl, ASK, TILE_DATA);
+}
+#endif
+
+/* Whether the processor knows the instructions; asked before anything else is. */
 EXPORT int supported(void) {
+#if MATRICES
+    matrices = permitted();
+#endif
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
 }
@@ -67,6 +89,24 @@ INLINE float quantise(const float *x, int64_t d, uint8_t *out) {
     return most / (float)STEPS;
 }
 
+/* Sums as numbers: times the step of their column and of their row, and the bias. */
+INLINE void write_tile(const int rows, __m512i sum[][VECTORS], const float *scales, const float *steps,
+                       const float *bias, float *out, int64_t f, int64_t columns) {
+    UNROLLED
+    for (int v = 0; v < VECTORS; v++) {
+        if (v * LANES >= columns) break;
+        __mmask16 held = lanes(columns - v * LANES);
+        __m512 step = _mm512_maskz_loadu_ps(held, steps + v * LANES);
+        __m512 shift = bias ? _mm512_maskz_loadu_ps(held, bias + v * LANES) : _mm512_setzero_ps();
+        UNROLLED
+        for (int r = 0; r < rows; r++) {
+            __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][v]), step);
+            product = _mm512_fmadd_ps(product, _mm512_set1_ps(scales[r]), shift);
+            _mm512_mask_storeu_ps(out + r * f + v * LANES, held, product);
+        }
+    }
+}
+
 /* `rows` rows times COLUMNS columns; weights that lie `ahead` bytes further on are fetched meanwhile, if any. */
 INLINE void tile(const int rows, const int64_t ahead, const uint8_t *x, int64_t stride, const int8_t *block,
                  const int32_t *sums, int64_t fours, const float *scales, const float *steps, const float *bias,
@@ -92,20 +132,7 @@ INLINE void tile(const int rows, const int64_t ahead, const uint8_t *x, int64_t 
             for (int v = 0; v < VECTORS; v++) sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], numbers, weights[v]);
         }
     }
-    UNROLLED
-    for (int v = 0; v < VECTORS; v++) {
-        if (v * LANES >= columns) break;
-        int64_t left = columns - v * LANES;
-        __mmask16 held = lanes(left);
-        __m512 step = _mm512_maskz_loadu_ps(held, steps + v * LANES);
-        __m512 shift = bias ? _mm512_maskz_loadu_ps(held, bias + v * LANES) : _mm512_setzero_ps();
-        UNROLLED
-        for (int r = 0; r < rows; r++) {
-            __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][v]), step);
-            product = _mm512_fmadd_ps(product, _mm512_set1_ps(scales[r]), shift);
-            _mm512_mask_storeu_ps(out + r * f + v * LANES, held, product);
-        }
-    }
+    write_tile(rows, sum, scales, steps, bias, out, f, columns);
 }
 
 /* The same of float32. */
@@ -188,10 +215,76 @@ typedef struct {
     float *out;
 } Product;
 
+#if MATRICES
+/* Each of the eight registers of matrices has LANES rows of LINE bytes. */
+static TILED void begin_matrices(void) {
+    static const struct {
+        uint8_t palette, start, unused[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } shape = {1, 0, {0}, {LINE, LINE, LINE, LINE, LINE, LINE, LINE, LINE},
+               {LANES, LANES, LANES, LANES, LANES, LANES, LANES, LANES}};
+    __asm__ volatile("" ::: "memory"); /* GCC's intrinsics do not say that they read what was written before */
+    _tile_loadconfig(&shape);
+}
+
+/* Columns [first, last) of a product of integers, counted in blocks, by AMX: LANES rows at a time, LINE numbers of each.
+ * Sums of integers are exact, so every bit is as below. */
+static TILED void columns_of_matrices(const Product *product, int64_t first, int64_t last) {
+    const Linear *layer = product->layer;
+    int64_t r = product->r, f = layer->f, d = layer->d, tiles = (r + LANES - 1) / LANES;
+    int64_t share = (COLUMNS * LINE / tiles + LINE - 1) / LINE * LINE; /* of the next block, fetched beside each tile */
+    const int8_t *packed = layer->packed;
+    const int32_t *sums = (const int32_t *)(packed + (f + COLUMNS - 1) / COLUMNS * COLUMNS * d);
+    const uint8_t *rows = product->rows;
+    const float *scales = (const float *)(rows + r * d);
+    begin_matrices();
+    for (int64_t b = first * COLUMNS; b < last * COLUMNS; b += COLUMNS)
+        for (int64_t i = 0; i < tiles; i++) {
+            int64_t row = i + 1 < tiles ? i * LANES : r - LANES; /* the last may share rows with the one before */
+            const uint8_t *x = rows + row * d;
+            const int8_t *block = packed + b * d, *ahead = block + COLUMNS * d + i * share;
+            __m512i sum[LANES][VECTORS];
+            _tile_zero(0);
+            _tile_zero(1);
+            _tile_zero(2);
+            _tile_zero(3);
+            for (int64_t k = 0; k < d; k += LINE, block += COLUMNS * LINE, ahead += COLUMNS * LINE) {
+                for (int64_t line = 0; line < share; line += LINE) _mm_prefetch((const char *)ahead + line, _MM_HINT_T1);
+                _tile_loadd(4, x + k, d);
+                _tile_loadd(5, block, COLUMNS * 4);
+                _tile_dpbusd(0, 4, 5);
+                _tile_loadd(6, block + LINE, COLUMNS * 4);
+                _tile_dpbusd(1, 4, 6);
+                _tile_loadd(7, block + 2 * LINE, COLUMNS * 4);
+                _tile_dpbusd(2, 4, 7);
+                _tile_loadd(5, block + 3 * LINE, COLUMNS * 4);
+                _tile_dpbusd(3, 4, 5);
+            }
+            _tile_stored(0, &sum[0][0], sizeof sum[0]);
+            _tile_stored(1, &sum[0][1], sizeof sum[0]);
+            _tile_stored(2, &sum[0][2], sizeof sum[0]);
+            _tile_stored(3, &sum[0][3], sizeof sum[0]);
+            for (int n = 0; n < LANES; n++)
+                for (int v = 0; v < VECTORS; v++)
+                    sum[n][v] = _mm512_add_epi32(sum[n][v], _mm512_loadu_si512(sums + b + v * LANES));
+            write_tile(LANES, sum, scales + row, layer->steps + b, layer->bias ? layer->bias + b : NULL,
+                       product->out + row * f + b, f, f - b);
+        }
+    _tile_release();
+}
+#endif
+
 /* Columns [first, last) of a product, counted in blocks. */
 static FAST void columns_of(const Product *product, int64_t first, int64_t last) {
     const Linear *layer = product->layer;
     int integers = layer->steps != NULL;
+#if MATRICES
+    if (integers && matrices && product->r >= LANES && layer->d % LINE == 0) {
+        columns_of_matrices(product, first, last);
+        return;
+    }
+#endif
     int64_t r = product->r, f = layer->f, fours = (layer->d + 3) / 4;
     int64_t stride = integers ? fours * 4 : layer->d * (int64_t)sizeof(float); /* bytes of a row and of a column */
     const uint8_t *rows = product->rows;

@@ -23,6 +23,7 @@ from transduct.tasks.classifier import (
     make_batch,
 )
 from transduct.tasks.model import write_model
+from transduct.tasks.text import encoder_input
 
 BEGIN, END = Tokenizer.BEGIN, Tokenizer.END
 TEXTS = ["a b c", "c", "bad cab a b", "ab ba cd", "d c b a", "dab a cab b"]
@@ -167,6 +168,18 @@ def test_probabilities_add_up_and_agree_with_the_answer(made):
         assert all(list(each) == ["x", "y", "z"] for each in found)
     with pytest.raises(TransductError, match="probabilities are of labels of texts; this model's kind is 'tokens'"):
         made["tokens"].probabilities(["a"])
+
+
+@torch.inference_mode()
+def test_n_grams_vote_beside_the_encoder():
+    classifier, plain = make("sequence", n_grams=3), make("sequence")
+    classifier.model.load_state_dict(plain.model.state_dict(), strict=False)
+    tokens, _, segments, _ = encoder_input(classifier.tokenizer.encode(TEXTS), None, classifier.longest)
+    votes = classifier.model.n_grams(tokens, segments)
+    assert votes.abs().min() > 0
+    for found, without, vote in zip(classifier.probabilities(TEXTS), plain.probabilities(TEXTS), votes, strict=True):
+        expected = (torch.tensor([*without.values()]).log() + vote).softmax(0)
+        torch.testing.assert_close(torch.tensor([*found.values()]), expected)
 
 
 @pytest.mark.parametrize("kind", ["sequence", "pair", "tokens"])

@@ -197,6 +197,16 @@ def test_the_loss_of_labels_is_label_smoothed_cross_entropy(made, kind):
     assert (count, weight) == (len(batch.places), 1.0)
 
 
+@pytest.mark.parametrize("kind", ["sequence", "pair"])
+def test_what_votes_beside_the_encoder_learns_alone(tmp_path, kind):
+    task, model = prepared(tmp_path, kind, model={"n_grams": 2})
+    batch = next(task.batches("train", 0, 0, 0, 1))
+    torch.nn.init.normal_(model.n_grams.votes)
+    readers = [scores_of(model, batch), model.n_grams(batch.ids, batch.segments)]
+    losses = [F.cross_entropy(each, batch.labels, reduction="sum", label_smoothing=0.1) for each in readers]
+    torch.testing.assert_close(task.loss(model, batch)["labels"][0], sum(losses))
+
+
 @pytest.mark.parametrize("kind", ["sequence", "tokens"])
 def test_with_r_drop_two_readings_are_to_agree(tmp_path, kind):
     task, model = prepared(tmp_path, kind, model={"dropout": 0.4}, training={"r_drop": 3.0})
@@ -397,13 +407,15 @@ def test_training_starts_from_a_model_of_masked_tokens(tmp_path):
 
 
 def test_what_another_model_knows_of_a_label_stays_with_it(tmp_path):
-    task, held = prepared(tmp_path / "held")
+    task, held = prepared(tmp_path / "held", model={"n_grams": 2})
+    torch.nn.init.normal_(held.n_grams.votes)
     task.save(held, tmp_path / "model", {"step": 1, "seconds": 1.0})
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     config["answers"]["labels"].reverse()
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    _, model = prepared(tmp_path / "run", model={"start_from": str(tmp_path / "model")})
+    _, model = prepared(tmp_path / "run", model={"n_grams": 2, "start_from": str(tmp_path / "model")})
     assert torch.equal(model.output.weight, held.output.weight.flip(0))
+    assert torch.equal(model.n_grams.votes, held.n_grams.votes.flip(0))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -456,7 +468,7 @@ def test_the_test_set_of_files_or_of_the_recipe(tmp_path):
 
 
 LEARNING = {  # steps, learning rate, batch, positions, score
-    "sequence": (300, 0.006, 1000, "rotary", "accuracy", 90),
+    "sequence": (300, 0.003, 1000, "rotary", "accuracy", 90),
     "pair": (120, 0.004, 1000, "sinusoidal", "accuracy", 95),
     "tokens": (150, 0.006, 1000, "sinusoidal", "accuracy", 95),
     "span": (200, 0.006, 1000, "rotary", "exact_match", 95),
@@ -481,7 +493,7 @@ def test_it_learns(tmp_path, kind):
         "steps": steps, "batch_tokens": tokens, "warmup": 30, "learning_rate": rate, "schedule": "linear",
         "label_smoothing": 0.0, "validate_every": 0, "checkpoint_every": steps,
     }  # fmt: skip
-    model = {"d_model": 32, "num_heads": 4, "d_ff": 64, "layers": 2, "positions": positions}
+    model = {"d_model": 32, "num_heads": 4, "d_ff": 64, "layers": 2, "positions": positions, "pool": "mean"}
     runs.train(recipe_of(kind, data=data, model=model, training=training), tmp_path / "run", notify=str)
     assert base.evaluate(tmp_path / "run").scores[score] >= least
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transduct.blocks.attention import AttentionScheme, MultiHeadAttention, positions_inside, split_scheme
 from transduct.blocks.embeddings import Embedding, VectorScheme
 from transduct.blocks.linear import Linear
+from transduct.blocks.ngrams import NGrams
 from transduct.blocks.sizes import require_heads, require_rate, require_size
 from transduct.blocks.tables import embedding_table, project
 from transduct.blocks.transformer import (
@@ -54,6 +55,8 @@ class Config:
         labels: how many labels the head tells apart, for sequences and tokens.
         pool: what stands for a sequence: its first token, as published, or the mean of its tokens. Masked tokens alone
             teach nothing about the first.
+        n_grams: the longest runs of tokens that vote on a sequence's label beside the encoder (of 1 and more tokens,
+            hashed; Joulin et al. 2017); 0 for none. Each learns as if it were alone, and their scores are added.
     """
 
     vocabulary_size: int
@@ -71,12 +74,16 @@ class Config:
     head: Head = "none"
     labels: int = 0
     pool: Literal["class", "mean"] = "class"
+    n_grams: int = 0
 
     def __post_init__(self) -> None:
         require_size(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers")
         require_size(5 if self.head == "span" else 3, self, "max_length")  # a token of each text, and their ends
+        require_size(0, self, "n_grams")
         require_rate(self, "dropout")
         require_heads(self)
+        if self.n_grams and self.head != "sequence":
+            raise ValueError(f"n_grams is {self.n_grams}, but the head '{self.head}' labels no sequence; set it to 0")
         if self.head in ("sequence", "tokens") and self.labels < 2:
             raise ValueError(f"labels is {self.labels}, must be at least 2 for the head '{self.head}'")
 
@@ -113,6 +120,8 @@ class Bert(nn.Module):
             self.next_sentence = Linear(d_model, 2)
         if config.head in ("sequence", "tokens", "span"):
             self.output = Linear(d_model, 2 if config.head == "span" else config.labels)
+        if config.n_grams:
+            self.n_grams = NGrams(config.n_grams, config.labels)
         initialise(self)
 
     @property
@@ -145,7 +154,7 @@ class Bert(nn.Module):
         return self.pooler(pooled).tanh()
 
     def classify(self, x: Tensor, segments: Segments) -> Tensor:
-        """The label of each sequence: (N, D) -> (B, labels)."""
+        """The label of each sequence, by the encoder: (N, D) -> (B, labels)."""
         return self.output(dropout(self.pool(x, segments), self.config.dropout, self.training))
 
     def tag(self, x: Tensor) -> Tensor:

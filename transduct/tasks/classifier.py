@@ -207,7 +207,7 @@ class Classifier:
         for numbers in in_batches(lengths, decoding.batch_tokens):
             some = [pieces[i] for i in numbers]
             batch = make_batch([(piece.first, piece.second, piece.starts, []) for piece in some]).to(device)
-            scores = scores_of(self.model, batch).float().cpu()
+            scores = sum(votes_of(self.model, batch), scores_of(self.model, batch).float()).cpu()
             require_finite(scores)
             match self.model.config.head:
                 case "sequence":
@@ -272,6 +272,11 @@ def scores_of(model: Any, batch: Batch) -> Tensor:
             return model.tag(x.index_select(0, batch.places))
         case _:
             return model.span(x)
+
+
+def votes_of(model: Any, batch: Batch) -> list[Tensor]:
+    """The scores of each label, (B, labels), by what reads beside the encoder."""
+    return [model.n_grams(batch.ids, batch.segments)] if model.config.n_grams else []
 
 
 def best_span(scores: Tensor) -> tuple[int, int]:

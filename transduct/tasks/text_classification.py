@@ -44,6 +44,7 @@ from transduct.tasks.classifier import (
     labels_of,
     make_batch,
     scores_of,
+    votes_of,
 )
 from transduct.tasks.model import LabelRows, card, files_said, only_train, three_of, write_model
 from transduct.tasks.sections import (
@@ -298,7 +299,7 @@ class TextClassificationTask:
 
     def build_model(self) -> Bert:
         """The model of the recipe for the tokenizer and the labels, begun from another's weights if it says so."""
-        labels = LabelRows(self.answers.labels, ("answers", "labels"), ("output.*",))
+        labels = LabelRows(self.answers.labels, ("answers", "labels"), ("output.*", "n_grams.votes"))
         config = self._config(self.tokenizer.size, len(labels.labels))
         model: Bert = self.model.build(config, self.notify, labels=labels)
         return model
@@ -324,7 +325,7 @@ class TextClassificationTask:
 
     def loss(self, model: Bert, batch: Batch) -> Terms:
         """Label-smoothed cross-entropy, summed over labels, or over the first and the last token of each span; with
-        R-Drop the mean of two readings, and what lies between them."""
+        R-Drop the mean of two readings, and what lies between them. What votes beside the encoder has its own."""
         config, count = self.training, batch.counts["labels"]
         scores, smoothing = scores_of(model, batch).float(), config.label_smoothing
         if self.data.kind == "span":
@@ -334,6 +335,8 @@ class TextClassificationTask:
             others = scores_of(model, batch).float()
             loss = 0.5 * (loss + label_smoothed_cross_entropy(others, batch.labels, smoothing))
             loss += 0.5 * config.r_drop * symmetric_divergence(scores, others)
+        for votes in votes_of(model, batch):  # alone, as the encoder is, so that they err at different texts
+            loss = loss + label_smoothed_cross_entropy(votes.float(), batch.labels, smoothing)
         return {"labels": (loss.sum(), count, 1.0)}
 
     def evaluate(self, model: Bert, data: Examples | None = None) -> Report:

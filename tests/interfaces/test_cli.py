@@ -34,7 +34,7 @@ from transduct.tasks import base
 from transduct.tasks.picture_classifier import PictureAttention, PictureClassifier
 from transduct.tasks.translator import Translator
 from transduct.training import checkpoint
-from transduct.training.machine import fast_precision
+from transduct.training.machine import fast_precision, pick_device
 
 COMMANDS = ["demo", "train", "translate", "predict", "evaluate", "convert", "bench", "score", "serve"]
 TINY = ["training.steps=2", "model.d_model=16", "model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1"]
@@ -836,7 +836,7 @@ def test_two_files_are_enough(program, tmp_path, monkeypatch):
     out = tmp_path / "run"
     done = program("train", "--source", source, "--target", target, "--out", out, *TINY)
     assert (done.code, done.lines) == (0, [str(out / "model")])
-    chosen = f"model size tiny, 2 steps, 2,000 subwords, {fast_precision()}; 6 pairs held out"
+    chosen = f"model size tiny, 2 steps, 2,000 subwords, {fast_precision(pick_device('auto'))}; 6 pairs held out"
     assert f"60 pairs; where nothing else is said: {chosen}" in done.err
     assert "corpus prepared: 54 pairs (left out: 6 held out)" in done.err
     assert len(program("translate", out, given=b"a b\n").lines) == 1

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import asdict, replace
 
 import pytest
+import torch
 
 import transduct
 from tests.helpers import everything_in
@@ -12,7 +13,7 @@ from tests.recipes import tiny_recipe
 from transduct.config import dump, load_recipe
 from transduct.errors import TransductError
 from transduct.interop import int8
-from transduct.tasks import base, runs
+from transduct.tasks import base, runs, translation
 
 SHORT = tiny_recipe(training={"steps": 2})
 
@@ -43,6 +44,15 @@ def test_what_a_recipe_for_files_derives_from_its_steps_follows_those_that_are_a
     derived = {"steps": 100, "warmup": 7, "validate_every": 10, "checkpoint_every": 5}
     assert {name: training[name] for name in derived} == derived
     assert "100 steps" in said[0]
+
+
+def test_a_recipe_for_files_takes_the_numbers_that_are_fast_where_it_will_train(tmp_path, monkeypatch):
+    (tmp_path / "a").write_text("x\n" * 20)
+    files, devices = {"source": str(tmp_path / "a"), "target": str(tmp_path / "a")}, []
+    monkeypatch.setattr(translation, "pick_device", lambda name: devices.append(name) or torch.device("cpu"))
+    for overrides in ([], ["training.device=cpu"]):
+        runs.file_recipe("translation", files, overrides, str)
+    assert devices == ["auto", "cpu"]
 
 
 def test_a_recipe_for_files_takes_overrides(tmp_path):

@@ -22,7 +22,7 @@ from transduct.tasks import base, runs, translation
 from transduct.tasks.translation import TranslationTask, make_batch, turned
 from transduct.tasks.translator import FAMILIES
 from transduct.training.log import ignore
-from transduct.training.machine import fast_precision, seed_generators
+from transduct.training.machine import fast_precision, pick_device, seed_generators
 from transduct.training.trainer import fit
 
 TEXTS = ["a b c", "d", "c a b a"]
@@ -403,12 +403,12 @@ def test_sizes_follow_the_amount_of_text(tmp_path, monkeypatch, pairs, size):
     monkeypatch.setattr(translation, "SHORTCUT_SIZES", table)
     (tmp_path / "a").write_text("x\n" * pairs)
     said, file = [], str(tmp_path / "a")
-    tree = translation.file_recipe({"source": [file], "target": [file]}, said.append)
+    tree = translation.file_recipe({"source": [file], "target": [file]}, said.append, {})
     chosen = (tree["model"]["size"], tree["training"]["steps"], tree["model"]["dropout"], tree["tokenizer"]["size"])
     assert chosen == next(choice for _, choice in table if choice[0] == size)
     steps, vocabulary = tree["training"]["steps"], tree["tokenizer"]["size"]
     precision = tree["training"]["precision"]
-    assert precision == fast_precision()
+    assert precision == fast_precision(pick_device("auto"))
     chosen = f"model size {size}, {steps:,} steps, {vocabulary} subwords, {precision}; {pairs // 10} pairs held out"
     expected = f"{pairs} pairs; where nothing else is said: {chosen}"
     assert said == [expected]
@@ -547,4 +547,4 @@ def test_scores_that_cannot_be_are_refused_before_the_training(tmp_path, data, m
 def test_unequal_numbers_of_files_are_refused(tmp_path):
     given = {"source": ["a", "b"], "target": ["c"]}
     with pytest.raises(TransductError, match="found 2 source and 1 target files; give as many of each"):
-        translation.file_recipe(given, str)
+        translation.file_recipe(given, str, {})

@@ -98,11 +98,10 @@ def test_a_device_is_picked(monkeypatch, name, cuda, rank, expected):
     ],
 )
 def test_the_narrow_numbers_are_taken_where_they_are_fast(monkeypatch, capability, avx512, amx, expected):
-    monkeypatch.setattr(machine.torch.cuda, "is_available", lambda: capability is not None)
-    monkeypatch.setattr(machine.torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(machine.torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(machine.torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
     monkeypatch.setattr(machine.torch.cpu, "_is_amx_tile_supported", lambda: amx)
-    assert fast_precision() == expected
+    assert fast_precision(torch.device("cuda" if capability else "cpu")) == expected
 
 
 @pytest.mark.parametrize(

@@ -258,8 +258,8 @@ def file_recipe(task: str, files: Mapping[str, Any], overrides: Sequence[str], n
     for override in overrides:
         asked = merge(asked, parse_override(override))
     training = asked.get("training")
-    steps = training.get("steps") if isinstance(training, Mapping) else None
-    tree = task_module(task).file_recipe({name: from_home(given) for name, given in files.items()}, notify, steps)
+    training = training if isinstance(training, Mapping) else {}
+    tree = task_module(task).file_recipe({name: from_home(given) for name, given in files.items()}, notify, training)
     tree = merge(tree, asked)
     return record(Recipe, tree, "", "the recipe for your files")
 

@@ -48,7 +48,7 @@ from transduct.tasks.text import (
 )
 from transduct.tasks.translator import FAMILIES, Translator
 from transduct.training.checkpoint import CONFIG, read_json
-from transduct.training.machine import fast_precision
+from transduct.training.machine import fast_precision, pick_device
 from transduct.training.step import Terms
 
 # For files without a recipe: up to so many pairs, (size, steps, dropout, subwords).
@@ -289,9 +289,9 @@ def readable_lines(given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:
             yield line
 
 
-def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked_steps: Any = None) -> dict[str, Any]:
+def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe for two aligned files (or lists of files), its size and steps chosen by how much text there is, the
-    rest by the steps, which may be asked for."""
+    rest by the steps and the device, which may be `asked` for as keys of `training`."""
     source, target = files_given.get("source"), files_given.get("target")
     valid_source, valid_target = files_given.get("valid_source"), files_given.get("valid_target")
     if not source or not target or bool(valid_source) != bool(valid_target):
@@ -302,8 +302,8 @@ def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked_steps: Any
     pairs = sum(len(chunk) for chunk in read_pairs(train, Path()))
     held_out = 0 if valid_source else min(1000, pairs // 10)
     size, steps, dropout, vocabulary = next(choice for most, choice in SHORTCUT_SIZES if most is None or pairs <= most)
-    steps = asked_steps if isinstance(asked_steps, int) else steps
-    precision = fast_precision()
+    steps = asked["steps"] if isinstance(asked.get("steps"), int) else steps
+    precision = fast_precision(pick_device(str(asked.get("device", "auto"))))
     chosen = f"model size {size}, {steps:,} steps, {vocabulary:,} subwords, {precision}; {held_out:,} pairs held out"
     notify(f"{pairs:,} pairs; where nothing else is said: {chosen}")
     data: dict[str, Any] = {"train": [{"source": source, "target": target}], "held_out": held_out}

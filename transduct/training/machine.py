@@ -58,10 +58,10 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def fast_precision() -> str:
-    """bfloat16 where the device of the name `auto` multiplies it faster than float32, else float32."""
-    if torch.cuda.is_available():
-        narrow = torch.cuda.get_device_capability() >= OLDEST
+def fast_precision(device: torch.device) -> str:
+    """bfloat16 where a device multiplies it faster than float32, else float32."""
+    if device.type == "cuda":
+        narrow = torch.cuda.get_device_capability(device) >= OLDEST
     else:
         narrow = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return "bfloat16" if narrow else "float32"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from transduct.blocks.caches import Clock, KVCache, Lineage, Memory
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
+from transduct.functional.kernels import Steps
 from transduct.functional.segments import Segments
 
 
@@ -48,12 +49,17 @@ class Decoder(nn.ModuleList):
 
 @dataclass
 class MemoryState:
-    """A cache a layer of what the rows have written, a memory a layer of each source, and who descends from whom."""
+    """A cache a layer of what the rows have written, a memory a layer of each source, and who descends from whom.
+
+    Attributes:
+        steps: where the layers run in one call, what has been made ready for it.
+    """
 
     beam: int
     caches: list[KVCache]
     memories: list[Memory]
     lineage: Lineage
+    steps: Steps | None = None
 
     @classmethod
     def start(cls, decoder: Decoder, memory: Tensor, segments: Segments, beam: int) -> "MemoryState":

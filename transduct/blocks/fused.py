@@ -66,11 +66,11 @@ class FusedDecoder(Decoder):
             own: Any = self[0].self_attention
             for cache in caches:
                 cache.make_room(memories[0].keys, len(memories[0].keys), own.num_kv_heads, own.d_k, own.d_v)
-        held = [(memory.keys, memory.values) for memory in memories]
-        rooms, output = [cache.rooms for cache in caches], model.output_table.packed
-        logits = self.packed.step(
-            tokens, output, rooms, caches[0].length, state.lineage.slots, held, memories[0].lengths
-        )
+        if state.steps is None or state.steps.keys is not caches[0].keys:  # all others move with them
+            rooms, held = [cache.rooms for cache in caches], [(memory.keys, memory.values) for memory in memories]
+            output = model.output_table.packed
+            state.steps = kernels.Steps(self.packed, output, rooms, held, memories[0].lengths)
+        logits = state.steps(tokens, caches[0].length, state.lineage.slots)
         for cache in caches:
             cache.length += 1
         return logits

@@ -170,7 +170,7 @@ def generate(
         seeds = [[*source, token] for source, token in zip(given, first, strict=True)]
         first, last = list(map(number, first)), number(end)
         strategy = _strategy(config, bounds, first, last, seeds, device)
-        filters = [*([constrain(batch)] if constrain else []), Forbid(list(map(number, forbidden)))]
+        filters = [*([constrain(batch)] if constrain else []), Forbid(list(map(number, forbidden)), device)]
         found = search(narrowed or model, memory, segments, strategy, filters)
         return found if narrowed is None else [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
 

@@ -7,7 +7,7 @@ sources, R = B * beam the rows of the search, V the vocabulary.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -129,11 +129,11 @@ def finite(found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
 class Forbid:
     """Never these tokens."""
 
-    def __init__(self, tokens: Sequence[int]) -> None:
-        self.tokens = torch.tensor(tokens, dtype=torch.int64)
+    def __init__(self, tokens: Sequence[int], device: Any = None) -> None:
+        self.tokens = torch.tensor(tokens, dtype=torch.int64, device=device)
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:  # noqa: ARG002 (the protocol's)
-        return logits.index_fill_(1, self.tokens.to(logits.device), float("-inf"))
+        return logits.index_fill_(1, self.tokens, float("-inf"))
 
     def select(self, rows: Tensor) -> None:
         """Nothing is known of a row."""
@@ -173,8 +173,12 @@ class FixedLength:
 
     def __init__(self, end: int, limits: Sequence[int], device: Any = None) -> None:
         self.end, self.limits = end, torch.tensor(limits, device=device)
+        self.first = min(limits, default=0)  # no row is at its limit before
+        self.never = Forbid([end], device)
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
+        if history.shape[1] < self.first:
+            return self.never(logits, history)
         at_limit = history.shape[1] >= self.limits  # (R,)
         certain = log_normaliser(logits) if bool(at_limit.any()) else 0.0  # the logit of the probability one
         logits[:, self.end] = torch.where(at_limit, certain, float("-inf"))
@@ -287,8 +291,7 @@ def log_normaliser(logits: Tensor) -> Tensor:
     return kernels.log_normaliser(logits) if kernels.usable(logits) else logits.logsumexp(-1)
 
 
-@dataclass(frozen=True)
-class Continuations:
+class Continuations(NamedTuple):
     """The likeliest next tokens of each source, in order; a score of minus infinity stands where less is possible.
 
     Attributes:

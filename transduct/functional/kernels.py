@@ -76,9 +76,9 @@ MOST = 32  # rows of a source that `choose` looks at
 
 def usable(*tensors: Tensor) -> bool:
     """Whether there is a library, for tensors like these, through which no gradient goes: it has none."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+    if library() is None or any(not x.is_cpu or x.dtype != torch.float32 for x in tensors):
         return False
-    return library() is not None and all(x.is_cpu and x.dtype == torch.float32 for x in tensors)
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
 
 
 @cache
@@ -234,38 +234,50 @@ class PackedDecoder(_PointedAt):
         self.layers, self.longest = layers, layers.longest if positions is None else min(layers.longest, len(positions))
         pointers = _pointer(table), len(table), _pointer(steps), _pointer(positions)
         self.native = _Decoder(layers.native, len(layers.native), *pointers, factor, _norm(last))
-        self.pointers = POINTER * (4 * len(layers.native))
 
-    def step(
+
+class Steps:
+    """A decoder's steps over keys and values that stay where they are, made ready once for all of them.
+
+    Args:
+        output: the matrix that gives the logits.
+        caches: of each layer keys (B, G, room, beam, K) and values of what the rows have written.
+        memories: of each layer keys (B, G, S, K) and values, of which each source has `lengths`, or all of them.
+    """
+
+    def __init__(
         self,
-        tokens: Tensor,
+        decoder: PackedDecoder,
         output: Packed,
         caches: Sequence[tuple[Tensor, Tensor]],
-        length: int,
-        slots: Tensor | None,
         memories: Sequence[tuple[Tensor, Tensor]],
         lengths: Tensor | None,
-    ) -> Tensor:
+    ) -> None:
+        (sources, _, room, beam, _), longest = caches[0][0].shape, memories[0][0].shape[2]
+        self.rows, self.size, self.keys = sources * beam, output.size, caches[0][0]
+        numbers = library().layer_room(decoder.layers.native, self.rows, max(room, longest))
+        work = _empty(numbers + self.rows * decoder.layers.width)
+        parts = [part for both in zip(caches, memories, strict=True) for pair in both for part in pair]
+        self.held = decoder, output, parts, lengths, work  # what the pointers point at
+        self.place = _Place(room, beam, 0, longest, None, _pointer(lengths))
+        pasts = (POINTER * len(parts))(*map(_pointer, parts))
+        self.before = decoder.native, output.native, pasts, self.place
+        self.after = self.rows, work.data_ptr(), torch.get_num_threads()
+
+    def __call__(self, tokens: Tensor, length: int, slots: Tensor | None) -> Tensor:
         """The newest token of each row (R,) -> logits of the next (R, V); its keys and values join the caches.
 
         Args:
-            output: the matrix that gives the logits.
-            caches: of each layer keys (B, G, room, beam, K) and values, filled up to `length`, less than `longest`.
+            length: how many tokens these hold so far, less than the decoder's `longest` and their room.
             slots: (R, length + 1), as `rows_attention` takes them.
-            memories: of each layer keys (B, G, S, K) and values, of which each source has `lengths`, or all of them.
 
         Raises:
             IndexError: a token is not in the vocabulary.
         """
-        rows, tokens = tokens.shape[0], tokens.to(torch.int64).contiguous()
-        (_, _, room, beam, _), longest = caches[0][0].shape, memories[0][0].shape[2]
-        place = _Place(room, beam, length, longest, _pointer(slots), _pointer(lengths))
-        held = zip(caches, memories, strict=True)
-        pasts = self.pointers(*[part.data_ptr() for cache, memory in held for part in (*cache, *memory)])
-        numbers = library().layer_room(self.layers.native, rows, max(room, longest)) + rows * self.layers.width
-        work, logits, threads = _empty(numbers), _empty(rows, output.size), torch.get_num_threads()
-        where = tokens.data_ptr(), rows, work.data_ptr(), threads, logits.data_ptr()
-        if not library().decode(self.native, output.native, pasts, place, *where):
+        assert tokens.shape == (self.rows,), f"{self.rows} rows are stepped, not {len(tokens)}"
+        tokens, logits = tokens.to(torch.int64).contiguous(), _empty(self.rows, self.size)
+        self.place.length, self.place.slots = length, _pointer(slots)
+        if not library().decode(*self.before, tokens.data_ptr(), *self.after, logits.data_ptr()):
             raise IndexError("a token is not in the vocabulary")
         return logits
 
@@ -288,12 +300,12 @@ def choose(
     """`decoding.search.continuations` for at most `MOST` rows a source; of equal ones the first row's and the first
     token's come first."""
     (sources, beam), (logits, normaliser, scores) = scores.shape, (x.contiguous() for x in (logits, normaliser, scores))
-    best, live = _empty(2, sources, beam, dtype=torch.float64).unbind()
-    numbers = _empty(4, sources, beam, dtype=torch.int64)
-    origin, tokens, rows, newest = numbers.unbind()
-    arguments = normaliser.data_ptr(), scores.data_ptr(), end
-    pointers = [x.data_ptr() for x in (best, live, origin, tokens, rows, newest)]
+    found = _empty(6, sources, beam, dtype=torch.int64)
+    best, live, origin, tokens, rows, newest = found.unbind()
+    arguments, start = (normaliser.data_ptr(), scores.data_ptr(), end), found.data_ptr()
+    pointers = [start + 8 * scores.numel() * number for number in range(len(found))]
     ends: int = library().choose(logits.data_ptr(), *logits.shape, beam, *arguments, *pointers)
+    best, live = best.view(torch.float64), live.view(torch.float64)
     return best, origin, tokens, live, rows.view(-1), newest.view(-1), ends > 0
 
 

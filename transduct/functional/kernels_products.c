@@ -107,6 +107,12 @@ INLINE void write_tile(const int rows, __m512i sum[][VECTORS], const float *scal
     }
 }
 
+/* Fetches a line that is wanted soon, or the columns after these, which leave no room in the nearest cache. */
+INLINE void fetch(const void *line, const int near) {
+    if (near) _mm_prefetch(line, _MM_HINT_T0);
+    else _mm_prefetch(line, _MM_HINT_T1);
+}
+
 /* `rows` rows times COLUMNS columns; weights that lie `ahead` bytes further on are fetched meanwhile, if any. */
 INLINE void tile(const int rows, const int64_t ahead, const uint8_t *x, int64_t stride, const int8_t *block,
                  const int32_t *sums, int64_t fours, const float *scales, const float *steps, const float *bias,
@@ -121,7 +127,7 @@ INLINE void tile(const int rows, const int64_t ahead, const uint8_t *x, int64_t 
         UNROLLED
         for (int v = 0; v < VECTORS; v++) {
             weights[v] = _mm512_loadu_si512(block + v * LANES * 4);
-            if (ahead) _mm_prefetch((const char *)block + ahead + v * LANES * 4, _MM_HINT_T0);
+            if (ahead) fetch(block + ahead + v * LANES * 4, ahead == AHEAD);
         }
         UNROLLED
         for (int r = 0; r < rows; r++) {
@@ -151,7 +157,7 @@ INLINE void float_tile(const int rows, const int64_t ahead, const float *x, int6
         UNROLLED
         for (int v = 0; v < VECTORS; v++) {
             weights[v] = _mm512_loadu_ps(block + v * LANES);
-            if (ahead) _mm_prefetch((const char *)(block + v * LANES) + ahead, _MM_HINT_T0);
+            if (ahead) fetch((const char *)(block + v * LANES) + ahead, ahead == AHEAD);
         }
         UNROLLED
         for (int r = 0; r < rows; r++) {
@@ -299,17 +305,22 @@ static FAST void columns_of(const Product *product, int64_t first, int64_t last)
             const uint8_t *x = rows + row * stride;
             const int8_t *block = packed + b * COLUMNS * stride;
             float *out = product->out + row * f + b * COLUMNS;
-#define TILE(n, ahead)                                                                                                 \
+#define TILE(n)                                                                                                        \
     if (integers)                                                                                                      \
         tile(n, ahead, x, stride, block, sums + b * COLUMNS, fours, scales + row, layer->steps + b * COLUMNS, shift,   \
              out, f, columns);                                                                                         \
     else float_tile(n, ahead, (const float *)x, layer->d, (const float *)block, shift, out, f, columns);               \
     row += n
-            if (left >= ROWS && row) { TILE(ROWS, 0); }
-            else if (left >= ROWS) { TILE(ROWS, COLUMNS * stride); } /* the next columns, for their first rows */
-            else if (left >= 4) { TILE(4, AHEAD); }
-            else if (left >= 2) { TILE(2, AHEAD); }
-            else { TILE(1, AHEAD); }
+            int64_t passes = (left + ROWS - 1) / ROWS, ahead = row ? 0 : passes > 1 ? COLUMNS * stride : AHEAD;
+            switch ((left + passes - 1) / passes) { /* as many rows in each pass */
+            case 1: TILE(1); break;
+            case 2: TILE(2); break;
+            case 3: TILE(3); break;
+            case 4: TILE(4); break;
+            case 5: TILE(5); break;
+            default: TILE(ROWS);
+            }
+#undef TILE
         }
     }
 }

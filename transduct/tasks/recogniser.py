@@ -298,7 +298,7 @@ class Recogniser:
                 heard, end = self.model.ctc(memory), Tokenizer.END
                 limits = [min(self.model.config.max_length, lengths[i] + 1) for i in numbers]
                 strategy = Beam(decoding.beam, limits, BLANK, end, decoding.length_penalty, memory.device)
-                filters: list[Filter] = [Forbid(Tokenizer.UNWRITTEN)]
+                filters: list[Filter] = [Forbid(Tokenizer.UNWRITTEN, memory.device)]
                 if decoding.ctc_weight:
                     filters.insert(0, CTCPrefix(heard, segments, decoding.beam, BLANK, end, decoding.ctc_weight))
                 hypotheses = finite(search(self.model, memory, segments, strategy, filters))

@@ -7,7 +7,7 @@ from tests.helpers import randomise
 from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
 from transduct.blocks.caches import Clock, KVCache, Lineage, Memory
 
-D, HEADS, ROOM = 16, 4, 16
+D, HEADS, ROOM = 16, 4, 40  # more than the growing ones begin with
 
 
 def clock(reach=ROOM):

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from transduct.functional.attention import hiding
 
+ROOM = 32  # tokens that there is room for at first; most sentences need no more
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -62,7 +64,7 @@ class KVCache:
     def make_room(self, like: Tensor, sources: int, groups: int, d_k: int, d_v: int) -> None:
         """Twice as many places, of the type and on the device of another tensor; what is held stays."""
         assert self.clock is None, "rooms that are fixed do not grow"
-        shapes = [(sources, groups, max(16, 2 * self.length), self.beam, width) for width in (d_k, d_v)]
+        shapes = [(sources, groups, max(ROOM, 2 * self.length), self.beam, width) for width in (d_k, d_v)]
         before = () if self.keys is None else self.rooms
         self.keys, self.values = (like.new_empty(shape) for shape in shapes)
         for room, held in zip(self.rooms, before):

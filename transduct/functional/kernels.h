@@ -1,7 +1,7 @@
 /* What the kernels share. They are the few loops of decoding on a CPU that PyTorch has no kernel for: products of 8-bit
  * integers whose activations have a step for each row (kernels_products.c), what a search goes on with
  * (kernels_search.c), and attention of a single query a row and whole encoders and decoders, of which a step is otherwise
- * nothing but calls (kernels_layers.c).
+ * nothing but calls (kernels_layers.c); and how cores share them (kernels_threads.c).
  *
  * functional/kernels.py calls them; what they compute is said by the formulas in functional/quantisation.py and
  * functional/attention.py, by the layers in blocks/transformer.py and by decoding/search.py, which stand in where these
@@ -53,6 +53,9 @@ typedef struct {
     const float *steps, *bias;
     int64_t d, f;
 } Linear;
+
+/* work(job, part) for each of `count` parts, once, by this thread and as many others as are free, up to `threads` in all. */
+EXPORT void in_parts(void (*work)(const void *job, int64_t part), const void *job, int64_t count, int64_t threads);
 
 /* x (R, D) W^T + b. For integers `room` holds R * (D rounded up to fours + 4) bytes. */
 EXPORT FAST void linear(const Linear *layer, const float *x, int64_t r, float *out, uint8_t *room,

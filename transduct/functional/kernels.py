@@ -59,7 +59,6 @@ ARGUMENTS: dict[str, list[Any]] = {
     "pack": [POINTER, NUMBER, NUMBER, POINTER],
     "pack_floats": [POINTER, NUMBER, NUMBER, POINTER, NUMBER],
     "linear": [LINEAR, POINTER, NUMBER, POINTER, POINTER, NUMBER],
-    "share_threads": [POINTER] * 3,
     "log_normaliser": [POINTER, NUMBER, NUMBER, POINTER],
     "choose": [POINTER, *[NUMBER] * 3, POINTER, POINTER, NUMBER, *[POINTER] * 6],
     "rows_attention": [POINTER, NUMBER, POINTER, POINTER, *[NUMBER] * 9, *[POINTER] * 4],
@@ -99,19 +98,10 @@ def library() -> Any:
             for name, arguments in ARGUMENTS.items():
                 function = getattr(found, name)
                 function.argtypes, function.restype = arguments, RESULTS.get(name)
-            _share_threads(found)
             return found
     if wrong:
         warnings.warn(f"{wrong}; decoding is slower until you install again", stacklevel=2)
     return None
-
-
-def _share_threads(found: Any) -> None:
-    """Tell the library of the threads of PyTorch's OpenMP, where it is the one of the GNU compilers."""
-    for path in (Path(torch.__file__).parent / "lib").glob("libgomp*"):
-        team = ctypes.CDLL(str(path))
-        functions = [getattr(team, name) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")]
-        found.share_threads(*(ctypes.cast(function, POINTER) for function in functions))
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -21,7 +21,8 @@ enum {
     STEPS = 127,
     LINE = 64,        /* bytes of the cache */
     AHEAD = 2048,     /* bytes that are fetched beforehand */
-    SHARED = 1 << 21, /* multiplications, and a few for starting, that are worth several threads */
+    SHARED = 1 << 19, /* multiplications, and a few for starting, that are worth several threads */
+    PARTS = 8,        /* of each thread's share, which another may take */
 };
 
 #if MATRICES
@@ -175,16 +176,6 @@ INLINE void float_tile(const int rows, const int64_t ahead, const float *x, int6
     }
 }
 
-/* The threads of PyTorch's own OpenMP: `share_threads` is told of them. A second team would fight with them for cores. */
-static void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
-static int (*thread_number)(void), (*thread_count)(void);
-
-EXPORT void share_threads(void *region, void *number, void *count) {
-    parallel = (void (*)(void (*)(void *), void *, unsigned, unsigned))region;
-    thread_number = (int (*)(void))number;
-    thread_count = (int (*)(void))count;
-}
-
 /* A matrix (F, D) that is laid out: COLUMNS columns side by side, a number of each at a time, F in whole blocks. */
 typedef struct {
     const float *weight;
@@ -201,24 +192,20 @@ static void lay_out(const Layout *matrix, int64_t first, int64_t last) {
                     matrix->packed[b * d + k * COLUMNS + column - b] = column < f ? matrix->weight[column * d + k] : 0.0f;
 }
 
-static void share_of_layout(void *data) {
-    const Layout *matrix = data;
-    int64_t blocks = (matrix->f + COLUMNS - 1) / COLUMNS, all = thread_count(), own = thread_number();
-    lay_out(matrix, blocks * own / all, blocks * (own + 1) / all);
-}
+static void block_of_layout(const void *matrix, int64_t block) { lay_out(matrix, block, block + 1); }
 
 EXPORT void pack_floats(const float *weight, int64_t f, int64_t d, float *packed, int64_t threads) {
     Layout matrix = {weight, f, d, packed};
-    if (threads > 1 && parallel && f * d >= SHARED / 16) parallel(share_of_layout, &matrix, (unsigned)threads, 0);
-    else lay_out(&matrix, 0, (f + COLUMNS - 1) / COLUMNS);
+    in_parts(block_of_layout, &matrix, (f + COLUMNS - 1) / COLUMNS, f * d >= SHARED / 4 ? threads : 1);
 }
 
-/* A product, whose rows (R, D) are integers already if those of the layer are. */
+/* A product, whose rows (R, D) are integers already if those of the layer are, in so many parts. */
 typedef struct {
     const Linear *layer;
     const void *rows;
     int64_t r;
     float *out;
+    int64_t parts;
 } Product;
 
 #if MATRICES
@@ -325,10 +312,10 @@ static FAST void columns_of(const Product *product, int64_t first, int64_t last)
     }
 }
 
-static void share_of_product(void *data) {
+static void part_of_product(const void *data, int64_t part) {
     const Product *product = data;
-    int64_t blocks = (product->layer->f + COLUMNS - 1) / COLUMNS, all = thread_count(), own = thread_number();
-    columns_of(product, blocks * own / all, blocks * (own + 1) / all);
+    int64_t blocks = (product->layer->f + COLUMNS - 1) / COLUMNS;
+    columns_of(product, blocks * part / product->parts, blocks * (part + 1) / product->parts);
 }
 
 /* x (R, D) W^T + b. For integers `room` holds R * (D rounded up to fours + 4) bytes. Even for a single row several cores
@@ -340,10 +327,10 @@ EXPORT FAST void linear(const Linear *layer, const float *x, int64_t r, float *o
         memset(room + row * stride + d, 0, (size_t)(stride - d));
         scales[row] = quantise(x + row * d, d, room + row * stride);
     }
-    Product product = {layer, layer->steps ? (const void *)room : x, r, out};
-    int shared = threads > 1 && parallel && (r + 3) * layer->f * d >= SHARED;
-    if (shared) parallel(share_of_product, &product, (unsigned)threads, 0);
-    else columns_of(&product, 0, (layer->f + COLUMNS - 1) / COLUMNS);
+    if ((r + 3) * layer->f * d < SHARED) threads = 1;
+    int64_t blocks = (layer->f + COLUMNS - 1) / COLUMNS, parts = threads > 1 ? PARTS * threads : 1;
+    Product product = {layer, layer->steps ? (const void *)room : x, r, out, parts < blocks ? parts : blocks};
+    in_parts(part_of_product, &product, product.parts, threads);
 }
 
 #else

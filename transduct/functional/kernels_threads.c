@@ -1,0 +1,127 @@
+/* Work that several cores share. Whoever asks for it begins at once and waits for nobody who has not begun: a thread may be
+ * kept from its core for milliseconds, or its core be a slow one, and what it has not taken the others do. (OpenMP's threads
+ * have their shares beforehand and all wait for each other; beside other programs a sentence then takes ten times as long.)
+ */
+#include "kernels.h"
+
+#if COMPILED && !defined(_WIN32)
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+enum {
+    MOST = 64,        /* threads, the one that asks among them */
+    PATIENCE = 10000, /* looks, of some 10 to 50 ns each, before a thread sleeps or lets another have its core */
+};
+
+static struct {
+    pthread_mutex_t asking, door; /* of those who ask; of those who sleep */
+    pthread_cond_t bell;
+    int64_t born;       /* threads beside the one that asks */
+    unsigned last;      /* number of the last job */
+    atomic_uint open;   /* number of the job that may be entered, or 0 */
+    atomic_int inside;  /* threads that look at the job beside the one that asks: until they leave, it stays as it is */
+    atomic_int asleep;  /* whether some thread may be */
+    void (*work)(const void *, int64_t);
+    const void *job;
+    int64_t count, threads;
+    struct {
+        _Alignas(64) atomic_long next; /* part of each thread's share that nobody has taken; a cache line for each */
+    } shares[MOST];
+} team = {.asking = PTHREAD_MUTEX_INITIALIZER, .door = PTHREAD_MUTEX_INITIALIZER, .bell = PTHREAD_COND_INITIALIZER};
+
+/* What is left of the own share, and then of the others'. */
+static void take(int64_t own) {
+    for (int64_t k = 0; k < team.threads; k++) {
+        int64_t number = (own + k) % team.threads, end = team.count * (number + 1) / team.threads;
+        for (int64_t part; (part = atomic_fetch_add(&team.shares[number].next, 1)) < end;) team.work(team.job, part);
+    }
+}
+
+/* Waits for a job that has not been seen. */
+static unsigned expect(unsigned seen) {
+    for (;;) {
+        for (int look = 0; look < PATIENCE; look++) {
+            unsigned job = atomic_load(&team.open);
+            if (job && job != seen) return job;
+            _mm_pause();
+        }
+        pthread_mutex_lock(&team.door);
+        atomic_store(&team.asleep, 1);
+        unsigned job = atomic_load(&team.open); /* either it is seen here, or whoever opens it sees that one sleeps */
+        if (!job || job == seen) pthread_cond_wait(&team.bell, &team.door);
+        pthread_mutex_unlock(&team.door);
+    }
+}
+
+static void *help(void *number) {
+    for (unsigned job = 0;;) {
+        job = expect(job);
+        atomic_fetch_add(&team.inside, 1);
+        if (atomic_load(&team.open) == job && (int64_t)number < team.threads) take((int64_t)number);
+        atomic_fetch_sub(&team.inside, 1);
+    }
+    return NULL;
+}
+
+/* A process that has been forked off has none of the threads. */
+static void forget(void) {
+    pthread_mutex_init(&team.asking, NULL);
+    pthread_mutex_init(&team.door, NULL);
+    pthread_cond_init(&team.bell, NULL);
+    team.born = 0;
+    atomic_store(&team.open, 0);
+    atomic_store(&team.inside, 0);
+    atomic_store(&team.asleep, 0);
+}
+
+/* Has so many threads, or as many as there can be; signals are for others. */
+static void engage(int64_t wanted) {
+    static int asked;
+    if (team.born >= wanted) return;
+    if (!asked) asked = !pthread_atfork(NULL, NULL, forget);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (pthread_t thread; asked && team.born < wanted; team.born++) {
+        if (pthread_create(&thread, NULL, help, (void *)(team.born + 1))) break;
+        pthread_detach(thread);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void in_parts(void (*work)(const void *, int64_t), const void *job, int64_t count, int64_t threads) {
+    if (threads < 2 || pthread_mutex_trylock(&team.asking)) { /* who comes while another asks works alone */
+        for (int64_t part = 0; part < count; part++) work(job, part);
+        return;
+    }
+    engage(threads < MOST ? threads - 1 : MOST - 1);
+    team.threads = threads < team.born + 1 ? threads : team.born + 1;
+    team.work = work, team.job = job, team.count = count;
+    for (int64_t n = 0; n < team.threads; n++) atomic_store(&team.shares[n].next, count * n / team.threads);
+    if (!++team.last) team.last = 1;
+    atomic_store(&team.open, team.last);
+    if (atomic_load(&team.asleep)) {
+        pthread_mutex_lock(&team.door);
+        atomic_store(&team.asleep, 0);
+        pthread_cond_broadcast(&team.bell);
+        pthread_mutex_unlock(&team.door);
+    }
+    take(0);
+    atomic_store(&team.open, 0);
+    for (int look = 0; atomic_load(&team.inside); look++) {
+        if (look < PATIENCE) _mm_pause();
+        else sched_yield();
+    }
+    pthread_mutex_unlock(&team.asking);
+}
+
+#elif COMPILED
+
+void in_parts(void (*work)(const void *, int64_t), const void *job, int64_t count, int64_t threads) {
+    (void)threads;
+    for (int64_t part = 0; part < count; part++) work(job, part);
+}
+
+#endif

@@ -13,8 +13,10 @@ from transduct.blocks.quantised import pack_quantised, quantise
 from transduct.blocks.tables import narrowed
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
+from transduct.decoding.search import Beam, FixedLength, Forbid, Prefix, search
 from transduct.functional import kernels
 from transduct.functional.segments import Segments
+from transduct.models.transformer import Transformer
 
 KINDS = pytest.mark.parametrize("integers", [False, True], ids=["float32", "8-bit"])
 SHAPES = pytest.mark.parametrize(
@@ -262,6 +264,84 @@ def assert_same_outputs(found, expected):
     for one, other in zip(found, expected, strict=True):
         assert [h.tokens for h in one] == [h.tokens for h in other]
         assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-5)
+
+
+def capped(monkeypatch, most):
+    """Lets no call take more steps; gives back the list that how many each one took goes to."""
+    inner, taken = kernels.Steps.ahead, []
+
+    def ahead(self, run, slots):
+        found = inner(self, run._replace(most=min(run.most, most)), slots)
+        taken.append(1 + found.history.shape[1] - run.history.shape[1])
+        return found
+
+    monkeypatch.setattr(kernels.Steps, "ahead", ahead)
+    return taken
+
+
+LIMITS = [7, 40, 12, 1, 30]  # one needs a second room
+
+
+def searched(model, beam, kind):
+    """What is found for all sources, with outputs as they come, without some tokens, or of so many tokens each."""
+    forbidden = (3, 5, 6) if kind == "forbidden" else ()
+    limits, constrain = LIMITS, None
+    if kind == "fixed":
+        limits, constrain = [38] * len(SOURCES), lambda numbers: FixedLength(END, [38] * len(numbers) * beam)
+    return engine.generate(model, SOURCES, limits, DecodingConfig(beam=beam), BEGIN, END, forbidden, constrain)
+
+
+@compiled
+@KINDS
+@pytest.mark.parametrize("shape", [{}, {"num_kv_heads": 2, "positions": "rotary"}], ids=["plain", "rotary"])
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("kind", ["free", "forbidden", "fixed"])
+@pytest.mark.parametrize("most", [1, 2, 100])
+def test_a_search_that_takes_several_steps_at_once_finds_the_same_to_the_bit(
+    monkeypatch, integers, shape, beam, kind, most
+):
+    _, used = both(integers, **shape)
+    monkeypatch.delattr(Transformer, "ahead")
+    expected = searched(used, beam, kind)
+    monkeypatch.undo()
+    taken = capped(monkeypatch, most)
+    assert searched(used, beam, kind) == expected
+    if kind == "fixed":
+        assert taken == {1: [1] * 37, 2: [2] * 18 + [1], 100: [32, 5]}[most]  # until the first room is full
+    else:
+        assert len(taken) > 2
+        assert max(taken) > 1 or most == 1
+
+
+@compiled
+@torch.inference_mode()
+def test_the_kernels_take_no_steps_at_once_that_somebody_else_decides_on(monkeypatch):
+    _, used = both(False)
+    taken = capped(monkeypatch, 100)
+
+    class Watching(Prefix):
+        """It is no `Forbid`: it may look at what it likes."""
+
+    source, segments = tokens_of([3, 1])
+    memory = used.encode(source, segments)
+    for filters in ([Watching([[4], [5]])], [Forbid([3]), Watching([[4], [5]])]):
+        search(used, memory, segments, Beam(1, [9, 9], BEGIN, END, 1.0, "cpu"), filters)
+    beam = Beam(kernels.MOST + 1, [3, 3], BEGIN, END, 1.0, "cpu")
+    search(used, memory, segments, beam)
+    assert not taken
+    search(used, memory, segments, Beam(1, [9, 9], BEGIN, END, 1.0, "cpu"), [Forbid([3])])
+    assert taken, "the control"
+
+
+@compiled
+@torch.inference_mode()
+def test_steps_at_once_refuse_tokens_outside_the_vocabulary():
+    _, used = both(False)
+    source, segments = tokens_of([3, 1])
+    state = used.start(used.encode(source, segments), segments, 1)
+    none, limits, scores = torch.empty(0, dtype=torch.int64), torch.tensor([9, 9]), torch.zeros(2, 1).double()
+    with pytest.raises(IndexError, match="a token is not in the vocabulary"):
+        used.ahead(state, kernels.Run(torch.tensor([[1], [SIZE]]), scores, END, none, limits, 3))
 
 
 @compiled

@@ -234,7 +234,8 @@ def test_rows_of_another_width_are_refused(layer):
 @compiled
 @pytest.mark.parametrize("beam", [1, 2, 5, kernels.MOST])
 @pytest.mark.parametrize("size", [1, 2, 7, 16, 33, 1000])
-def test_continuations_are_those_of_the_formula(monkeypatch, beam, size):
+@pytest.mark.parametrize("limits", [None, [5, 4, 6]], ids=["free", "two of three at their limits"])
+def test_continuations_are_those_of_the_formula(monkeypatch, beam, size, limits):
     torch.manual_seed(size)
     sources, end = 3, 0
     logits = torch.randn(sources * beam, size)
@@ -243,9 +244,13 @@ def test_continuations_are_those_of_the_formula(monkeypatch, beam, size):
     scores = -torch.rand(sources, beam, dtype=torch.float64)
     scores[1, 1:] = float("-inf")
     normaliser = logits.logsumexp(-1)
-    found = continuations(logits, normaliser, scores, end)
+    place = (None if limits is None else torch.tensor(limits), 5)
+    found = continuations(logits, normaliser, scores, end, *place)
     monkeypatch.setattr(kernels, "library", lambda: None)
-    expected = continuations(logits, normaliser, scores, end)
+    expected = continuations(logits, normaliser, scores, end, *place)
+    if limits is not None:
+        assert bool((expected.live[:2] == float("-inf")).all())
+        assert bool((expected.tokens[:2][expected.scores[:2].isfinite()] == end).all())
     assert found.ends == bool(((expected.tokens == end) & expected.scores.isfinite()).any())
     for ours, theirs, held in (
         ((found.scores, found.origin, found.tokens), (expected.scores, expected.origin, expected.tokens), beam),
@@ -275,7 +280,21 @@ def test_where_nothing_is_possible_nothing_goes_on():
     assert found.scores.tolist() == found.live.tolist() == [[float("-inf")]]
 
 
-# the normaliser
+# norms and the normaliser
+
+
+@compiled
+@pytest.mark.parametrize("width", [1, 16, 51])
+@pytest.mark.parametrize("kind", [torch.nn.LayerNorm, torch.nn.RMSNorm])
+@torch.inference_mode()
+def test_a_norm_is_that_of_torch(width, kind):
+    torch.manual_seed(width)
+    norm = kind(width, eps=1e-5)
+    for parameter in norm.parameters():
+        parameter.normal_()
+    packed = kernels.PackedNorm((norm.weight, getattr(norm, "bias", None), norm.eps))
+    for x in (torch.randn(7, width), torch.randn(width, 3).T, torch.randn(0, width)):
+        torch.testing.assert_close(packed(x), norm(x), atol=1e-5, rtol=1e-5)
 
 
 @compiled

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from transduct.blocks.caches import Clock, KVCache, Lineage, Memory
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
-from transduct.functional.kernels import Steps
+from transduct.functional.kernels import Ahead, Run, Steps
 from transduct.functional.segments import Segments
 
 
@@ -45,6 +45,10 @@ class Decoder(nn.ModuleList):
         if state.lineage.clock is not None:
             state.lineage.clock.now.add_(1)
         return model.logits(model.decoder_norm(x))
+
+    def ahead(self, model: Any, state: "MemoryState", run: Run) -> Ahead | None:  # noqa: ARG002 (who runs layers alone)
+        """As many steps of a search as need nobody's decision, where they take one call; None where they do not."""
+        return None
 
 
 @dataclass

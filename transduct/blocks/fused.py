@@ -49,8 +49,21 @@ class FusedEncoder(Encoder):
         return torch.cat(parts)
 
 
+class FusedNorm(nn.Module):
+    """The norm after an encoder. PyTorch would wake a thread of its own for it, which then stays awake for half a
+    millisecond on a core that the next products want."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.packed = kernels.PackedNorm(_norm(norm))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, D) -> (N, D)."""
+        return self.packed(x)
+
+
 class FusedDecoder(Decoder):
-    """The same layers, whose `step` is one call."""
+    """The same layers, whose `step` is one call, and several steps of a search too."""
 
     def __init__(self, layers: Decoder, packed: kernels.PackedDecoder) -> None:
         super().__init__(layers)
@@ -61,6 +74,24 @@ class FusedDecoder(Decoder):
         if state.lineage.clock is not None or state.length >= self.packed.longest:
             return super().step(model, tokens, state)
         state.lineage.grow(len(tokens), tokens.device)
+        logits = self._ready(model, state)(tokens, state.length, state.lineage.slots)
+        for cache in state.caches:
+            cache.length += 1
+        return logits
+
+    def ahead(self, model: Any, state: MemoryState, run: kernels.Run) -> kernels.Ahead | None:
+        """Steps until an output may end, or the room that is held is full; see `kernels.Steps.ahead`."""
+        if state.lineage.clock is not None or state.length >= self.packed.longest or state.beam > kernels.MOST:
+            return None
+        state.lineage.grow(len(run.history), run.history.device)
+        found = self._ready(model, state).ahead(run, state.lineage.slots)
+        state.lineage.slots = found.slots
+        for cache in state.caches:
+            cache.length = found.history.shape[1]
+        return found
+
+    def _ready(self, model: Any, state: MemoryState) -> kernels.Steps:
+        """The steps over the room that there is, made ready anew where it was full or its sources are others."""
         memories, caches = state.memories, state.caches
         if caches[0].full:
             own: Any = self[0].self_attention
@@ -70,10 +101,7 @@ class FusedDecoder(Decoder):
             rooms, held = [cache.rooms for cache in caches], [(memory.keys, memory.values) for memory in memories]
             output = model.output_table.packed
             state.steps = kernels.Steps(self.packed, output, rooms, held, memories[0].lengths)
-        logits = state.steps(tokens, caches[0].length, state.lineage.slots)
-        for cache in caches:
-            cache.length += 1
-        return logits
+        return state.steps
 
 
 def fuse(model: nn.Module) -> None:
@@ -82,6 +110,9 @@ def fuse(model: nn.Module) -> None:
     for name, part in list(model.named_children()):
         if isinstance(part, Encoder) and (layers := packed_layers(part)) is not None:
             setattr(model, name, FusedEncoder(part, layers))
+            norm = getattr(model, "encoder_norm", None)
+            if isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+                model.encoder_norm = FusedNorm(norm)
         if isinstance(part, Decoder) and (packed := packed_decoder(model, part)) is not None:
             setattr(model, name, FusedDecoder(part, packed))
 

@@ -6,7 +6,7 @@ sources, R = B * beam the rows of the search, V the vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from transduct.errors import NotFinite
 from transduct.functional import kernels
+from transduct.functional.kernels import Run
 from transduct.functional.segments import Segments
 
 BLOCK = 64  # numbers looked through at a time for the largest
@@ -102,12 +103,15 @@ def search(
     """Run `strategy` to the end; for each source its hypotheses, the best first."""
     state = model.start(memory, segments, strategy.beam)
     while strategy.running:
-        logits, state = model.step(strategy.history[:, -1], state)
-        logits = logits.float()
-        normaliser = log_normaliser(logits)  # (R,)
-        for each in filters:
-            logits = each(logits, strategy.history)
-        rows = strategy.choose(logits, normaliser)
+        if isinstance(strategy, Beam) and (found := strategy.ahead(model, state, filters)) is not None:
+            rows = strategy.take(found)
+        else:
+            logits, state = model.step(strategy.history[:, -1], state)
+            logits = logits.float()
+            normaliser = log_normaliser(logits)  # (R,)
+            for each in filters:
+                logits = each(logits, strategy.history)
+            rows = strategy.choose(logits, normaliser)
         if rows is not None and strategy.running:
             state.select(rows)
             for each in filters:
@@ -127,7 +131,13 @@ def finite(found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
 
 
 class Forbid:
-    """Never these tokens."""
+    """Never these tokens.
+
+    Attributes:
+        until: how many tokens a row holds before the filter does something else too.
+    """
+
+    until: float = inf
 
     def __init__(self, tokens: Sequence[int], device: Any = None) -> None:
         self.tokens = torch.tensor(tokens, dtype=torch.int64, device=device)
@@ -164,21 +174,21 @@ class Prefix:
         self.tokens = self.tokens.index_select(0, rows)
 
 
-class FixedLength:
+class FixedLength(Forbid):
     """Outputs as long as their limits allow: `end` stands for no token; it comes free at the limit and never before.
 
     Args:
-        limits: of each row, the most tokens it may hold, its end included.
+        limits: of each row, the most tokens it may hold, its end included; alike for the rows of a source.
     """
 
     def __init__(self, end: int, limits: Sequence[int], device: Any = None) -> None:
+        super().__init__([end], device)
         self.end, self.limits = end, torch.tensor(limits, device=device)
-        self.first = min(limits, default=0)  # no row is at its limit before
-        self.never = Forbid([end], device)
+        self.until = min(limits, default=0)
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
-        if history.shape[1] < self.first:
-            return self.never(logits, history)
+        if history.shape[1] < self.until:
+            return super().__call__(logits, history)
         at_limit = history.shape[1] >= self.limits  # (R,)
         certain = log_normaliser(logits) if bool(at_limit.any()) else 0.0  # the logit of the probability one
         logits[:, self.end] = torch.where(at_limit, certain, float("-inf"))
@@ -210,6 +220,7 @@ class Beam:
         self.beam, self.end, self.alpha, self.device = beam, end, alpha, device
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
         self.limits = list(limits)
+        self._limits = torch.tensor(self.limits, dtype=torch.int64, device=device)  # of the sources that go on
         self.sources = list(range(len(limits)))  # which source each group of rows belongs to
         self.done = [False] * len(limits)
         self._first_limit = min(self.limits, default=0)
@@ -225,8 +236,27 @@ class Beam:
 
     def choose(self, logits: Tensor, normaliser: Tensor) -> Tensor | None:
         """One step of the search over logits (R, V); see `Strategy`."""
-        self._force_ends(logits)
-        found = continuations(logits, normaliser, self.scores, self.end)
+        length = self.history.shape[1]
+        limits = self._limits if length >= self._first_limit else None
+        return self.take(continuations(logits, normaliser, self.scores, self.end, limits, length))
+
+    def ahead(self, model: Decodes, state: Any, filters: Sequence[Filter]) -> "Continuations | None":
+        """Where the model can take several steps at once: all after which there is nothing to decide, and what is found
+        in the one after them. None where it must be asked for each, or a filter wants to see the logits."""
+        plain = [each for each in filters if isinstance(each, Forbid)]
+        most = min([self._first_limit + 1, *(each.until for each in plain)]) - self.history.shape[1]
+        if most < 1 or len(plain) < len(filters) or not hasattr(model, "ahead"):
+            return None
+        never = torch.cat([each.tokens for each in plain]) if plain else self.history.new_empty(0)
+        most = 1 if self._waiting else int(most)
+        taken = model.ahead(state, Run(self.history, self.scores, self.end, never, self._limits, most))
+        if taken is None:
+            return None
+        self.history, self.scores = taken.history, taken.scores
+        return Continuations(*taken.found)
+
+    def take(self, found: "Continuations") -> Tensor | None:
+        """Follow what was found in a step; gives back the rows as `choose` does."""
         self.scores = found.live
         if self._waiting or self.history.shape[1] >= self._first_limit or found.ends:
             self._collect(found)
@@ -240,24 +270,13 @@ class Beam:
             rows = torch.arange(len(newest), device=self.device) if rows is None else rows
             rows, newest = (x.view(-1, self.beam)[places].flatten() for x in (rows, newest))
             self.scores = self.scores[places]
+            self._limits = self._limits[places]
             self.sources = [self.sources[group] for group in stay]
             self.done = [False] * len(stay)
             self._first_limit = min(self.limits[source] for source in self.sources)
         history = self.history if rows is None else self.history.index_select(0, rows)
         self.history = torch.cat((history, newest[:, None]), 1)
         return rows
-
-    def _force_ends(self, logits: Tensor) -> None:
-        """Where a source has reached its limit, forbid everything but the end."""
-        length = self.history.shape[1]
-        if length < self._first_limit:
-            return
-        at_limit = [group for group, source in enumerate(self.sources) if length >= self.limits[source]]
-        if at_limit:
-            grouped = logits.view(len(self.sources), self.beam, -1)
-            ends = grouped[at_limit, :, self.end]
-            grouped[at_limit] = float("-inf")
-            grouped[at_limit, :, self.end] = ends
 
     def _collect(self, continuations: "Continuations") -> None:
         """Keep those that end the sentence."""
@@ -310,16 +329,24 @@ class Continuations(NamedTuple):
     ends: bool
 
 
-def continuations(logits: Tensor, normaliser: Tensor, scores: Tensor, end: int) -> Continuations:
+def continuations(
+    logits: Tensor, normaliser: Tensor, scores: Tensor, end: int, limits: Tensor | None = None, length: int = 0
+) -> Continuations:
     """Look at the 2 * beam likeliest continuations of each source.
 
     Args:
         logits: (R, V), and the log-normaliser (R,) of each row.
         scores: (B, beam) in 64 bits, what each row of a source is worth so far.
+        limits: (B,) how many tokens its rows may hold; where they hold `length`, that is so many, nothing but the end
+            may come. None where no source is at its limit.
     """
     sources, beam = scores.shape
     if kernels.usable(logits) and beam <= kernels.MOST:
-        return Continuations(*kernels.choose(logits, normaliser, scores, end))
+        return Continuations(*kernels.choose(logits, normaliser, scores, end, limits, length))
+    if limits is not None:
+        others = torch.arange(logits.shape[1], device=logits.device) != end  # (V,)
+        over = (limits <= length).repeat_interleave(beam)  # (R,)
+        logits = logits.masked_fill(over[:, None] & others, float("-inf"))
     best, tokens = top(logits, min(2 * beam, logits.shape[1]))  # (R, k)
     continued = scores.reshape(-1, 1) + (best.double() - normaliser.double()[:, None])  # (R, k)
     found, places = continued.view(sources, -1).topk(min(2 * beam, beam * best.shape[1]), -1)

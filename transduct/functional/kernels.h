@@ -57,6 +57,12 @@ typedef struct {
 /* work(job, part) for each of `count` parts, once, by this thread and as many others as are free, up to `threads` in all. */
 EXPORT void in_parts(void (*work)(const void *job, int64_t part), const void *job, int64_t count, int64_t threads);
 
+/* As kernels_search.c has them. */
+EXPORT FAST void log_normaliser(const float *logits, int64_t r, int64_t v, float *out);
+EXPORT FAST int64_t choose(const float *logits, int64_t r, int64_t v, int64_t beam, const float *normaliser,
+                           const double *scores, int64_t end, const int64_t *limits, int64_t length, double *best,
+                           double *live, int64_t *origin, int64_t *tokens, int64_t *rows, int64_t *newest);
+
 /* x (R, D) W^T + b. For integers `room` holds R * (D rounded up to fours + 4) bytes. */
 EXPORT FAST void linear(const Linear *layer, const float *x, int64_t r, float *out, uint8_t *room,
                         int64_t threads);

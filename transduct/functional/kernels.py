@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from zlib import crc32
 
 import torch
@@ -53,24 +53,38 @@ class _Place(ctypes.Structure):
     ]
 
 
-LINEAR, LAYER, DECODER, PLACE = (ctypes.POINTER(kind) for kind in (_Linear, _Layer, _Decoder, _Place))
+class _Search(ctypes.Structure):
+    _fields_ = [
+        *[(name, NUMBER) for name in ("end", "forbidden", "span")],
+        *[(name, POINTER) for name in ("never", "limits", "tokens", "slots", "scores", "logits", "normaliser")],
+        *[(name, POINTER) for name in ("best", "live", "origin", "chosen", "rows", "newest")],
+        ("ends", NUMBER),
+    ]
+
+
+LINEAR, NORM, LAYER, DECODER, PLACE, SEARCH = (
+    ctypes.POINTER(kind) for kind in (_Linear, _Norm, _Layer, _Decoder, _Place, _Search)
+)
 ARGUMENTS: dict[str, list[Any]] = {
     "packed_size": [NUMBER, NUMBER],
     "pack": [POINTER, NUMBER, NUMBER, POINTER],
     "pack_floats": [POINTER, NUMBER, NUMBER, POINTER, NUMBER],
     "linear": [LINEAR, POINTER, NUMBER, POINTER, POINTER, NUMBER],
+    "normalised": [NORM, POINTER, NUMBER, NUMBER, POINTER],
     "log_normaliser": [POINTER, NUMBER, NUMBER, POINTER],
-    "choose": [POINTER, *[NUMBER] * 3, POINTER, POINTER, NUMBER, *[POINTER] * 6],
+    "choose": [POINTER, *[NUMBER] * 3, POINTER, POINTER, NUMBER, POINTER, NUMBER, *[POINTER] * 6],
     "rows_attention": [POINTER, NUMBER, POINTER, POINTER, *[NUMBER] * 9, *[POINTER] * 4],
     "remember": [LINEAR, LINEAR, POINTER, *[NUMBER] * 3, POINTER, POINTER, NUMBER, POINTER, POINTER],
     "layer_room": [LAYER, NUMBER, NUMBER],
     "encoder": [LAYER, NUMBER, POINTER, NUMBER, NUMBER, POINTER, NUMBER, POINTER, NUMBER],
     "decode": [DECODER, LINEAR, POINTER, PLACE, POINTER, NUMBER, POINTER, NUMBER, POINTER],
+    "ahead": [DECODER, LINEAR, POINTER, PLACE, SEARCH, NUMBER, NUMBER, POINTER, NUMBER],
 }
-RESULTS = {"packed_size": NUMBER, "choose": NUMBER, "layer_room": NUMBER, "decode": NUMBER}
+RESULTS = dict.fromkeys(("packed_size", "choose", "layer_room", "decode", "ahead"), NUMBER)
 BLOCK = 64  # columns of a packed matrix that lie side by side
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")  # that the kernels know
 MOST = 32  # rows of a source that `choose` looks at
+UNKNOWN = "a token is not in the vocabulary"
 
 
 def usable(*tensors: Tensor) -> bool:
@@ -166,6 +180,19 @@ def remember(
 Norm = tuple[Tensor, Tensor | None, float]  # the scale, the shift or None (root mean square), and the epsilon
 
 
+class PackedNorm(_PointedAt):
+    """A norm as the kernels read it."""
+
+    def __init__(self, norm: Norm) -> None:
+        self.held, self.native = norm, _norm(norm)  # what the pointers point at, and they
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(R, D) -> (R, D)."""
+        x, out = x.contiguous(), _empty(*x.shape)
+        library().normalised(self.native, x.data_ptr(), *x.shape, out.data_ptr())
+        return out
+
+
 class PackedLayers(_PointedAt):
     """Layers as the kernels read them.
 
@@ -226,6 +253,42 @@ class PackedDecoder(_PointedAt):
         self.native = _Decoder(layers.native, len(layers.native), *pointers, factor, _norm(last))
 
 
+Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool]  # the fields of `decoding.search.Continuations`
+
+
+class Run(NamedTuple):
+    """What the steps of a search begin with.
+
+    Attributes:
+        history: (R, t) the tokens of each row, of which the caches hold all but the newest.
+        scores: (B, beam) what the rows are worth, in 64 bits.
+        end: the token that ends an output.
+        never: tokens that no output may hold.
+        limits: (B,) how many tokens the rows of a source may hold; the next is the end, and the last that is taken.
+        most: steps, one at least.
+    """
+
+    history: Tensor
+    scores: Tensor
+    end: int
+    never: Tensor
+    limits: Tensor
+    most: int
+
+
+class Ahead(NamedTuple):
+    """What the rows hold and are worth before the last of some steps, as above, and what was found in it.
+
+    Attributes:
+        slots: (R, t) of `rows_attention`, with that step's own.
+    """
+
+    history: Tensor
+    slots: Tensor | None
+    scores: Tensor
+    found: Found
+
+
 class Steps:
     """A decoder's steps over keys and values that stay where they are, made ready once for all of them.
 
@@ -245,6 +308,7 @@ class Steps:
     ) -> None:
         (sources, _, room, beam, _), longest = caches[0][0].shape, memories[0][0].shape[2]
         self.rows, self.size, self.keys = sources * beam, output.size, caches[0][0]
+        self.reach = int(min(room, decoder.longest))  # tokens that a row may hold
         numbers = library().layer_room(decoder.layers.native, self.rows, max(room, longest))
         work = _empty(numbers + self.rows * decoder.layers.width)
         parts = [part for both in zip(caches, memories, strict=True) for pair in both for part in pair]
@@ -268,8 +332,36 @@ class Steps:
         tokens, logits = tokens.to(torch.int64).contiguous(), _empty(self.rows, self.size)
         self.place.length, self.place.slots = length, _pointer(slots)
         if not library().decode(*self.before, tokens.data_ptr(), *self.after, logits.data_ptr()):
-            raise IndexError("a token is not in the vocabulary")
+            raise IndexError(UNKNOWN)
         return logits
+
+    def ahead(self, run: Run, slots: Tensor | None) -> Ahead:
+        """Steps of a search until an output may end, there is no more room, or as many as are asked for.
+
+        Args:
+            slots: (R, t) as `rows_attention` takes them; None without a beam.
+
+        Raises:
+            IndexError: a token is not in the vocabulary.
+        """
+        (rows, times), found = run.history.shape, _room_for_found(run.scores)
+        most = min(run.most, self.reach - times + 1)
+        held = _empty(2, 2, rows * (times + most), dtype=torch.int32)  # tokens and slots, and two rooms of each
+        for part, given in zip(held[:, 0], (run.history, slots)):
+            if given is not None:
+                part[: rows * times].view(rows, times).copy_(given)
+        found[-1] = run.history[:, -1].view_as(run.scores)
+        scores = run.scores.clone(memory_format=torch.contiguous_format)
+        logits, normaliser = _empty(rows, self.size), _empty(rows)
+        parts = map(_pointer, (run.never, run.limits, *held[:, 0], scores, logits, normaliser, *found))
+        search = _Search(run.end, len(run.never), held.shape[2], *parts)
+        self.place.length = times - 1
+        taken = library().ahead(*self.before, search, most, *self.after)
+        if not taken:
+            raise IndexError(UNKNOWN)
+        times += taken - 1
+        tokens, writers = held[:, (taken - 1) % 2, : rows * times].view(2, rows, times)
+        return Ahead(tokens.long(), None if slots is None else writers, scores, _found(found, search.ends))
 
 
 def _norm(norm: Norm | None) -> _Norm:
@@ -284,19 +376,26 @@ def log_normaliser(logits: Tensor) -> Tensor:
     return out
 
 
-def choose(
-    logits: Tensor, normaliser: Tensor, scores: Tensor, end: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool]:
-    """`decoding.search.continuations` for at most `MOST` rows a source; of equal ones the first row's and the first
-    token's come first."""
-    (sources, beam), (logits, normaliser, scores) = scores.shape, (x.contiguous() for x in (logits, normaliser, scores))
-    found = _empty(6, sources, beam, dtype=torch.int64)
-    best, live, origin, tokens, rows, newest = found.unbind()
-    arguments, start = (normaliser.data_ptr(), scores.data_ptr(), end), found.data_ptr()
-    pointers = [start + 8 * scores.numel() * number for number in range(len(found))]
-    ends: int = library().choose(logits.data_ptr(), *logits.shape, beam, *arguments, *pointers)
+def _room_for_found(scores: Tensor) -> Tensor:
+    return _empty(6, *scores.shape, dtype=torch.int64)
+
+
+def _found(room: Tensor, ends: int) -> Found:
+    best, live, origin, tokens, rows, newest = room.unbind()
     best, live = best.view(torch.float64), live.view(torch.float64)
     return best, origin, tokens, live, rows.view(-1), newest.view(-1), ends > 0
+
+
+def choose(
+    logits: Tensor, normaliser: Tensor, scores: Tensor, end: int, limits: Tensor | None = None, length: int = 0
+) -> Found:
+    """`decoding.search.continuations` for at most `MOST` rows a source; of equal ones the first row's and the first
+    token's come first."""
+    beam, (logits, normaliser, scores) = scores.shape[1], (x.contiguous() for x in (logits, normaliser, scores))
+    arguments = normaliser.data_ptr(), scores.data_ptr(), end, _pointer(limits), length
+    room = _room_for_found(scores)
+    pointers = [room.data_ptr() + 8 * scores.numel() * number for number in range(len(room))]
+    return _found(room, library().choose(logits.data_ptr(), *logits.shape, beam, *arguments, *pointers))
 
 
 def rows_attention(

@@ -86,6 +86,10 @@ INLINE void normalise(const Norm *norm, const float *x, int64_t r, int64_t d, fl
     }
 }
 
+EXPORT FAST void normalised(const Norm *norm, const float *x, int64_t r, int64_t d, float *out) {
+    normalise(norm, x, r, d, out);
+}
+
 /* A layer in use, as blocks/transformer.py has it; without `query` and `recall`, and its second norm, one of an encoder. */
 typedef struct {
     int64_t d, heads, groups, dk, dv, pre, activation;
@@ -316,6 +320,52 @@ EXPORT FAST int64_t decode(const Decoder *decoder, const Linear *output, const P
     if (decoder->last.scale) normalise(&decoder->last, x, r, decoder->layers->d, x);
     linear(output, x, r, logits, room.bytes, threads);
     return 1;
+}
+
+/* A search that goes on by itself. */
+typedef struct {
+    int64_t end, forbidden;  /* the token that ends an output, and how many never come */
+    int64_t span;            /* numbers of each of two rooms in which tokens, and slots, take turns */
+    const int64_t *never;
+    const int64_t *limits;   /* (B), as `choose` takes them */
+    int32_t *tokens, *slots; /* (R, t) what the rows hold, and in a beam who has written it */
+    double *scores;          /* (B, beam) what they are worth */
+    float *logits, *normaliser;
+    double *best, *live; /* these and the next four are what `choose` finds; `newest` comes with the newest tokens */
+    int64_t *origin, *chosen, *rows, *newest;
+    int64_t ends;
+} Search;
+
+/* (R, t) to (R, t + 1): each row goes on from one of them, by a token, or by its own number in its source. */
+static void follow(const int32_t *from, const int64_t *rows, int64_t r, int64_t t, const int64_t *tokens, int64_t beam,
+                   int32_t *to) {
+    for (int64_t row = 0; row < r; row++, to += t + 1) {
+        memcpy(to, from + rows[row] * t, (size_t)t * sizeof *to);
+        to[t] = (int32_t)(tokens ? tokens[row] : row % beam);
+    }
+}
+
+/* Steps of a search until something may end, or `most`; gives back how many, of which the last is not followed yet, or 0
+ * where a token is not in the vocabulary. */
+EXPORT FAST int64_t ahead(const Decoder *decoder, const Linear *output, const Past *pasts, const Place *start,
+                          Search *search, int64_t most, int64_t r, float *work, int64_t threads) {
+    int64_t beam = start->beam, v = output->f;
+    Place place = *start;
+    for (int64_t step = 1;; step++, place.length++) {
+        int64_t held = (step - 1) % 2 * search->span, other = step % 2 * search->span, t = place.length + 1;
+        place.slots = beam > 1 ? search->slots + held : NULL;
+        if (!decode(decoder, output, pasts, &place, search->newest, r, work, threads, search->logits)) return 0;
+        log_normaliser(search->logits, r, v, search->normaliser);
+        for (int64_t row = 0; row < r; row++)
+            for (int64_t k = 0; k < search->forbidden; k++) search->logits[row * v + search->never[k]] = -INFINITY;
+        search->ends = choose(search->logits, r, v, beam, search->normaliser, search->scores, search->end, search->limits,
+                              t, search->best, search->live, search->origin, search->chosen, search->rows,
+                              search->newest);
+        if (search->ends || step == most) return step;
+        memcpy(search->scores, search->live, (size_t)r * sizeof *search->scores);
+        follow(search->tokens + held, search->rows, r, t, search->newest, beam, search->tokens + other);
+        if (beam > 1) follow(search->slots + held, search->rows, r, t, NULL, beam, search->slots + other);
+    }
 }
 
 #endif

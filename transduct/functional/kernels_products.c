@@ -209,14 +209,14 @@ typedef struct {
 } Product;
 
 #if MATRICES
-/* Each of the eight registers of matrices has LANES rows of LINE bytes. */
-static TILED void begin_matrices(void) {
-    static const struct {
+/* Each of the eight registers of matrices has lines of LINE bytes: so many as there are rows, and LANES of the weights. */
+static TILED void begin_matrices(uint8_t rows) {
+    const struct {
         uint8_t palette, start, unused[14];
         uint16_t bytes[16];
         uint8_t rows[16];
     } shape = {1, 0, {0}, {LINE, LINE, LINE, LINE, LINE, LINE, LINE, LINE},
-               {LANES, LANES, LANES, LANES, LANES, LANES, LANES, LANES}};
+               {rows, rows, rows, rows, rows, LANES, LANES, LANES}};
     __asm__ volatile("" ::: "memory"); /* GCC's intrinsics do not say that they read what was written before */
     _tile_loadconfig(&shape);
 }
@@ -231,10 +231,11 @@ static TILED void columns_of_matrices(const Product *product, int64_t first, int
     const int32_t *sums = (const int32_t *)(packed + (f + COLUMNS - 1) / COLUMNS * COLUMNS * d);
     const uint8_t *rows = product->rows;
     const float *scales = (const float *)(rows + r * d);
-    begin_matrices();
+    int count = r < LANES ? (int)r : LANES;
+    begin_matrices((uint8_t)count);
     for (int64_t b = first * COLUMNS; b < last * COLUMNS; b += COLUMNS)
         for (int64_t i = 0; i < tiles; i++) {
-            int64_t row = i + 1 < tiles ? i * LANES : r - LANES; /* the last may share rows with the one before */
+            int64_t row = i + 1 < tiles ? i * LANES : r - count; /* the last may share rows with the one before */
             const uint8_t *x = rows + row * d;
             const int8_t *block = packed + b * d, *ahead = block + COLUMNS * d + i * share;
             __m512i sum[LANES][VECTORS];
@@ -258,10 +259,10 @@ static TILED void columns_of_matrices(const Product *product, int64_t first, int
             _tile_stored(1, &sum[0][1], sizeof sum[0]);
             _tile_stored(2, &sum[0][2], sizeof sum[0]);
             _tile_stored(3, &sum[0][3], sizeof sum[0]);
-            for (int n = 0; n < LANES; n++)
+            for (int n = 0; n < count; n++)
                 for (int v = 0; v < VECTORS; v++)
                     sum[n][v] = _mm512_add_epi32(sum[n][v], _mm512_loadu_si512(sums + b + v * LANES));
-            write_tile(LANES, sum, scales + row, layer->steps + b, layer->bias ? layer->bias + b : NULL,
+            write_tile(count, sum, scales + row, layer->steps + b, layer->bias ? layer->bias + b : NULL,
                        product->out + row * f + b, f, f - b);
         }
     _tile_release();
@@ -273,7 +274,7 @@ static FAST void columns_of(const Product *product, int64_t first, int64_t last)
     const Linear *layer = product->layer;
     int integers = layer->steps != NULL;
 #if MATRICES
-    if (integers && matrices && product->r >= LANES && layer->d % LINE == 0) {
+    if (integers && matrices && product->r > 2 * ROWS && layer->d % LINE == 0) {
         columns_of_matrices(product, first, last);
         return;
     }

@@ -45,10 +45,11 @@ INLINE void insert(Candidate *best, int64_t count, Candidate found) {
  * an `end`: their scores, rows of the source and tokens go to `best`, `origin` and `tokens` (B, beam) each. The first of
  * all that are no end go on: their scores go to `live`, which rows they are of to `rows` and their tokens to `newest`,
  * (B, beam) each. What is impossible is not looked at: where too little is possible scores of minus infinity come last.
- * Equally likely ones come in the order of rows and tokens. Gives back how many ends there are. */
+ * Equally likely ones come in the order of rows and tokens. Where a source's rows hold as many tokens as it has `limits`
+ * (B), if there are any, nothing but the end is possible. Gives back how many ends there are. */
 EXPORT FAST int64_t choose(const float *logits, int64_t r, int64_t v, int64_t beam, const float *normaliser,
-                           const double *scores, int64_t end, double *best, double *live, int64_t *origin,
-                           int64_t *tokens, int64_t *rows, int64_t *newest) {
+                           const double *scores, int64_t end, const int64_t *limits, int64_t length, double *best,
+                           double *live, int64_t *origin, int64_t *tokens, int64_t *rows, int64_t *newest) {
     Candidate found[2 * MOST];
     int64_t count = 2 * beam;
     int64_t ends = 0;
@@ -58,6 +59,11 @@ EXPORT FAST int64_t choose(const float *logits, int64_t r, int64_t v, int64_t be
             const float *x = logits + (source * beam + row) * v;
             double before = scores[source * beam + row], mass = normaliser[source * beam + row];
             if (before == -INFINITY) continue;
+            if (limits && limits[source] <= length) {
+                double score = before + ((double)x[end] - mass);
+                if (score > found[count - 1].score) insert(found, count, (Candidate){score, row, end});
+                continue;
+            }
             float least = -INFINITY; /* a logit that is no larger makes no better continuation */
             if (row && found[count - 1].score > -INFINITY)
                 least = nextafterf((float)(found[count - 1].score - before + mass), -INFINITY);

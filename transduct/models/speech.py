@@ -28,6 +28,7 @@ from transduct.blocks.transformer import (
     names_of_attention,
 )
 from transduct.functional.dropout import dropout
+from transduct.functional.kernels import Ahead, Run
 from transduct.functional.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -155,3 +156,7 @@ class Speech(nn.Module):
     def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
         return self.decoder.step(self, tokens, state), state
+
+    def ahead(self, state: MemoryState, run: Run) -> Ahead | None:
+        """Several steps of a search, where they take one call; see `Decoder.ahead`."""
+        return self.decoder.ahead(self, state, run)

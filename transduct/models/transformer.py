@@ -31,6 +31,7 @@ from transduct.blocks.transformer import (
     make_norm,
     names_of_attention,
 )
+from transduct.functional.kernels import Ahead, Run
 from transduct.functional.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -162,6 +163,10 @@ class Transformer(nn.Module):
     def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
         return self.decoder.step(self, tokens, state), state
+
+    def ahead(self, state: MemoryState, run: Run) -> Ahead | None:
+        """Several steps of a search, where they take one call; see `Decoder.ahead`."""
+        return self.decoder.ahead(self, state, run)
 
     def _embedding(self, table: nn.Parameter) -> Embedding:
         config = self.config

@@ -83,6 +83,7 @@ class FusedDecoder(Decoder):
         """Steps until an output may end, or the room that is held is full; see `kernels.Steps.ahead`."""
         if state.lineage.clock is not None or state.length >= self.packed.longest or state.beam > kernels.MOST:
             return None
+        assert run.history.shape[1] == state.length + 1, "the caches hold all but the newest token"
         state.lineage.grow(len(run.history), run.history.device)
         found = self._ready(model, state).ahead(run, state.lineage.slots)
         state.lineage.slots = found.slots

@@ -1,7 +1,9 @@
 """Search is one loop: the model steps, filters rescore and forbid, a strategy chooses.
 
-Any model takes part that offers `start` and `step`, and any strategy that offers what `Strategy` says. Let B be
-sources, R = B * beam the rows of the search, V the vocabulary.
+Any model takes part that offers `start` and `step`, and any strategy that offers what `Strategy` says. A model that can
+take several steps of a beam in one call offers `ahead` too.
+
+Let B be sources, R = B * beam the rows of the search, V the vocabulary.
 """
 
 from collections.abc import Sequence

@@ -55,10 +55,9 @@ class _Place(ctypes.Structure):
 
 class _Search(ctypes.Structure):
     _fields_ = [
-        *[(name, NUMBER) for name in ("end", "forbidden", "span")],
+        *[(name, NUMBER) for name in ("end", "ends", "forbidden", "span")],
         *[(name, POINTER) for name in ("never", "limits", "tokens", "slots", "scores", "logits", "normaliser")],
         *[(name, POINTER) for name in ("best", "live", "origin", "chosen", "rows", "newest")],
-        ("ends", NUMBER),
     ]
 
 
@@ -72,7 +71,7 @@ ARGUMENTS: dict[str, list[Any]] = {
     "linear": [LINEAR, POINTER, NUMBER, POINTER, POINTER, NUMBER],
     "normalised": [NORM, POINTER, NUMBER, NUMBER, POINTER],
     "log_normaliser": [POINTER, NUMBER, NUMBER, POINTER],
-    "choose": [POINTER, *[NUMBER] * 3, POINTER, POINTER, NUMBER, POINTER, NUMBER, *[POINTER] * 6],
+    "choose": [SEARCH, *[NUMBER] * 4],
     "rows_attention": [POINTER, NUMBER, POINTER, POINTER, *[NUMBER] * 9, *[POINTER] * 4],
     "remember": [LINEAR, LINEAR, POINTER, *[NUMBER] * 3, POINTER, POINTER, NUMBER, POINTER, POINTER],
     "layer_room": [LAYER, NUMBER, NUMBER],
@@ -80,7 +79,7 @@ ARGUMENTS: dict[str, list[Any]] = {
     "decode": [DECODER, LINEAR, POINTER, PLACE, POINTER, NUMBER, POINTER, NUMBER, POINTER],
     "ahead": [DECODER, LINEAR, POINTER, PLACE, SEARCH, NUMBER, NUMBER, POINTER, NUMBER],
 }
-RESULTS = dict.fromkeys(("packed_size", "choose", "layer_room", "decode", "ahead"), NUMBER)
+RESULTS = dict.fromkeys(("packed_size", "layer_room", "decode", "ahead"), NUMBER)
 BLOCK = 64  # columns of a packed matrix that lie side by side
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")  # that the kernels know
 MOST = 32  # rows of a source that `choose` looks at
@@ -354,7 +353,7 @@ class Steps:
         scores = run.scores.clone(memory_format=torch.contiguous_format)
         logits, normaliser = _empty(rows, self.size), _empty(rows)
         parts = map(_pointer, (run.never, run.limits, *held[:, 0], scores, logits, normaliser, *found))
-        search = _Search(run.end, len(run.never), held.shape[2], *parts)
+        search = _Search(run.end, 0, len(run.never), held.shape[2], *parts)
         self.place.length = times - 1
         taken = library().ahead(*self.before, search, most, *self.after)
         if not taken:
@@ -392,10 +391,11 @@ def choose(
     """`decoding.search.continuations` for at most `MOST` rows a source; of equal ones the first row's and the first
     token's come first."""
     beam, (logits, normaliser, scores) = scores.shape[1], (x.contiguous() for x in (logits, normaliser, scores))
-    arguments = normaliser.data_ptr(), scores.data_ptr(), end, _pointer(limits), length
-    room = _room_for_found(scores)
-    pointers = [room.data_ptr() + 8 * scores.numel() * number for number in range(len(room))]
-    return _found(room, library().choose(logits.data_ptr(), *logits.shape, beam, *arguments, *pointers))
+    found = _room_for_found(scores)
+    parts = map(_pointer, (None, limits, None, None, scores, logits, normaliser, *found))
+    search = _Search(end, 0, 0, 0, *parts)
+    library().choose(search, *logits.shape, beam, length)
+    return _found(found, search.ends)
 
 
 def rows_attention(

@@ -322,20 +322,6 @@ EXPORT FAST int64_t decode(const Decoder *decoder, const Linear *output, const P
     return 1;
 }
 
-/* A search that goes on by itself. */
-typedef struct {
-    int64_t end, forbidden;  /* the token that ends an output, and how many never come */
-    int64_t span;            /* numbers of each of two rooms in which tokens, and slots, take turns */
-    const int64_t *never;
-    const int64_t *limits;   /* (B), as `choose` takes them */
-    int32_t *tokens, *slots; /* (R, t) what the rows hold, and in a beam who has written it */
-    double *scores;          /* (B, beam) what they are worth */
-    float *logits, *normaliser;
-    double *best, *live; /* these and the next four are what `choose` finds; `newest` comes with the newest tokens */
-    int64_t *origin, *chosen, *rows, *newest;
-    int64_t ends;
-} Search;
-
 /* (R, t) to (R, t + 1): each row goes on from one of them, by a token, or by its own number in its source. */
 static void follow(const int32_t *from, const int64_t *rows, int64_t r, int64_t t, const int64_t *tokens, int64_t beam,
                    int32_t *to) {
@@ -345,8 +331,9 @@ static void follow(const int32_t *from, const int64_t *rows, int64_t r, int64_t 
     }
 }
 
-/* Steps of a search until something may end, or `most`; gives back how many, of which the last is not followed yet, or 0
- * where a token is not in the vocabulary. */
+/* Steps of a search that begins with its `newest` tokens, until something may end, or `most`; gives back how many, of which
+ * the last is not followed yet, or 0 where a token is not in the vocabulary. Tokens and slots take turns in two rooms of
+ * `span` numbers each. */
 EXPORT FAST int64_t ahead(const Decoder *decoder, const Linear *output, const Past *pasts, const Place *start,
                           Search *search, int64_t most, int64_t r, float *work, int64_t threads) {
     int64_t beam = start->beam, v = output->f;
@@ -358,9 +345,7 @@ EXPORT FAST int64_t ahead(const Decoder *decoder, const Linear *output, const Pa
         log_normaliser(search->logits, r, v, search->normaliser);
         for (int64_t row = 0; row < r; row++)
             for (int64_t k = 0; k < search->forbidden; k++) search->logits[row * v + search->never[k]] = -INFINITY;
-        search->ends = choose(search->logits, r, v, beam, search->normaliser, search->scores, search->end, search->limits,
-                              t, search->best, search->live, search->origin, search->chosen, search->rows,
-                              search->newest);
+        choose(search, r, v, beam, t);
         if (search->ends || step == most) return step;
         memcpy(search->scores, search->live, (size_t)r * sizeof *search->scores);
         follow(search->tokens + held, search->rows, r, t, search->newest, beam, search->tokens + other);

@@ -40,26 +40,22 @@ INLINE void insert(Candidate *best, int64_t count, Candidate found) {
     best[place] = found;
 }
 
-/* The likeliest continuations of each source: rows r of source r / beam have logits (R, V), their normalisers, and in
- * `scores` (B, beam) what the tokens before are worth. Twice as many as rows are looked at. The first half of them may hold
- * an `end`: their scores, rows of the source and tokens go to `best`, `origin` and `tokens` (B, beam) each. The first of
- * all that are no end go on: their scores go to `live`, which rows they are of to `rows` and their tokens to `newest`,
- * (B, beam) each. What is impossible is not looked at: where too little is possible scores of minus infinity come last.
- * Equally likely ones come in the order of rows and tokens. Where a source's rows hold as many tokens as it has `limits`
- * (B), if there are any, nothing but the end is possible. Gives back how many ends there are. */
-EXPORT FAST int64_t choose(const float *logits, int64_t r, int64_t v, int64_t beam, const float *normaliser,
-                           const double *scores, int64_t end, const int64_t *limits, int64_t length, double *best,
-                           double *live, int64_t *origin, int64_t *tokens, int64_t *rows, int64_t *newest) {
+/* Finds what a search goes on with: of twice as many continuations as there are rows the first half, which may hold ends,
+ * and of all the first that do not end. What is impossible is not looked at: where too little is possible scores of minus
+ * infinity come last. Equally likely ones come in the order of rows and tokens. The rows hold `length` tokens. */
+EXPORT FAST void choose(Search *search, int64_t r, int64_t v, int64_t beam, int64_t length) {
+    double *best = search->best, *live = search->live;
+    int64_t *origin = search->origin, *chosen = search->chosen, *rows = search->rows, *newest = search->newest;
     Candidate found[2 * MOST];
-    int64_t count = 2 * beam;
-    int64_t ends = 0;
+    int64_t count = 2 * beam, end = search->end;
+    search->ends = 0;
     for (int64_t source = 0; source < r / beam; source++) {
         for (int64_t i = 0; i < count; i++) found[i] = (Candidate){-INFINITY, 0, 0};
         for (int64_t row = 0; row < beam; row++) {
-            const float *x = logits + (source * beam + row) * v;
-            double before = scores[source * beam + row], mass = normaliser[source * beam + row];
+            const float *x = search->logits + (source * beam + row) * v;
+            double before = search->scores[source * beam + row], mass = search->normaliser[source * beam + row];
             if (before == -INFINITY) continue;
-            if (limits && limits[source] <= length) {
+            if (search->limits && search->limits[source] <= length) {
                 double score = before + ((double)x[end] - mass);
                 if (score > found[count - 1].score) insert(found, count, (Candidate){score, row, end});
                 continue;
@@ -84,15 +80,14 @@ EXPORT FAST int64_t choose(const float *logits, int64_t r, int64_t v, int64_t be
         for (int64_t i = 0; i < count; i++) {
             int ended = found[i].token == end && found[i].score > -INFINITY;
             if (i < beam) {
-                *best++ = found[i].score, *origin++ = found[i].row, *tokens++ = found[i].token;
-                ends += ended;
+                *best++ = found[i].score, *origin++ = found[i].row, *chosen++ = found[i].token;
+                search->ends += ended;
             }
             if (ended || going == beam) continue;
             *live++ = found[i].score, *rows++ = source * beam + found[i].row, *newest++ = found[i].token;
             going++;
         }
     }
-    return ends;
 }
 
 #endif

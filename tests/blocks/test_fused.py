@@ -338,10 +338,12 @@ def test_the_kernels_take_no_steps_at_once_that_somebody_else_decides_on(monkeyp
 def test_steps_at_once_refuse_tokens_outside_the_vocabulary():
     _, used = both(False)
     source, segments = tokens_of([3, 1])
-    state = used.start(used.encode(source, segments), segments, 1)
-    none, limits, scores = torch.empty(0, dtype=torch.int64), torch.tensor([9, 9]), torch.zeros(2, 1).double()
-    with pytest.raises(IndexError, match="a token is not in the vocabulary"):
-        used.ahead(state, kernels.Run(torch.tensor([[1], [SIZE]]), scores, END, none, limits, 3))
+    limits, scores = torch.tensor([9, 9]), torch.zeros(2, 1).double()
+    for second, never in ((SIZE, []), (4, [3, SIZE]), (4, [-1])):
+        state = used.start(used.encode(source, segments), segments, 1)
+        run = kernels.Run(torch.tensor([[1], [second]]), scores, END, torch.tensor(never, dtype=torch.int64), limits, 3)
+        with pytest.raises(IndexError, match="a token is not in the vocabulary"):
+            used.ahead(state, run)
 
 
 @compiled

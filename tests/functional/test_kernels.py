@@ -280,6 +280,13 @@ def test_where_nothing_is_possible_nothing_goes_on():
     assert found.scores.tolist() == found.live.tolist() == [[float("-inf")]]
 
 
+@compiled
+@pytest.mark.parametrize("end", [-1, 20, 10**12])
+def test_an_end_that_the_vocabulary_does_not_hold_ends_nothing(end):
+    place = torch.zeros(1), torch.zeros(1, 1, dtype=torch.float64), end, torch.tensor([3]), 3
+    assert continuations(torch.zeros(1, 20), *place).scores.tolist() == [[float("-inf")]]
+
+
 # norms and the normaliser
 
 

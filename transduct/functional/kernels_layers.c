@@ -338,6 +338,8 @@ EXPORT FAST int64_t ahead(const Decoder *decoder, const Linear *output, const Pa
                           Search *search, int64_t most, int64_t r, float *work, int64_t threads) {
     int64_t beam = start->beam, v = output->f;
     Place place = *start;
+    for (int64_t k = 0; k < search->forbidden; k++)
+        if (search->never[k] < 0 || search->never[k] >= v) return 0;
     for (int64_t step = 1;; step++, place.length++) {
         int64_t held = (step - 1) % 2 * search->span, other = step % 2 * search->span, t = place.length + 1;
         place.slots = beam > 1 ? search->slots + held : NULL;

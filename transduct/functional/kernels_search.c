@@ -56,6 +56,7 @@ EXPORT FAST void choose(Search *search, int64_t r, int64_t v, int64_t beam, int6
             double before = search->scores[source * beam + row], mass = search->normaliser[source * beam + row];
             if (before == -INFINITY) continue;
             if (search->limits && search->limits[source] <= length) {
+                if (end < 0 || end >= v) continue;
                 double score = before + ((double)x[end] - mass);
                 if (score > found[count - 1].score) insert(found, count, (Candidate){score, row, end});
                 continue;

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cache
 from numbers import Number
 from pathlib import Path
 from types import UnionType
@@ -202,7 +203,7 @@ def record(cls: type[Record], values: Any, where: str, source: str = "recipe") -
     for key in values:
         if key not in names:
             raise TransductError(f"{source}: unknown key '{prefix}{key}'{_nearest(str(key), names)}")
-    hints = get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]
     built = {key: _value(hints[key], value, f"{prefix}{key}", source) for key, value in values.items()}
     try:
         return cls(**built)
@@ -228,18 +229,32 @@ def _value(hint: Any, value: Any, name: str, source: str) -> Any:
         if not isinstance(value, list):
             raise TransductError(f"{source}: {name} is {_kind(value)}, expected a list")
         return [record(get_args(hint)[0], item, f"{name}[{i}]", source) for i, item in enumerate(value)]
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     if words := [word for argument in arguments if get_origin(argument) is Literal for word in get_args(argument)]:
         others = [argument for argument in arguments if get_origin(argument) is not Literal]
         hint = Union[Literal[tuple(words)], *others]  # as one, so that an error names them all
     try:
-        return TypeAdapter(hint).validate_python(value, strict=True)
+        return _checker(hint).validate_python(value, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         place = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
         expected = first["msg"].removeprefix("Input should be ")
         raise TransductError(f"{source}: {name}{place} is {_kind(first['input'])}, expected {expected}") from error
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    """The types of a record's fields; each call of a model builds a record."""
+    return get_type_hints(cls)
+
+
+@cache
+def _checker(hint: Any) -> Any:
+    """What checks values of a type; to make one takes a hundred times as long as to ask it."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(hint)
 
 
 def _parse_yaml(text: str, source: str) -> Any:

@@ -196,7 +196,7 @@ def with_options(config: Section, options: Mapping[str, Any], where: str = "pred
     Raises:
         TransductError: an option is unknown or has a wrong value.
     """
-    return record(type(config), {**vars(config), **options}, "decoding", where)
+    return record(type(config), {**vars(config), **options}, "decoding", where) if options else config
 
 
 def check_inputs(given: Any, what: str = "text") -> None:

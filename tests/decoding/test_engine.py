@@ -6,10 +6,9 @@ from math import inf, nan
 import pytest
 import torch
 
-from tests.helpers import BEGIN, END, SIZE, randomise, tiny
+from tests.helpers import BEGIN, END, SIZE, compiled, randomise, tiny
 from transduct.decoding.engine import (
     CAPTURED,
-    CORES,
     ON_CPU,
     ON_GPU,
     DecodingConfig,
@@ -17,12 +16,15 @@ from transduct.decoding.engine import (
     flat,
     generate,
     in_batches,
+    on_own_threads,
     score,
     side_by_side,
 )
 from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import FixedLength, Forbid
 from transduct.errors import NotFinite
+from transduct.functional import kernels
+from transduct.functional.cores import CORES
 
 SOURCES = [[5, 6, END], [7, END], [END], [3, 4, 5, 6, 7, END], [8, 9, END]]
 
@@ -97,55 +99,53 @@ def test_workers_change_nothing(model, config):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_work_is_done_side_by_side_and_given_back_in_order(workers):
-    threads, seen = torch.get_num_threads(), set()
+    threads, seen, shared = torch.get_num_threads(), set(), set()
 
     def work(item):
         seen.add((threading.get_ident(), torch.get_num_threads()))
+        with CORES.products_alone():
+            shared.add(CORES.sharing)
         return 2 * item
 
     assert list(side_by_side(work, range(20), workers)) == [2 * item for item in range(20)]
     alone = (threading.get_ident(), threads) in seen
     assert alone == (workers == 1)
     assert workers == 1 or {count for _, count in seen} == {1}
+    assert workers == 1 or shared == {1}
     assert torch.get_num_threads() == threads
 
 
-def test_calls_that_overlap_leave_pytorch_its_threads():
-    """The second begins while the first has set one thread, and ends after it."""
-    before, counted = torch.get_num_threads(), []
-    torch.set_num_threads(2)
-    first_runs, second_runs, first_is_over = (threading.Event() for _ in range(3))
-
-    def one(item):
-        first_runs.set()
-        second_runs.wait(9)
-
-    def other(item):
-        second_runs.set()
-        counted.append(CORES.count())
-        first_is_over.wait(9)
-
-    def call(work, ended):
-        list(side_by_side(work, [1, 2], 2))
-        ended.set()
-
-    def later():
-        counted.append(torch.get_num_threads())
-
+@pytest.mark.parametrize("kind", ["ours", "bfloat16", "no library", "not on the CPU"])
+def test_where_products_are_ours_nothing_else_is_shared(monkeypatch, kind):
+    before = torch.get_num_threads()
+    model = torch.nn.Linear(2, 2, device="meta" if kind == "not on the CPU" else "cpu")
+    if kind == "bfloat16":
+        model.bfloat16()
+    monkeypatch.setattr(kernels, "library", lambda: None if kind == "no library" else object())
     try:
-        threads = [threading.Thread(target=call, args=(one, first_is_over))]
-        threads[0].start()
-        assert first_runs.wait(9)
-        threads.append(threading.Thread(target=call, args=(other, threading.Event())))
-        threads[1].start()
-        for thread in threads:
-            thread.join()
-        threads = [threading.Thread(target=later)]
-        threads[0].start()
-        threads[0].join()
-        assert counted == [2, 2, 2]
+        torch.set_num_threads(2)
+        with on_own_threads(model):
+            assert (torch.get_num_threads(), CORES.sharing) == (1 if kind == "ours" else 2, 2)
+        assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@compiled
+def test_a_search_shares_products_alone(model):
+    seen, before = set(), torch.get_num_threads()
+
+    def watch(numbers):
+        seen.add((torch.get_num_threads(), CORES.sharing))
+        return Forbid([])
+
+    try:
+        torch.set_num_threads(2)
+        generate(model, SOURCES, [4] * 5, DecodingConfig(beam=1), BEGIN, END, constrain=watch)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {(1, 2)}
 
 
 def test_an_error_of_a_worker_is_the_callers():

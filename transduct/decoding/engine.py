@@ -1,8 +1,8 @@
 """From many token sequences to hypotheses: sorted, batched by token budget, and put back in order."""
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import inf, isnan
 from typing import Any, Literal, TypeVar
@@ -16,6 +16,8 @@ from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import Beam, Filter, FixedLength, Forbid, Hypothesis, finite, search
 from transduct.decoding.shortlist import Narrowed
 from transduct.errors import NotFinite
+from transduct.functional import kernels
+from transduct.functional.cores import CORES
 from transduct.functional.segments import Segments
 
 Item = TypeVar("Item")
@@ -176,10 +178,18 @@ def generate(
 
     results: list[list[Hypothesis]] = [[] for _ in sources]
     batches = list(in_powers(lengths, config.budget(device)) if config.captured else in_batches(lengths, budget))
-    for batch, found in zip(batches, side_by_side(decode, batches, workers), strict=True):
-        for number, hypotheses in zip(batch, found, strict=True):
-            results[number] = hypotheses
+    with on_own_threads(model):
+        for batch, found in zip(batches, side_by_side(decode, batches, workers), strict=True):
+            for number, hypotheses in zip(batch, found, strict=True):
+                results[number] = hypotheses
     return finite(results)
+
+
+def on_own_threads(model: Any) -> AbstractContextManager[None]:
+    """Where a model's products are those of `functional.kernels`, nothing else is shared by threads meanwhile."""
+    first = next(model.parameters())
+    ours = first.is_cpu and first.dtype != torch.bfloat16 and kernels.library() is not None
+    return CORES.products_alone() if ours else nullcontext()
 
 
 def _strategy(
@@ -218,32 +228,6 @@ def _captured(
     return captured_search(model).search(sources, begin, limits, config.beam, rules, config.length_penalty)
 
 
-class Cores:
-    """Gives PyTorch its threads back after calls that ran workers of one core each. Calls may overlap, and a new thread
-    takes over the count that was set last."""
-
-    def __init__(self) -> None:
-        self.lock, self.calls, self.threads = threading.Lock(), 0, 0
-
-    def __enter__(self) -> None:
-        with self.lock:
-            self.threads = self.threads if self.calls else torch.get_num_threads()
-            self.calls += 1
-
-    def __exit__(self, *problem: object) -> None:
-        with self.lock:
-            self.calls -= 1
-            torch.set_num_threads(self.threads)
-
-    def count(self) -> int:
-        """PyTorch's threads, as they are when no call is under way."""
-        with self.lock:
-            return self.threads if self.calls else torch.get_num_threads()
-
-
-CORES = Cores()
-
-
 def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
     """`work` done on each item, in order, by so many threads of one core each.
 
@@ -252,7 +236,7 @@ def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], workers:
     if workers == 1:
         yield from map(work, items)
         return
-    with CORES, ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with CORES, ThreadPoolExecutor(workers, initializer=CORES.work_alone) as pool:
         yield from pool.map(work, items)
 
 

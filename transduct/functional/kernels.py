@@ -18,6 +18,8 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
+from transduct.functional.cores import CORES
+
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -142,7 +144,7 @@ class Packed(_PointedAt):
         (self.size, self.width), weight = weight.shape, weight.contiguous()
         if steps is None:
             packed = _empty(-(-self.size // BLOCK) * BLOCK * self.width)
-            given = weight.data_ptr(), self.size, self.width, packed.data_ptr(), torch.get_num_threads()
+            given = weight.data_ptr(), self.size, self.width, packed.data_ptr(), CORES.sharing
             library().pack_floats(*given)
         else:
             packed, steps = _empty(library().packed_size(self.size, self.width), dtype=torch.int8), steps.detach()
@@ -157,7 +159,7 @@ class Packed(_PointedAt):
         x = x.float().contiguous()
         rows, out = x.numel() // self.width, _empty(*x.shape[:-1], self.size)
         bytes_ = 0 if self.held[1] is None else rows * ((self.width + 3) // 4 * 4 + 4)
-        room, threads = _empty(bytes_, dtype=torch.uint8), torch.get_num_threads()
+        room, threads = _empty(bytes_, dtype=torch.uint8), CORES.sharing
         library().linear(self.native, x.data_ptr(), rows, out.data_ptr(), room.data_ptr(), threads)
         return out
 
@@ -170,7 +172,7 @@ def remember(
     sources, x = len(offsets) - 1, x.contiguous()
     keys, values = (_empty(sources, groups, longest, packed.size // groups) for packed in (key, value))
     work = _empty(len(x) * (max(key.size, value.size) + key.width // 4 + 2))
-    where, threads = (offsets.data_ptr(), sources, longest, groups), torch.get_num_threads()
+    where, threads = (offsets.data_ptr(), sources, longest, groups), CORES.sharing
     given = x.data_ptr(), work.data_ptr(), threads, keys.data_ptr(), values.data_ptr()
     library().remember(key.native, value.native, *where, *given)
     return keys, values
@@ -222,7 +224,7 @@ class PackedLayers(_PointedAt):
         """Flat sequences through the layers of an encoder: (N, D), and where each begins (B + 1,) -> (N, D)."""
         x = x.clone(memory_format=torch.contiguous_format)
         rows, sources = x.shape[0], len(offsets) - 1
-        work, threads = _empty(library().layer_room(self.native, rows, longest)), torch.get_num_threads()
+        work, threads = _empty(library().layer_room(self.native, rows, longest)), CORES.sharing
         where = offsets.data_ptr(), sources, longest
         library().encoder(self.native, len(self.native), *where, x.data_ptr(), rows, work.data_ptr(), threads)
         return x
@@ -315,7 +317,7 @@ class Steps:
         self.place = _Place(room, beam, 0, longest, None, _pointer(lengths))
         pasts = (POINTER * len(parts))(*map(_pointer, parts))
         self.before = decoder.native, output.native, pasts, self.place
-        self.after = self.rows, work.data_ptr(), torch.get_num_threads()
+        self.after = self.rows, work.data_ptr(), CORES.sharing
 
     def __call__(self, tokens: Tensor, length: int, slots: Tensor | None) -> Tensor:
         """The newest token of each row (R,) -> logits of the next (R, V); its keys and values join the caches.

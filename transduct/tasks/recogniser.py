@@ -28,7 +28,7 @@ from transduct.data.utterances import (
     usable,
 )
 from transduct.decoding.ctc import CTCPrefix, best_path
-from transduct.decoding.engine import check_search, flat, in_batches
+from transduct.decoding.engine import check_search, flat, in_batches, on_own_threads
 from transduct.decoding.search import Beam, Filter, Forbid, Hypothesis, finite, search
 from transduct.errors import TransductError
 from transduct.evaluation.bootstrap import Share
@@ -301,7 +301,8 @@ class Recogniser:
                 filters: list[Filter] = [Forbid(Tokenizer.UNWRITTEN, memory.device)]
                 if decoding.ctc_weight:
                     filters.insert(0, CTCPrefix(heard, segments, decoding.beam, BLANK, end, decoding.ctc_weight))
-                hypotheses = finite(search(self.model, memory, segments, strategy, filters))
+                with on_own_threads(self.model):
+                    hypotheses = finite(search(self.model, memory, segments, strategy, filters))
             for number, one, path in zip(numbers, hypotheses, best_path(heard, segments, BLANK), strict=True):
                 found[number], paths[number] = one, path
         return found, paths

@@ -19,6 +19,7 @@ from transduct.decoding.engine import (
     on_own_threads,
     score,
     side_by_side,
+    workers_for,
 )
 from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import FixedLength, Forbid
@@ -113,6 +114,14 @@ def test_work_is_done_side_by_side_and_given_back_in_order(workers):
     assert workers == 1 or {count for _, count in seen} == {1}
     assert workers == 1 or shared == {1}
     assert torch.get_num_threads() == threads
+
+
+def test_few_inputs_are_one_batch_and_a_gpu_has_no_workers(monkeypatch):
+    monkeypatch.setattr(CORES, "count", lambda: 4)
+    cpu = torch.device("cpu")
+    assert [workers_for(cpu, inputs) for inputs in (0, 1, 15, 16, 24, 100)] == [1, 1, 1, 2, 3, 4]
+    assert [workers_for(cpu, 100, wanted) for wanted in (1, 2, 9)] == [1, 2, 9]
+    assert workers_for(torch.device("cuda"), 100, 3) == 1
 
 
 @pytest.mark.parametrize("kind", ["ours", "bfloat16", "no library", "not on the CPU"])

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 
 import pytest
 import torch
@@ -75,6 +76,26 @@ def test_the_answers_differ(made):
     """A control: a model that said the same to all would pass most of what follows."""
     for kind in KINDS:
         assert len(set(made[kind].predict(inputs_of(kind)))) > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_texts_are_read_side_by_side_and_answered_as_before(made, kind, monkeypatch):
+    texts, seen, before = inputs_of(kind) * 30, set(), torch.get_num_threads()
+    expected, inner = made[kind].predict(texts[:6]), Classifier._scored
+
+    def scored(self, pieces, device):
+        seen.add(threading.get_ident())
+        return inner(self, pieces, device)
+
+    monkeypatch.setattr(Classifier, "_scored", scored)
+    try:
+        torch.set_num_threads(2)
+        assert made[kind].predict(texts) == expected * 30
+        assert seen
+        assert threading.get_ident() not in seen
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -155,8 +155,7 @@ def generate(
     device = next(model.parameters()).device
     if config.captured and narrow is not None:
         raise ValueError("captured search scores all tokens; leave captured or the shortlist out")
-    workers = (config.workers or CORES.count()) if device.type == "cpu" else 1
-    workers = 1 if config.captured else min(workers, max(1, len(sources) // FEW))
+    workers = 1 if config.captured else workers_for(device, len(sources), config.workers)
     lengths = [len(source) for source in sources]
     budget = min(config.budget(device), -(-sum(lengths) // workers))
 
@@ -226,6 +225,11 @@ def _captured(
         limits = constrained.limits[:: config.beam].tolist()
     rules = Rules(end, tuple(forbidden), constrained is not None)
     return captured_search(model).search(sources, begin, limits, config.beam, rules, config.length_penalty)
+
+
+def workers_for(device: torch.device, inputs: int, wanted: int = 0) -> int:
+    """How many batches go side by side: on a CPU as many as are wanted, or as there are cores; few inputs are one."""
+    return min(wanted or CORES.count(), max(1, inputs // FEW)) if device.type == "cpu" else 1
 
 
 def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:

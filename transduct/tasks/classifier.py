@@ -16,7 +16,7 @@ from torch import Tensor
 
 from transduct.config import record
 from transduct.data.tokenizer import Tokenizer
-from transduct.decoding.engine import in_batches
+from transduct.decoding.engine import in_batches, on_own_threads, side_by_side, workers_for
 from transduct.errors import TransductError, WrongData
 from transduct.evaluation.classification import Scores, label_scores, mcnemar, span_scores
 from transduct.functional.segments import Segments
@@ -32,6 +32,7 @@ Examples = tuple[list[str], list[str]]  # inputs, where there are two texts with
 
 TEXTS: dict[Kind, int] = {"sequence": 1, "pair": 2, "tokens": 1, "span": 2}  # of an example
 LONGEST_SPAN = 30  # words of an answer
+QUICK = 8  # texts are read in the time in which one is translated
 log = logging.getLogger("transduct")
 
 
@@ -195,7 +196,6 @@ class Classifier:
                 raise TransductError(f"input {number}: found one text, expected two with a tab between: {pair[0]:.40}")
         return pairs
 
-    @torch.inference_mode()
     def _outputs(self, texts: list[list[str]], options: Mapping[str, Any]) -> tuple[list[list[Tensor]], int]:
         """The scores of each piece of each example, (1, labels), (S, labels) or (S, 2); how many were too long."""
         decoding = with_options(self.decoding, options)
@@ -204,23 +204,28 @@ class Classifier:
         found = [torch.empty(0)] * len(pieces)
         device = next(self.model.parameters()).device
         lengths = [len(piece.first) + len(piece.second) for piece in pieces]
-        for numbers in in_batches(lengths, decoding.batch_tokens):
-            some = [pieces[i] for i in numbers]
-            batch = make_batch([(piece.first, piece.second, piece.starts, []) for piece in some]).to(device)
-            scores = sum(votes_of(self.model, batch), scores_of(self.model, batch).float()).cpu()
-            require_finite(scores)
-            match self.model.config.head:
-                case "sequence":
-                    parts = list(torch.split(scores, 1))
-                case "tokens":
-                    parts = list(torch.split(scores, [len(piece.starts) for piece in some]))
-                case _:
-                    each = zip(torch.split(scores, [lengths[i] for i in numbers]), some, strict=True)
-                    parts = [torch.stack((part[p.starts, 0], part[p.ends, 1]), 1) for part, p in each]
-            for number, part in zip(numbers, parts, strict=True):
-                found[number] = part
+        workers = workers_for(device, len(pieces) // QUICK)
+        batches = list(in_batches(lengths, min(decoding.batch_tokens, -(-sum(lengths) // workers))))
+        with on_own_threads(self.model):
+            outputs = side_by_side(lambda numbers: self._scored([pieces[i] for i in numbers], device), batches, workers)
+            for numbers, parts in zip(batches, outputs, strict=True):
+                for number, part in zip(numbers, parts, strict=True):
+                    found[number] = part
         rest = iter(found)
         return [list(islice(rest, len(each))) for each in encoded], cut
+
+    @torch.inference_mode()
+    def _scored(self, pieces: Sequence[Encoded], device: torch.device) -> list[Tensor]:
+        """The scores of each piece of a batch."""
+        batch = make_batch([(piece.first, piece.second, piece.starts, []) for piece in pieces]).to(device)
+        scores = sum(votes_of(self.model, batch), scores_of(self.model, batch).float()).cpu()
+        require_finite(scores)
+        if self.model.config.head == "sequence":
+            return list(torch.split(scores, 1))
+        if self.model.config.head == "tokens":
+            return list(torch.split(scores, [len(piece.starts) for piece in pieces]))
+        each = zip(torch.split(scores, [len(p.first) + len(p.second) for p in pieces]), pieces, strict=True)
+        return [torch.stack((part[p.starts, 0], part[p.ends, 1]), 1) for part, p in each]
 
     def _answer(self, texts: list[str], outputs: list[Tensor]) -> str:
         if self.answers.kind != "span":

@@ -54,7 +54,7 @@ def test_a_packed_product_is_that_of_the_formula(width, bias):
 
 @compiled
 @pytest.mark.parametrize("width", [37, 64, 128, 192])  # in whole lines of the cache AMX computes, where there is AMX
-@pytest.mark.parametrize("rows", [9, 15, 16, 17, 32, 70])
+@pytest.mark.parametrize("rows", [9, 12, 13, 15, 16, 17, 32, 70])
 def test_a_product_is_that_of_the_integers_exactly(rows, width):
     for outputs in (1, 64, 70, 200):
         (weight, steps, _), x = layer_of(outputs, width, bias=False), torch.randn(rows, width)

@@ -217,7 +217,7 @@ static TILED void begin_matrices(uint8_t rows) {
         uint8_t rows[16];
     } shape = {1, 0, {0}, {LINE, LINE, LINE, LINE, LINE, LINE, LINE, LINE},
                {rows, rows, rows, rows, rows, LANES, LANES, LANES}};
-    __asm__ volatile("" ::: "memory"); /* GCC's intrinsics do not say that they read what was written before */
+    __asm__ volatile("" ::"m"(shape) : "memory"); /* GCC's intrinsics do not say that they read what was written before */
     _tile_loadconfig(&shape);
 }
 

@@ -152,6 +152,34 @@ def test_a_cache_holds_what_it_was_given_through_growth_and_selection(beam):
     assert cache.length == 40
 
 
+@pytest.mark.parametrize("kept", [[0, 1], [0, 2, 3], [3, 1], [0, 1, 2, 3], [2, 2, 0]])
+def test_sources_that_go_leave_the_others_in_the_same_room(kept):
+    cache = KVCache(2)
+    for _ in range(3):
+        cache.append(torch.randn(8, 1, 3), torch.randn(8, 1, 5))
+    before, rooms = [held.clone() for held in cache.held()], [room.data_ptr() for room in cache.rooms]
+    cache.select(torch.tensor(kept))
+    for found, given in zip(cache.held(), before, strict=True):
+        assert torch.equal(found, given[kept])
+    assert [room.data_ptr() for room in cache.rooms] == rooms
+    assert all(room.is_contiguous() for room in cache.rooms)
+
+
+def test_gradients_go_through_a_cache_whose_sources_went():
+    attention, tokens, kept = randomise(MultiHeadAttention(D, HEADS)), torch.randn(3, 4, D), [3, 1]
+    cache, alone = KVCache(), KVCache()
+    outputs = [attention.step(x, cache)[kept] for x in tokens[:2]]
+    cache.select(torch.tensor(kept))
+    outputs.append(attention.step(tokens[2][kept], cache))
+    expected = [attention.step(x[kept], alone) for x in tokens]
+    found, wanted = (
+        torch.autograd.grad(torch.stack(each).square().sum(), list(attention.parameters()))
+        for each in (outputs, expected)
+    )
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 @torch.no_grad()
 def test_rows_see_the_tokens_of_those_they_descend_from():
     attention, beam, sources = randomise(MultiHeadAttention(D, HEADS, num_kv_heads=2)), 3, 2

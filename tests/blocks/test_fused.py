@@ -304,6 +304,7 @@ def test_a_search_that_takes_several_steps_at_once_finds_the_same_to_the_bit(
     monkeypatch.delattr(Transformer, "ahead")
     expected = searched(used, beam, kind)
     monkeypatch.undo()
+    monkeypatch.setattr(kernels, "TOGETHER", {1: 64, 2: 1, 100: 2 * beam}[most])  # of five sources all, one, and two
     taken = capped(monkeypatch, most)
     assert searched(used, beam, kind) == expected
     if kind == "fixed":

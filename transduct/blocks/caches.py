@@ -55,8 +55,7 @@ class KVCache:
             return
         if self.full:
             self.make_room(key, key.shape[0], key.shape[1], key.shape[3], value.shape[3])
-        if torch.is_grad_enabled() and key.requires_grad:  # the steps before need what they have read as it was
-            self.keys, self.values = (room.clone() for room in self.rooms)
+        self._leave_to_gradients(key)
         keys, values = self.rooms
         keys[:, :, self.length], values[:, :, self.length] = key, value
         self.length += 1
@@ -69,6 +68,11 @@ class KVCache:
         self.keys, self.values = (like.new_empty(shape) for shape in shapes)
         for room, held in zip(self.rooms, before):
             room[:, :, : self.length] = held
+
+    def _leave_to_gradients(self, written: Tensor) -> None:
+        """The steps before need what they have read as it was, if gradients will go through what is written."""
+        if torch.is_grad_enabled() and written.requires_grad:
+            self.keys, self.values = (room.clone() for room in self.rooms)
 
     @property
     def rooms(self) -> tuple[Tensor, Tensor]:
@@ -100,8 +104,15 @@ class KVCache:
 
     def select(self, sources: Tensor) -> None:
         """Keep these sources, in this order."""
-        if self.keys is not None and self.values is not None:
-            self.keys, self.values = self.keys.index_select(0, sources), self.values.index_select(0, sources)
+        if self.keys is None:
+            return
+        self._leave_to_gradients(self.keys)
+        moved = (sources != torch.arange(len(sources), device=sources.device)).nonzero()
+        first = int(moved[0]) if len(moved) else len(sources)  # those before it stay where they are
+        for room in self.rooms:
+            if first < len(sources):
+                room[first : len(sources), :, : self.times] = room[:, :, : self.times].index_select(0, sources[first:])
+        self.keys, self.values = (room[: len(sources)] for room in self.rooms)
 
 
 @dataclass

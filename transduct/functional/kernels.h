@@ -59,15 +59,15 @@ EXPORT void in_parts(void (*work)(const void *job, int64_t part), const void *jo
 
 /* A search, and what it goes on with.
  *
- * The rows hold `tokens` (R, t), in a beam written by `slots` (R, t), and are worth `scores` (B, beam); the model has given
- * them `logits` (R, V), of which `normaliser` (R,) is the logarithm of the sum of exponentials. Of the likeliest
- * continuations of each source the first are told by their scores `best`, rows of the source `origin` and tokens `chosen`,
- * (B, beam) each, with `ends` that end an output; the first of all that do not by their scores `live`, which of all `rows`
- * they go on from and their tokens `newest`. Where rows hold as many tokens as their source has `limits` (B), if there are
- * any, nothing but the end is possible. `never` are the tokens that do not come, `forbidden` is how many; `span` is said
- * where it is used. */
+ * The rows hold `tokens` (R, t), in a beam written by `slots` (R, t), and are worth `scores` (B, beam); the model gives
+ * those of some sources `logits` (rows, V), of which `normaliser` (rows,) is the logarithm of the sum of exponentials. Of
+ * the likeliest continuations of each source the first are told by their scores `best`, rows of the source `origin` and
+ * tokens `chosen`, (B, beam) each, with `ends` of all sources that end an output; the first of all that do not by their
+ * scores `live`, which of all `rows` they go on from and their tokens `newest`. Where rows hold as many tokens as their
+ * source has `limits` (B), if there are any, nothing but the end is possible. `never` are the tokens that do not come,
+ * `forbidden` is how many; `span` and `together` are said where they are used. */
 typedef struct {
-    int64_t end, ends, forbidden, span;
+    int64_t end, ends, forbidden, span, together;
     const int64_t *never, *limits;
     int32_t *tokens, *slots;
     double *scores;
@@ -78,7 +78,7 @@ typedef struct {
 
 /* As kernels_search.c has them. */
 EXPORT FAST void log_normaliser(const float *logits, int64_t r, int64_t v, float *out);
-EXPORT FAST void choose(Search *search, int64_t r, int64_t v, int64_t beam, int64_t length);
+EXPORT FAST void choose(Search *search, int64_t first, int64_t last, int64_t v, int64_t beam, int64_t length);
 
 /* x (R, D) W^T + b. For integers `room` holds R * (D rounded up to fours + 4) bytes. */
 EXPORT FAST void linear(const Linear *layer, const float *x, int64_t r, float *out, uint8_t *room,

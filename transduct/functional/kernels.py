@@ -57,7 +57,7 @@ class _Place(ctypes.Structure):
 
 class _Search(ctypes.Structure):
     _fields_ = [
-        *[(name, NUMBER) for name in ("end", "ends", "forbidden", "span")],
+        *[(name, NUMBER) for name in ("end", "ends", "forbidden", "span", "together")],
         *[(name, POINTER) for name in ("never", "limits", "tokens", "slots", "scores", "logits", "normaliser")],
         *[(name, POINTER) for name in ("best", "live", "origin", "chosen", "rows", "newest")],
     ]
@@ -73,7 +73,7 @@ ARGUMENTS: dict[str, list[Any]] = {
     "linear": [LINEAR, POINTER, NUMBER, POINTER, POINTER, NUMBER],
     "normalised": [NORM, POINTER, NUMBER, NUMBER, POINTER],
     "log_normaliser": [POINTER, NUMBER, NUMBER, POINTER],
-    "choose": [SEARCH, *[NUMBER] * 4],
+    "choose": [SEARCH, *[NUMBER] * 5],
     "rows_attention": [POINTER, NUMBER, POINTER, POINTER, *[NUMBER] * 9, *[POINTER] * 4],
     "remember": [LINEAR, LINEAR, POINTER, *[NUMBER] * 3, POINTER, POINTER, NUMBER, POINTER, POINTER],
     "layer_room": [LAYER, NUMBER, NUMBER],
@@ -85,6 +85,7 @@ RESULTS = dict.fromkeys(("packed_size", "layer_room", "decode", "ahead"), NUMBER
 BLOCK = 64  # columns of a packed matrix that lie side by side
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")  # that the kernels know
 MOST = 32  # rows of a source that `choose` looks at
+TOGETHER = 64  # rows whose logits are held at a time; those of more leave the cache before they have been looked at
 UNKNOWN = "a token is not in the vocabulary"
 
 
@@ -318,6 +319,8 @@ class Steps:
         pasts = (POINTER * len(parts))(*map(_pointer, parts))
         self.before = decoder.native, output.native, pasts, self.place
         self.after = self.rows, work.data_ptr(), CORES.sharing
+        self.together = min(max(TOGETHER // beam, 1), sources)
+        self.chosen_of = _empty(self.together * beam, output.size), _empty(self.together * beam)
 
     def __call__(self, tokens: Tensor, length: int, slots: Tensor | None) -> Tensor:
         """The newest token of each row (R,) -> logits of the next (R, V); its keys and values join the caches.
@@ -353,9 +356,8 @@ class Steps:
                 part[: rows * times].view(rows, times).copy_(given)
         found[-1] = run.history[:, -1].view_as(run.scores)
         scores = run.scores.clone(memory_format=torch.contiguous_format)
-        logits, normaliser = _empty(rows, self.size), _empty(rows)
-        parts = map(_pointer, (run.never, run.limits, *held[:, 0], scores, logits, normaliser, *found))
-        search = _Search(run.end, 0, len(run.never), held.shape[2], *parts)
+        parts = map(_pointer, (run.never, run.limits, *held[:, 0], scores, *self.chosen_of, *found))
+        search = _Search(run.end, 0, len(run.never), held.shape[2], self.together, *parts)
         self.place.length = times - 1
         taken = library().ahead(*self.before, search, most, *self.after)
         if not taken:
@@ -395,8 +397,8 @@ def choose(
     beam, (logits, normaliser, scores) = scores.shape[1], (x.contiguous() for x in (logits, normaliser, scores))
     found = _room_for_found(scores)
     parts = map(_pointer, (None, limits, None, None, scores, logits, normaliser, *found))
-    search = _Search(end, 0, 0, 0, *parts)
-    library().choose(search, *logits.shape, beam, length)
+    search = _Search(end, 0, 0, 0, 0, *parts)
+    library().choose(search, 0, len(scores), logits.shape[1], beam, length)
     return _found(found, search.ends)
 
 

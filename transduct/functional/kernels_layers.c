@@ -306,19 +306,30 @@ static FAST void embed(const Decoder *decoder, const int64_t *tokens, int64_t r,
     }
 }
 
-/* The newest token of each row (R,) to the logits (R, V) of the next; whether all are in the vocabulary, or else nothing
- * is done. The work wants R * D numbers more than a layer. */
-EXPORT FAST int64_t decode(const Decoder *decoder, const Linear *output, const Past *pasts, const Place *place,
-                        const int64_t *tokens, int64_t r, float *work, int64_t threads, float *logits) {
+/* Where a decoder works: before the room of its layers there is one for x (R, D). */
+INLINE Room beside(const Decoder *decoder, const Place *place, int64_t r, float *work, int64_t threads) {
+    return divided(decoder->layers, r, larger(place->room, place->longest), work + r * decoder->layers->d, threads);
+}
+
+/* The newest token of each row (R,) to what its next one is told by, x (R, D); whether all are in the vocabulary, or else
+ * nothing is done. */
+static FAST int64_t hidden(const Decoder *decoder, const Past *pasts, const Place *place, const int64_t *tokens, int64_t r,
+                           const Room *room, float *x) {
     for (int64_t row = 0; row < r; row++)
         if (tokens[row] < 0 || tokens[row] >= decoder->vocabulary) return 0;
-    float *x = work;
-    const Room room =
-        divided(decoder->layers, r, larger(place->room, place->longest), work + r * decoder->layers->d, threads);
     embed(decoder, tokens, r, place->length, x);
-    for (int64_t i = 0; i < decoder->count; i++) decoder_layer(&decoder->layers[i], &pasts[i], place, x, r, &room);
+    for (int64_t i = 0; i < decoder->count; i++) decoder_layer(&decoder->layers[i], &pasts[i], place, x, r, room);
     if (decoder->last.scale) normalise(&decoder->last, x, r, decoder->layers->d, x);
-    linear(output, x, r, logits, room.bytes, threads);
+    return 1;
+}
+
+/* The newest token of each row (R,) to the logits (R, V) of the next; 0 where one is not in the vocabulary. The work wants
+ * R * D numbers more than a layer. */
+EXPORT FAST int64_t decode(const Decoder *decoder, const Linear *output, const Past *pasts, const Place *place,
+                           const int64_t *tokens, int64_t r, float *work, int64_t threads, float *logits) {
+    const Room room = beside(decoder, place, r, work, threads);
+    if (!hidden(decoder, pasts, place, tokens, r, &room, work)) return 0;
+    linear(output, work, r, logits, room.bytes, threads);
     return 1;
 }
 
@@ -333,21 +344,28 @@ static void follow(const int32_t *from, const int64_t *rows, int64_t r, int64_t 
 
 /* Steps of a search that begins with its `newest` tokens, until something may end, or `most`; gives back how many, of which
  * the last is not followed yet, or 0 where a token is not in the vocabulary. Tokens and slots take turns in two rooms of
- * `span` numbers each. */
+ * `span` numbers each. Logits are looked at as soon as there are those of `together` sources, while a cache has them. */
 EXPORT FAST int64_t ahead(const Decoder *decoder, const Linear *output, const Past *pasts, const Place *start,
                           Search *search, int64_t most, int64_t r, float *work, int64_t threads) {
-    int64_t beam = start->beam, v = output->f;
+    int64_t beam = start->beam, v = output->f, d = decoder->layers->d;
+    const Room room = beside(decoder, start, r, work, threads);
     Place place = *start;
     for (int64_t k = 0; k < search->forbidden; k++)
         if (search->never[k] < 0 || search->never[k] >= v) return 0;
     for (int64_t step = 1;; step++, place.length++) {
         int64_t held = (step - 1) % 2 * search->span, other = step % 2 * search->span, t = place.length + 1;
         place.slots = beam > 1 ? search->slots + held : NULL;
-        if (!decode(decoder, output, pasts, &place, search->newest, r, work, threads, search->logits)) return 0;
-        log_normaliser(search->logits, r, v, search->normaliser);
-        for (int64_t row = 0; row < r; row++)
-            for (int64_t k = 0; k < search->forbidden; k++) search->logits[row * v + search->never[k]] = -INFINITY;
-        choose(search, r, v, beam, t);
+        if (!hidden(decoder, pasts, &place, search->newest, r, &room, work)) return 0;
+        search->ends = 0;
+        for (int64_t first = 0, last; first < r / beam; first = last) {
+            last = r / beam - first < search->together ? r / beam : first + search->together;
+            int64_t rows = (last - first) * beam;
+            linear(output, work + first * beam * d, rows, search->logits, room.bytes, threads);
+            log_normaliser(search->logits, rows, v, search->normaliser);
+            for (int64_t row = 0; row < rows; row++)
+                for (int64_t k = 0; k < search->forbidden; k++) search->logits[row * v + search->never[k]] = -INFINITY;
+            choose(search, first, last, v, beam, t);
+        }
         if (search->ends || step == most) return step;
         memcpy(search->scores, search->live, (size_t)r * sizeof *search->scores);
         follow(search->tokens + held, search->rows, r, t, search->newest, beam, search->tokens + other);

@@ -40,20 +40,22 @@ INLINE void insert(Candidate *best, int64_t count, Candidate found) {
     best[place] = found;
 }
 
-/* Finds what a search goes on with: of twice as many continuations as there are rows the first half, which may hold ends,
- * and of all the first that do not end. What is impossible is not looked at: where too little is possible scores of minus
- * infinity come last. Equally likely ones come in the order of rows and tokens. The rows hold `length` tokens. */
-EXPORT FAST void choose(Search *search, int64_t r, int64_t v, int64_t beam, int64_t length) {
-    double *best = search->best, *live = search->live;
-    int64_t *origin = search->origin, *chosen = search->chosen, *rows = search->rows, *newest = search->newest;
+/* Finds what the sources [first, last), whose logits these are, go on with: of twice as many continuations as there are
+ * rows the first half, which may hold ends, and of all the first that do not end. What is impossible is not looked at:
+ * where too little is possible scores of minus infinity come last. Equally likely ones come in the order of rows and
+ * tokens. The rows hold `length` tokens. */
+EXPORT FAST void choose(Search *search, int64_t first, int64_t last, int64_t v, int64_t beam, int64_t length) {
+    double *best = search->best + first * beam, *live = search->live + first * beam;
+    int64_t *origin = search->origin + first * beam, *chosen = search->chosen + first * beam;
+    int64_t *rows = search->rows + first * beam, *newest = search->newest + first * beam;
     Candidate found[2 * MOST];
     int64_t count = 2 * beam, end = search->end;
-    search->ends = 0;
-    for (int64_t source = 0; source < r / beam; source++) {
+    for (int64_t source = first; source < last; source++) {
         for (int64_t i = 0; i < count; i++) found[i] = (Candidate){-INFINITY, 0, 0};
         for (int64_t row = 0; row < beam; row++) {
-            const float *x = search->logits + (source * beam + row) * v;
-            double before = search->scores[source * beam + row], mass = search->normaliser[source * beam + row];
+            int64_t place = (source - first) * beam + row;
+            const float *x = search->logits + place * v;
+            double before = search->scores[source * beam + row], mass = search->normaliser[place];
             if (before == -INFINITY) continue;
             if (search->limits && search->limits[source] <= length) {
                 if (end < 0 || end >= v) continue;

@@ -2,6 +2,7 @@
 
 import threading
 from math import inf, nan
+from random import Random
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from transduct.decoding.engine import (
     flat,
     generate,
     in_batches,
+    in_shares,
     on_own_threads,
     score,
     side_by_side,
@@ -51,6 +53,30 @@ def test_batches_are_sorted_by_length_and_keep_to_the_budget(budget):
 
 def test_no_lengths_make_no_batches():
     assert list(in_batches([], 5)) == []
+    assert in_shares([], 5, 2) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_shares_are_batches_as_many_for_each_worker_and_no_larger_than_they_must_be(workers):
+    random = Random(1)
+    for _ in range(200):
+        lengths, budget = random.choices([0, 1, 2, 5, 9, 30], k=random.randrange(40)), random.randrange(1, 40)
+        shares, batches = in_shares(lengths, budget, workers), list(in_batches(lengths, budget))
+        order = [number for share in shares for number in share]
+        assert sorted(order) == list(range(len(lengths)))
+        assert [lengths[i] for i in order] == sorted(lengths, reverse=True)
+        assert all(sum(lengths[i] for i in share) <= budget or len(share) == 1 for share in shares)
+        wanted = -(-len(batches) // workers) * workers
+        assert len(batches) <= len(shares) <= wanted
+        largest = max((sum(lengths[i] for i in share) for share in shares), default=0)
+        if workers > 1 and largest > max(lengths, default=0):
+            assert len(list(in_batches(lengths, largest - 1))) > wanted, "smaller ones would do"
+
+
+def test_no_worker_is_left_with_a_rest_that_fitted_into_no_share():
+    lengths = [9, 8, 7, 6, 5, 4, 3, 2]
+    assert [len(batch) for batch in in_batches(lengths, sum(lengths) // 2)] == [2, 4, 2]
+    assert in_shares(lengths, 100, 2) == [[0, 1, 2], [3, 4, 5, 6, 7]]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """From many token sequences to hypotheses: sorted, batched by token budget, and put back in order."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -125,6 +126,22 @@ def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         yield batch
 
 
+def in_shares(lengths: Sequence[int], budget: int, workers: int) -> list[list[int]]:
+    """As `in_batches`, for workers side by side: as many batches for each of them, if there are sequences enough, and
+    the largest as small as that allows. A rest that fits nowhere would be one more turn, of one worker alone."""
+    if workers == 1:
+        return list(in_batches(lengths, budget))
+    ordered, tokens = sorted(lengths, reverse=True), sum(lengths)
+
+    def count(most: int) -> int:
+        return sum(1 for _ in in_batches(ordered, most))
+
+    wanted = -(-count(budget) // workers) * workers
+    fewest, most = min(budget, tokens // max(wanted, 1)), min(budget, tokens)
+    least = bisect_left(range(most), True, lo=fewest, key=lambda most: count(most) <= wanted)
+    return list(in_batches(lengths, least))
+
+
 def generate(
     model: Any,
     sources: Sequence[Sequence[int]],
@@ -156,8 +173,7 @@ def generate(
     if config.captured and narrow is not None:
         raise ValueError("captured search scores all tokens; leave captured or the shortlist out")
     workers = 1 if config.captured else workers_for(device, len(sources), config.workers)
-    lengths = [len(source) for source in sources]
-    budget = min(config.budget(device), -(-sum(lengths) // workers))
+    lengths, budget = [len(source) for source in sources], config.budget(device)
 
     @torch.inference_mode()
     def decode(batch: list[int]) -> list[list[Hypothesis]]:
@@ -176,7 +192,7 @@ def generate(
         return found if narrowed is None else [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
 
     results: list[list[Hypothesis]] = [[] for _ in sources]
-    batches = list(in_powers(lengths, config.budget(device)) if config.captured else in_batches(lengths, budget))
+    batches = list(in_powers(lengths, budget)) if config.captured else in_shares(lengths, budget, workers)
     with on_own_threads(model):
         for batch, found in zip(batches, side_by_side(decode, batches, workers), strict=True):
             for number, hypotheses in zip(batch, found, strict=True):

@@ -320,7 +320,7 @@ class Steps:
         self.before = decoder.native, output.native, pasts, self.place
         self.after = self.rows, work.data_ptr(), CORES.sharing
         self.together = min(max(TOGETHER // beam, 1), sources)
-        self.chosen_of = _empty(self.together * beam, output.size), _empty(self.together * beam)
+        self.logits, self.normaliser = _empty(self.together * beam, output.size), _empty(self.together * beam)
 
     def __call__(self, tokens: Tensor, length: int, slots: Tensor | None) -> Tensor:
         """The newest token of each row (R,) -> logits of the next (R, V); its keys and values join the caches.
@@ -356,7 +356,7 @@ class Steps:
                 part[: rows * times].view(rows, times).copy_(given)
         found[-1] = run.history[:, -1].view_as(run.scores)
         scores = run.scores.clone(memory_format=torch.contiguous_format)
-        parts = map(_pointer, (run.never, run.limits, *held[:, 0], scores, *self.chosen_of, *found))
+        parts = map(_pointer, (run.never, run.limits, *held[:, 0], scores, self.logits, self.normaliser, *found))
         search = _Search(run.end, 0, len(run.never), held.shape[2], self.together, *parts)
         self.place.length = times - 1
         taken = library().ahead(*self.before, search, most, *self.after)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from transduct.config import record
 from transduct.data.tokenizer import Tokenizer
-from transduct.decoding.engine import in_batches, on_own_threads, side_by_side, workers_for
+from transduct.decoding.engine import in_shares, on_own_threads, side_by_side, workers_for
 from transduct.errors import TransductError, WrongData
 from transduct.evaluation.classification import Scores, label_scores, mcnemar, span_scores
 from transduct.functional.segments import Segments
@@ -205,7 +205,7 @@ class Classifier:
         device = next(self.model.parameters()).device
         lengths = [len(piece.first) + len(piece.second) for piece in pieces]
         workers = workers_for(device, len(pieces) // QUICK)
-        batches = list(in_batches(lengths, min(decoding.batch_tokens, -(-sum(lengths) // workers))))
+        batches = in_shares(lengths, decoding.batch_tokens, workers)
         with on_own_threads(self.model):
             outputs = side_by_side(lambda numbers: self._scored([pieces[i] for i in numbers], device), batches, workers)
             for numbers, parts in zip(batches, outputs, strict=True):

@@ -14,6 +14,7 @@ from transduct.blocks.tables import narrowed
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.decoding.search import Beam, FixedLength, Forbid, Prefix, search
+from transduct.decoding.shortlist import Narrowed
 from transduct.functional import kernels
 from transduct.functional.segments import Segments
 from transduct.models.transformer import Transformer
@@ -283,19 +284,29 @@ LIMITS = [7, 40, 12, 1, 30]  # one needs a second room
 
 
 def searched(model, beam, kind):
-    """What is found for all sources, with outputs as they come, without some tokens, or of so many tokens each."""
+    """What is found for all sources, with outputs as they come, without some tokens, of few tokens, or of so many
+    tokens each."""
     forbidden = (3, 5, 6) if kind == "forbidden" else ()
     limits, constrain = LIMITS, None
     if kind == "fixed":
         limits, constrain = [38] * len(SOURCES), lambda numbers: FixedLength(END, [38] * len(numbers) * beam)
-    return engine.generate(model, SOURCES, limits, DecodingConfig(beam=beam), BEGIN, END, forbidden, constrain)
+
+    def narrow(sources):
+        tokens = torch.tensor([0, BEGIN, END, 4, 5, 7, 8, 10])
+        allowed = torch.ones(len(sources), len(tokens)).bool()
+        for row, source in zip(allowed, sources, strict=True):
+            row[3 + len(source) % 5] = False
+        return Narrowed(narrowed(model, tokens), tokens, allowed)
+
+    few = narrow if kind == "shortlist" else None
+    return engine.generate(model, SOURCES, limits, DecodingConfig(beam=beam), BEGIN, END, forbidden, constrain, few)
 
 
 @compiled
 @KINDS
 @pytest.mark.parametrize("shape", [{}, {"num_kv_heads": 2, "positions": "rotary"}], ids=["plain", "rotary"])
 @pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("kind", ["free", "forbidden", "fixed"])
+@pytest.mark.parametrize("kind", ["free", "forbidden", "shortlist", "fixed"])
 @pytest.mark.parametrize("most", [1, 2, 100])
 def test_a_search_that_takes_several_steps_at_once_finds_the_same_to_the_bit(
     monkeypatch, integers, shape, beam, kind, most
@@ -340,9 +351,12 @@ def test_steps_at_once_refuse_tokens_outside_the_vocabulary():
     _, used = both(False)
     source, segments = tokens_of([3, 1])
     limits, scores = torch.tensor([9, 9]), torch.zeros(2, 1).double()
-    for second, never in ((SIZE, []), (4, [3, SIZE]), (4, [-1])):
+    names = torch.tensor([*range(SIZE - 1), SIZE, 4])[:SIZE]  # the last has no vector, and what follows is no name
+    plain = [(SIZE, [], None), (4, [3, SIZE], None), (4, [-1], None)]
+    for second, never, own in [*plain, (SIZE, [], names), (SIZE - 1, [], names)]:
         state = used.start(used.encode(source, segments), segments, 1)
-        run = kernels.Run(torch.tensor([[1], [second]]), scores, END, torch.tensor(never, dtype=torch.int64), limits, 3)
+        never = torch.tensor(never, dtype=torch.int64)
+        run = kernels.Run(torch.tensor([[1], [second]]), scores, END, never, limits, 3, own)
         with pytest.raises(IndexError, match="a token is not in the vocabulary"):
             used.ahead(state, run)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from transduct.decoding.search import Hypothesis
+from transduct.functional.kernels import Ahead, Run
 from transduct.functional.segments import Segments
 
 
@@ -90,6 +91,11 @@ class Narrowed:
         logits, state.inner = self.model.step(self.tokens.index_select(0, tokens), state.inner)
         grouped = logits.view(len(state.others), state.beam, -1)  # (B, beam, K)
         return grouped.masked_fill(state.others[:, None], float("-inf")).view_as(logits), state
+
+    def ahead(self, state: "NarrowedState", run: Run) -> Ahead | None:
+        """Several steps of a search, where the model takes them in one call."""
+        ahead = getattr(self.model, "ahead", None)
+        return ahead and ahead(state.inner, run._replace(names=self.tokens, others=state.others))
 
     def renamed(self, hypothesis: Hypothesis) -> Hypothesis:
         """A hypothesis with the old numbers."""

@@ -65,10 +65,14 @@ EXPORT void in_parts(void (*work)(const void *job, int64_t part), const void *jo
  * tokens `chosen`, (B, beam) each, with `ends` of all sources that end an output; the first of all that do not by their
  * scores `live`, which of all `rows` they go on from and their tokens `newest`. Where rows hold as many tokens as their
  * source has `limits` (B), if there are any, nothing but the end is possible. `never` are the tokens that do not come,
- * `forbidden` is how many; `span` and `together` are said where they are used. */
+ * `forbidden` is how many. Where the search knows few tokens only, `names` (V,) are their numbers in the decoder's table,
+ * `named` (R,) is room for those of the newest, and `others` (B, V) are those that a source does not know: no
+ * probability is theirs. `span` and `together` are said where they are used. */
 typedef struct {
     int64_t end, ends, forbidden, span, together;
-    const int64_t *never, *limits;
+    const int64_t *never, *limits, *names;
+    const uint8_t *others;
+    int64_t *named;
     int32_t *tokens, *slots;
     double *scores;
     float *logits, *normaliser;

@@ -21,6 +21,7 @@ from torch import Tensor
 from transduct.functional.cores import CORES
 
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int64
+FOUND = ("best", "live", "origin", "chosen", "rows", "newest")  # of a search
 
 
 class _Linear(ctypes.Structure):
@@ -58,8 +59,9 @@ class _Place(ctypes.Structure):
 class _Search(ctypes.Structure):
     _fields_ = [
         *[(name, NUMBER) for name in ("end", "ends", "forbidden", "span", "together")],
-        *[(name, POINTER) for name in ("never", "limits", "tokens", "slots", "scores", "logits", "normaliser")],
-        *[(name, POINTER) for name in ("best", "live", "origin", "chosen", "rows", "newest")],
+        *[(name, POINTER) for name in ("never", "limits", "names", "others", "named")],
+        *[(name, POINTER) for name in ("tokens", "slots", "scores", "logits", "normaliser")],
+        *[(name, POINTER) for name in FOUND],
     ]
 
 
@@ -268,6 +270,8 @@ class Run(NamedTuple):
         never: tokens that no output may hold.
         limits: (B,) how many tokens the rows of a source may hold; the next is the end, and the last that is taken.
         most: steps, one at least.
+        names: (K,) where the search knows few tokens only, what the decoder's table calls them.
+        others: (B, K) which of them a source does not know.
     """
 
     history: Tensor
@@ -276,6 +280,8 @@ class Run(NamedTuple):
     never: Tensor
     limits: Tensor
     most: int
+    names: Tensor | None = None
+    others: Tensor | None = None
 
 
 class Ahead(NamedTuple):
@@ -356,8 +362,12 @@ class Steps:
                 part[: rows * times].view(rows, times).copy_(given)
         found[-1] = run.history[:, -1].view_as(run.scores)
         scores = run.scores.clone(memory_format=torch.contiguous_format)
-        parts = map(_pointer, (run.never, run.limits, *held[:, 0], scores, self.logits, self.normaliser, *found))
-        search = _Search(run.end, 0, len(run.never), held.shape[2], self.together, *parts)
+        (tokens, writers), named = held[:, 0], torch.empty_like(found[-1])
+        search = _searching(
+            found, end=run.end, forbidden=len(run.never), span=held.shape[2], together=self.together, never=run.never,
+            limits=run.limits, names=run.names, others=run.others, named=named, tokens=tokens, slots=writers,
+            scores=scores, logits=self.logits, normaliser=self.normaliser,
+        )  # fmt: skip
         self.place.length = times - 1
         taken = library().ahead(*self.before, search, most, *self.after)
         if not taken:
@@ -383,6 +393,12 @@ def _room_for_found(scores: Tensor) -> Tensor:
     return _empty(6, *scores.shape, dtype=torch.int64)
 
 
+def _searching(found: Tensor, **given: Tensor | int | None) -> _Search:
+    """A search of these fields, and room for what it finds; whoever calls holds on to all of them."""
+    fields = given | dict(zip(FOUND, found, strict=True))
+    return _Search(**{name: _pointer(x) if isinstance(x, Tensor) else x for name, x in fields.items()})
+
+
 def _found(room: Tensor, ends: int) -> Found:
     best, live, origin, tokens, rows, newest = room.unbind()
     best, live = best.view(torch.float64), live.view(torch.float64)
@@ -396,8 +412,7 @@ def choose(
     token's come first."""
     beam, (logits, normaliser, scores) = scores.shape[1], (x.contiguous() for x in (logits, normaliser, scores))
     found = _room_for_found(scores)
-    parts = map(_pointer, (None, limits, None, None, scores, logits, normaliser, *found))
-    search = _Search(end, 0, 0, 0, 0, *parts)
+    search = _searching(found, end=end, limits=limits, scores=scores, logits=logits, normaliser=normaliser)
     library().choose(search, 0, len(scores), logits.shape[1], beam, length)
     return _found(found, search.ends)
 

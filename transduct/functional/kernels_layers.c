@@ -342,6 +342,16 @@ static void follow(const int32_t *from, const int64_t *rows, int64_t r, int64_t 
     }
 }
 
+/* The newest tokens as the decoder's table knows them; NULL if one has no name. */
+static const int64_t *named(const Search *search, int64_t r, int64_t v) {
+    if (!search->names) return search->newest;
+    for (int64_t row = 0; row < r; row++) {
+        if (search->newest[row] < 0 || search->newest[row] >= v) return NULL;
+        search->named[row] = search->names[search->newest[row]];
+    }
+    return search->named;
+}
+
 /* Steps of a search that begins with its `newest` tokens, until something may end, or `most`; gives back how many, of which
  * the last is not followed yet, or 0 where a token is not in the vocabulary. Tokens and slots take turns in two rooms of
  * `span` numbers each. Logits are looked at as soon as there are those of `together` sources, while a cache has them. */
@@ -355,12 +365,15 @@ EXPORT FAST int64_t ahead(const Decoder *decoder, const Linear *output, const Pa
     for (int64_t step = 1;; step++, place.length++) {
         int64_t held = (step - 1) % 2 * search->span, other = step % 2 * search->span, t = place.length + 1;
         place.slots = beam > 1 ? search->slots + held : NULL;
-        if (!hidden(decoder, pasts, &place, search->newest, r, &room, work)) return 0;
+        const int64_t *tokens = named(search, r, v);
+        if (!tokens || !hidden(decoder, pasts, &place, tokens, r, &room, work)) return 0;
         search->ends = 0;
         for (int64_t first = 0, last; first < r / beam; first = last) {
             last = r / beam - first < search->together ? r / beam : first + search->together;
             int64_t rows = (last - first) * beam;
             linear(output, work + first * beam * d, rows, search->logits, room.bytes, threads);
+            for (int64_t k = 0; search->others && k < rows * v; k++)
+                if (search->others[(first + k / v / beam) * v + k % v]) search->logits[k] = -INFINITY;
             log_normaliser(search->logits, rows, v, search->normaliser);
             for (int64_t row = 0; row < rows; row++)
                 for (int64_t k = 0; k < search->forbidden; k++) search->logits[row * v + search->never[k]] = -INFINITY;

@@ -6,6 +6,7 @@ from torch import nn
 
 from tests.helpers import VECTORS, gradients, randomise
 from transduct.blocks.attention import CLIP, AttentionPositions, KVCache, Lineage, MultiHeadAttention
+from transduct.blocks.caches import standing_still
 from transduct.functional.segments import Segments, flatten, pad
 
 D, HEADS = 16, 4
@@ -152,17 +153,23 @@ def test_a_cache_holds_what_it_was_given_through_growth_and_selection(beam):
     assert cache.length == 40
 
 
+@pytest.mark.parametrize("inference", [True, False])
 @pytest.mark.parametrize("kept", [[0, 1], [0, 2, 3], [3, 1], [0, 1, 2, 3], [2, 2, 0]])
-def test_sources_that_go_leave_the_others_in_the_same_room(kept):
-    cache = KVCache(2)
-    for _ in range(3):
-        cache.append(torch.randn(8, 1, 3), torch.randn(8, 1, 5))
-    before, rooms = [held.clone() for held in cache.held()], [room.data_ptr() for room in cache.rooms]
-    cache.select(torch.tensor(kept))
-    for found, given in zip(cache.held(), before, strict=True):
-        assert torch.equal(found, given[kept])
-    assert [room.data_ptr() for room in cache.rooms] == rooms
-    assert all(room.is_contiguous() for room in cache.rooms)
+def test_sources_that_go_leave_the_others_in_the_same_room(kept, inference):
+    with torch.inference_mode(inference):
+        cache, kept = KVCache(2), torch.tensor(kept)
+        for _ in range(3):
+            cache.append(torch.randn(8, 1, 3), torch.randn(8, 1, 5))
+        before, rooms = [held.clone() for held in cache.held()], [room.data_ptr() for room in cache.rooms]
+        cache.select(kept, standing_still(kept))
+        for found, given in zip(cache.held(), before, strict=True):
+            assert torch.equal(found, given[kept])
+        assert [room.data_ptr() == place for room, place in zip(cache.rooms, rooms)] == [inference] * 2
+        assert all(room.is_contiguous() for room in cache.rooms)
+
+
+def test_what_stands_still_is_what_was_first_already():
+    assert [standing_still(torch.tensor(kept)) for kept in ([], [0, 1], [0, 2], [1], [1, 1])] == [0, 2, 1, 0, 0]
 
 
 def test_gradients_go_through_a_cache_whose_sources_went():

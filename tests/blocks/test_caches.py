@@ -83,3 +83,5 @@ def test_fixed_rooms_are_asked_in_vain_to_grow():
     cache, _ = fixed(1, 1, 1, 3, 3, clock())
     with pytest.raises(AssertionError, match="rooms that are fixed do not grow"):
         cache.make_room(torch.zeros(1), 1, 1, 3, 3)
+    with pytest.raises(AssertionError, match="sources of rooms that are fixed are gathered"):
+        cache.select(torch.tensor([0]))

@@ -1,5 +1,7 @@
 """A shortlist holds what it was told, and a model that knows only its tokens says what the whole model would."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -39,6 +41,21 @@ def test_nothing_aligned_leaves_what_is_always_there():
     nothing = torch.zeros(0, dtype=torch.int64)
     made = Shortlist.of(nothing, nothing, 4, always=[2, 1], most=5, common=3)
     assert made.candidates([[3]])[0].tolist() == [0, 1, 2]
+
+
+def test_it_fits_vocabularies_whose_tokens_it_names():
+    made = shortlist()
+    assert made.fits(10, 10)
+    assert not made.fits(9, 10)
+    assert not made.fits(10, 9)
+    for odd in (
+        replace(made, offsets=made.offsets.flip(0)),
+        replace(made, offsets=made.offsets + 1),
+        replace(made, tokens=made.tokens.float()),
+        replace(made, tokens=-made.tokens),
+        replace(made, common=made.common[None]),
+    ):
+        assert not odd.fits(10, 10)
 
 
 @pytest.mark.parametrize("kept", ["numbers", "packed", "integers"])

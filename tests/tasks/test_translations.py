@@ -64,6 +64,15 @@ def test_of_hypotheses_with_the_same_text_the_first_is_kept():
         assert (found.text, found.score, found.tokens) == ("a", -1.0, [5])
 
 
+def test_pieces_are_put_together_with_a_blank_where_their_script_has_one():
+    def together(*texts):
+        return joined([[Translation(text, -1.0, [5])] for text in texts], 1).text
+
+    assert together("A b.", "C", "d.") == "A b. C d."
+    assert together("これは。", "あれは。", "B") == "これは。あれは。B"
+    assert together("", "a", "", "b", "") == "a b"
+
+
 def test_trees_that_differ_in_what_stands_for_words_alone_are_one():
     one, two, three = (Translation(text, -i, [i]) for i, text in enumerate(("(S a )S", "(S b )S", "(X a )X")))
     found = with_words(replace(one, alternatives=[one, two, three]), ["c"])

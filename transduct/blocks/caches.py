@@ -55,7 +55,8 @@ class KVCache:
             return
         if self.full:
             self.make_room(key, key.shape[0], key.shape[1], key.shape[3], value.shape[3])
-        self._leave_to_gradients(key)
+        if torch.is_grad_enabled() and key.requires_grad:  # the steps before need what they have read as it was
+            self.keys, self.values = (room.clone() for room in self.rooms)
         keys, values = self.rooms
         keys[:, :, self.length], values[:, :, self.length] = key, value
         self.length += 1
@@ -68,11 +69,6 @@ class KVCache:
         self.keys, self.values = (like.new_empty(shape) for shape in shapes)
         for room, held in zip(self.rooms, before):
             room[:, :, : self.length] = held
-
-    def _leave_to_gradients(self, written: Tensor) -> None:
-        """The steps before need what they have read as it was, if gradients will go through what is written."""
-        if torch.is_grad_enabled() and written.requires_grad:
-            self.keys, self.values = (room.clone() for room in self.rooms)
 
     @property
     def rooms(self) -> tuple[Tensor, Tensor]:
@@ -102,17 +98,28 @@ class KVCache:
         keys, values = (room[:, :, : self.times].flatten(2, 3) for room in self.rooms)
         return keys, values
 
-    def select(self, sources: Tensor) -> None:
-        """Keep these sources, in this order."""
+    def select(self, sources: Tensor, still: int = 0) -> None:
+        """Keep these sources, in this order.
+
+        Args:
+            still: so many of them are the first already; in inference they stay where they are, and others move up.
+        """
+        assert self.clock is None, "sources of rooms that are fixed are gathered"
         if self.keys is None:
             return
-        self._leave_to_gradients(self.keys)
-        moved = (sources != torch.arange(len(sources), device=sources.device)).nonzero()
-        first = int(moved[0]) if len(moved) else len(sources)  # those before it stay where they are
-        for room in self.rooms:
-            if first < len(sources):
-                room[first : len(sources), :, : self.times] = room[:, :, : self.times].index_select(0, sources[first:])
-        self.keys, self.values = (room[: len(sources)] for room in self.rooms)
+        if not torch.is_inference_mode_enabled():  # somebody may need what was read as it was
+            self.keys, self.values = (room.index_select(0, sources) for room in self.rooms)
+            return
+        held, count = slice(None, self.length), len(sources)
+        for room in self.rooms if still < count else ():
+            room[still:count, :, held] = room[:, :, held].index_select(0, sources[still:])
+        self.keys, self.values = (room[:count] for room in self.rooms)
+
+
+def standing_still(sources: Tensor) -> int:
+    """How many sources are the first already, in their order, where these are kept."""
+    moved = (sources != torch.arange(len(sources), device=sources.device)).nonzero()
+    return int(moved[0]) if len(moved) else len(sources)
 
 
 @dataclass

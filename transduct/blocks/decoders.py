@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.caches import Clock, KVCache, Lineage, Memory
+from transduct.blocks.caches import Clock, KVCache, Lineage, Memory, standing_still
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
 from transduct.functional.kernels import Ahead, Run, Steps
 from transduct.functional.segments import Segments
@@ -87,8 +87,9 @@ class MemoryState:
         if len(rows) < len(self.memories[0].keys) * self.beam:
             sources = rows[:: self.beam] // self.beam
             self.memories = [memory.select(sources) for memory in self.memories]
+            still = standing_still(sources)
             for cache in self.caches:
-                cache.select(sources)
+                cache.select(sources, still)
         self.lineage.select(rows)
 
     def rooms(self, sources: int, longest: int, room: int) -> "MemoryRooms":
@@ -135,8 +136,9 @@ class PromptState:
             sources = rows[:: self.beam] // self.beam
             self.lengths = self.lengths.index_select(0, sources)
             self.prompts = [prompt.select(sources) for prompt in self.prompts]
+            still = standing_still(sources)
             for cache in self.caches:
-                cache.select(sources)
+                cache.select(sources, still)
         self.lineage.select(rows)
 
 

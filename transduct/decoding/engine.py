@@ -127,8 +127,8 @@ def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 
 
 def in_shares(lengths: Sequence[int], budget: int, workers: int) -> list[list[int]]:
-    """As `in_batches`, for workers side by side: as many batches for each of them, if there are sequences enough, and
-    the largest as small as that allows. A rest that fits nowhere would be one more turn, of one worker alone."""
+    """As `in_batches`, for workers side by side: the largest batch as small as can be where all workers take as many
+    turns as the budget asks for. A rest that fits nowhere would be one more turn, of one worker alone."""
     if workers == 1:
         return list(in_batches(lengths, budget))
     ordered, tokens = sorted(lengths, reverse=True), sum(lengths)

@@ -52,6 +52,15 @@ class Shortlist:
         known = sorted({*always, *frequent.tolist()})
         return cls(torch.from_numpy(offsets), torch.from_numpy(target[kept]), torch.tensor(known))
 
+    def fits(self, sources: int, targets: int) -> bool:
+        """Whether it is one of vocabularies of these sizes."""
+        if any(x.ndim != 1 or x.dtype != torch.int64 for x in (self.offsets, self.tokens, self.common)):
+            return False
+        ends = torch.cat((torch.zeros(1, dtype=torch.int64), self.offsets, torch.tensor([len(self.tokens)])))
+        known = torch.cat((self.tokens, self.common))
+        named = bool(((known >= 0) & (known < targets)).all())
+        return len(self.offsets) == sources + 1 and bool((ends.diff() >= 0).all()) and named
+
     def candidates(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """The tokens that some sources may be translated with, in order (K,), and which of them each source may be
         translated with (B, K)."""
@@ -70,7 +79,8 @@ class Narrowed:
     """What search sees of a model that knows only some tokens of its vocabulary: these tokens, numbered anew.
 
     Args:
-        model: its `step` takes tokens by their old numbers and scores those of `tokens` alone.
+        model: its `step` takes tokens by their old numbers and scores those of `tokens` alone; its `ahead`, if it has
+            one, heeds a run's `names` and `others`.
         tokens: (K,) in order.
         allowed: (B, K) those that are of a source's own; what only its neighbours may use is as good as not there.
     """

@@ -10,7 +10,7 @@ import ctypes
 import math
 import warnings
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from zlib import crc32
@@ -326,7 +326,6 @@ class Steps:
         self.before = decoder.native, output.native, pasts, self.place
         self.after = self.rows, work.data_ptr(), CORES.sharing
         self.together = min(max(TOGETHER // beam, 1), sources)
-        self.logits, self.normaliser = _empty(self.together * beam, output.size), _empty(self.together * beam)
 
     def __call__(self, tokens: Tensor, length: int, slots: Tensor | None) -> Tensor:
         """The newest token of each row (R,) -> logits of the next (R, V); its keys and values join the caches.
@@ -366,7 +365,7 @@ class Steps:
         search = _searching(
             found, end=run.end, forbidden=len(run.never), span=held.shape[2], together=self.together, never=run.never,
             limits=run.limits, names=run.names, others=run.others, named=named, tokens=tokens, slots=writers,
-            scores=scores, logits=self.logits, normaliser=self.normaliser,
+            scores=scores, **self._scored,
         )  # fmt: skip
         self.place.length = times - 1
         taken = library().ahead(*self.before, search, most, *self.after)
@@ -375,6 +374,12 @@ class Steps:
         times += taken - 1
         tokens, writers = held[:, (taken - 1) % 2, : rows * times].view(2, rows, times)
         return Ahead(tokens.long(), None if slots is None else writers, scores, _found(found, search.ends))
+
+    @cached_property
+    def _scored(self) -> dict[str, Tensor]:
+        """Room for the logits of some sources and their log-normalisers."""
+        rows = self.together * self.place.beam
+        return {"logits": _empty(rows, self.size), "normaliser": _empty(rows)}
 
 
 def _norm(norm: Norm | None) -> _Norm:

@@ -372,8 +372,11 @@ EXPORT FAST int64_t ahead(const Decoder *decoder, const Linear *output, const Pa
             last = r / beam - first < search->together ? r / beam : first + search->together;
             int64_t rows = (last - first) * beam;
             linear(output, work + first * beam * d, rows, search->logits, room.bytes, threads);
-            for (int64_t k = 0; search->others && k < rows * v; k++)
-                if (search->others[(first + k / v / beam) * v + k % v]) search->logits[k] = -INFINITY;
+            for (int64_t row = 0; search->others && row < rows; row++) {
+                const uint8_t *others = search->others + (first + row / beam) * v;
+                float *x = search->logits + row * v;
+                for (int64_t k = 0; k < v; k++) x[k] = others[k] ? -INFINITY : x[k];
+            }
             log_normaliser(search->logits, rows, v, search->normaliser);
             for (int64_t row = 0; row < rows; row++)
                 for (int64_t k = 0; k < search->forbidden; k++) search->logits[row * v + search->never[k]] = -INFINITY;

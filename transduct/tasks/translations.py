@@ -5,6 +5,7 @@ A text is cut after the end of a sentence, else before a word, else anywhere.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
@@ -76,6 +77,11 @@ def words_in(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
     return max(1, sum(piece.startswith(WORD_STARTS) for piece in tokenizer.pieces(ids)))
 
 
+def _beside(text: str, other: str) -> str:
+    """Two texts as one, with a blank between them but after the end of a sentence in a script that has none."""
+    return text + other if not (text and other) or text.endswith(WIDE_ENDS) else f"{text} {other}"
+
+
 def joined(pieces: list[list[Translation]], n_best: int) -> Translation:
     """The pieces of one text put together: the best of each, then the second of each, ..."""
     if not pieces:
@@ -83,7 +89,7 @@ def joined(pieces: list[list[Translation]], n_best: int) -> Translation:
         return replace(nothing, alternatives=[nothing])
     distinct: dict[str, Translation] = {}
     for parts in zip(*pieces):
-        text = " ".join(part.text for part in parts)
+        text = reduce(_beside, (part.text for part in parts))
         tokens = [token for part in parts for token in part.tokens]
         distinct.setdefault(text, Translation(text, sum(part.score for part in parts), tokens))
     alternatives = list(distinct.values())[:n_best]

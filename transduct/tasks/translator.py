@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ class Translator:
             translator.review = Review(reviewer, share, Tokenizer.BEGIN, Tokenizer.END)
             translator.longest = min(translator.longest, reviewer.config.max_length - 1)
         if (directory / SHORTLIST).exists():
-            translator.shortlist = Shortlist(**checkpoint.read_tensors(directory / SHORTLIST))
+            translator.shortlist = _shortlist_in(directory / SHORTLIST, tokenizers)
         return translator
 
     def translate(
@@ -236,7 +236,7 @@ class Translator:
                 "this model has no attention to align with: its context is one vector, or it is an ensemble"
             )
         sources = [[*ids[: self.longest], Tokenizer.END] for ids in self.encode(texts) if ids]
-        greedy = replace(self.decoding, beam=1, shortlist=False, constraint="none", captured=False)
+        greedy = replace(self.decoding, beam=1, temperature=0.0, shortlist=False, constraint="none", captured=False)
         targets = [self._turned(found[0].tokens) for found in self._generate([Piece(s[:-1]) for s in sources], greedy)]
         device, pairs = next(self.model.parameters()).device, []
         lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
@@ -389,3 +389,14 @@ def _model(
     check_sizes(directory, (tokenizers[0].size, tokenizers[-1].size), sizes)
     read_weights(model, directory, device, precision)
     return model, tokenizers, backwards
+
+
+def _shortlist_in(path: Path, tokenizers: Sequence[Tokenizer]) -> Shortlist:
+    held = checkpoint.read_tensors(path)
+    if held.keys() == {each.name for each in fields(Shortlist)}:
+        shortlist = Shortlist(**held)
+        if shortlist.fits(tokenizers[0].size, tokenizers[-1].size):
+            return shortlist
+    raise TransductError(
+        f"{path}: is no shortlist of this model's; make one: transduct convert MODEL OUT --shortlist TEXT"
+    )

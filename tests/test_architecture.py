@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "interfaces": {"transduct", "interop", "interfaces", "config", "errors", "tasks", "training", "decoding.engine"},
 }
 WITHOUT_TORCH = ("transduct", "errors", "config", "interfaces.cli")  # torch.utils.data is all of it that data may take
-LONGEST_FILE, LONGEST_FUNCTION = 450, 60
+LONGEST_FILE, LONGEST_FUNCTION = 420, 60
 # Functions that may be longer, and why.
 LONG_FUNCTIONS: dict[str, str] = {}
 # Places that may catch every exception, and why.

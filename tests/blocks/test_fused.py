@@ -15,7 +15,7 @@ from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.decoding.search import Beam, FixedLength, Forbid, Prefix, search
 from transduct.decoding.shortlist import Narrowed
-from transduct.functional import kernels
+from transduct.functional import kernels, stepping
 from transduct.functional.segments import Segments
 from transduct.models.transformer import Transformer
 
@@ -269,14 +269,14 @@ def assert_same_outputs(found, expected):
 
 def capped(monkeypatch, most):
     """Lets no call take more steps; gives back the list that how many each one took goes to."""
-    inner, taken = kernels.Steps.ahead, []
+    inner, taken = stepping.Steps.ahead, []
 
     def ahead(self, run, slots):
         found = inner(self, run._replace(most=min(run.most, most)), slots)
         taken.append(1 + found.history.shape[1] - run.history.shape[1])
         return found
 
-    monkeypatch.setattr(kernels.Steps, "ahead", ahead)
+    monkeypatch.setattr(stepping.Steps, "ahead", ahead)
     return taken
 
 
@@ -315,7 +315,7 @@ def test_a_search_that_takes_several_steps_at_once_finds_the_same_to_the_bit(
     monkeypatch.delattr(Transformer, "ahead")
     expected = searched(used, beam, kind)
     monkeypatch.undo()
-    monkeypatch.setattr(kernels, "TOGETHER", {1: 64, 2: 1, 100: 2 * beam}[most])  # of five sources all, one, and two
+    monkeypatch.setattr(stepping, "TOGETHER", {1: 64, 2: 1, 100: 2 * beam}[most])  # of five sources all, one, and two
     taken = capped(monkeypatch, most)
     assert searched(used, beam, kind) == expected
     if kind == "fixed":
@@ -338,7 +338,7 @@ def test_the_kernels_take_no_steps_at_once_that_somebody_else_decides_on(monkeyp
     memory = used.encode(source, segments)
     for filters in ([Watching([[4], [5]])], [Forbid([3]), Watching([[4], [5]])]):
         search(used, memory, segments, Beam(1, [9, 9], BEGIN, END, 1.0, "cpu"), filters)
-    beam = Beam(kernels.MOST + 1, [3, 3], BEGIN, END, 1.0, "cpu")
+    beam = Beam(stepping.MOST + 1, [3, 3], BEGIN, END, 1.0, "cpu")
     search(used, memory, segments, beam)
     assert not taken
     search(used, memory, segments, Beam(1, [9, 9], BEGIN, END, 1.0, "cpu"), [Forbid([3])])
@@ -356,7 +356,7 @@ def test_steps_at_once_refuse_tokens_outside_the_vocabulary():
     for second, never, own in [*plain, (SIZE, [], names), (SIZE - 1, [], names)]:
         state = used.start(used.encode(source, segments), segments, 1)
         never = torch.tensor(never, dtype=torch.int64)
-        run = kernels.Run(torch.tensor([[1], [second]]), scores, END, never, limits, 3, own)
+        run = stepping.Run(torch.tensor([[1], [second]]), scores, END, never, limits, 3, own)
         with pytest.raises(IndexError, match="a token is not in the vocabulary"):
             used.ahead(state, run)
 

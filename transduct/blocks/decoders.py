@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from transduct.blocks.caches import Clock, KVCache, Lineage, Memory, standing_still
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
-from transduct.functional.kernels import Ahead, Run, Steps
 from transduct.functional.segments import Segments
+from transduct.functional.stepping import Ahead, Run, Steps
 
 
 class Decoder(nn.ModuleList):

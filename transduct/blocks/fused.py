@@ -16,6 +16,7 @@ from transduct.blocks.transformer import DecoderLayer, Encoder
 from transduct.functional import kernels
 from transduct.functional.positions import sinusoidal_concatenated
 from transduct.functional.segments import Segments
+from transduct.functional.stepping import MOST, Ahead, Run, Steps
 
 TURNS = 1024  # rotary positions that are held
 LONGEST = 64  # tokens of a sequence; attention over more of them is faster as matrix products
@@ -79,9 +80,9 @@ class FusedDecoder(Decoder):
             cache.length += 1
         return logits
 
-    def ahead(self, model: Any, state: MemoryState, run: kernels.Run) -> kernels.Ahead | None:
-        """Steps until an output may end, or the room that is held is full; see `kernels.Steps.ahead`."""
-        if state.lineage.clock is not None or state.length >= self.packed.longest or state.beam > kernels.MOST:
+    def ahead(self, model: Any, state: MemoryState, run: Run) -> Ahead | None:
+        """Steps until an output may end, or the room that is held is full; see `Steps.ahead`."""
+        if state.lineage.clock is not None or state.length >= self.packed.longest or state.beam > MOST:
             return None
         assert run.history.shape[1] == state.length + 1, "the caches hold all but the newest token"
         state.lineage.grow(len(run.history), run.history.device)
@@ -91,7 +92,7 @@ class FusedDecoder(Decoder):
             cache.length = found.history.shape[1]
         return found
 
-    def _ready(self, model: Any, state: MemoryState) -> kernels.Steps:
+    def _ready(self, model: Any, state: MemoryState) -> Steps:
         """The steps over the room that there is, made ready anew where it was full or its sources are others."""
         memories, caches = state.memories, state.caches
         if caches[0].full:
@@ -101,7 +102,7 @@ class FusedDecoder(Decoder):
         if state.steps is None or state.steps.keys is not caches[0].keys:  # all others move with them
             rooms, held = [cache.rooms for cache in caches], [(memory.keys, memory.values) for memory in memories]
             output = model.output_table.packed
-            state.steps = kernels.Steps(self.packed, output, rooms, held, memories[0].lengths)
+            state.steps = Steps(self.packed, output, rooms, held, memories[0].lengths)
         return state.steps
 
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from transduct.errors import NotFinite
-from transduct.functional import kernels
-from transduct.functional.kernels import Run
+from transduct.functional import kernels, stepping
 from transduct.functional.segments import Segments
+from transduct.functional.stepping import Run
 
 BLOCK = 64  # numbers looked through at a time for the largest
 
@@ -309,7 +309,7 @@ def first_tokens(begin: int | Sequence[int], sources: int, beam: int, device: An
 
 def log_normaliser(logits: Tensor) -> Tensor:
     """log sum exp of each row: (R, V) -> (R,)."""
-    return kernels.log_normaliser(logits) if kernels.usable(logits) else logits.logsumexp(-1)
+    return stepping.log_normaliser(logits) if kernels.usable(logits) else logits.logsumexp(-1)
 
 
 class Continuations(NamedTuple):
@@ -343,8 +343,8 @@ def continuations(
             may come. None where no source is at its limit.
     """
     sources, beam = scores.shape
-    if kernels.usable(logits) and beam <= kernels.MOST:
-        return Continuations(*kernels.choose(logits, normaliser, scores, end, limits, length))
+    if kernels.usable(logits) and beam <= stepping.MOST:
+        return Continuations(*stepping.choose(logits, normaliser, scores, end, limits, length))
     if limits is not None:
         others = torch.arange(logits.shape[1], device=logits.device) != end  # (V,)
         over = (limits <= length).repeat_interleave(beam)  # (R,)

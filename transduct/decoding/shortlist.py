@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from transduct.decoding.search import Hypothesis
-from transduct.functional.kernels import Ahead, Run
 from transduct.functional.segments import Segments
+from transduct.functional.stepping import Ahead, Run
 
 
 @dataclass(frozen=True)

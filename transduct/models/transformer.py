@@ -31,8 +31,8 @@ from transduct.blocks.transformer import (
     make_norm,
     names_of_attention,
 )
-from transduct.functional.kernels import Ahead, Run
 from transduct.functional.segments import Segments
+from transduct.functional.stepping import Ahead, Run
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"encoder_layers": 4, "decoder_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256},

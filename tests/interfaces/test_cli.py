@@ -861,6 +861,7 @@ def test_files_to_validate_on_are_used_instead_of_held_out_ones(program, tmp_pat
     assert len(json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])["scores"]) == 5
 
 
+LONG = 300 * "a"  # no file system has such names
 BAD_CALLS = {
     "nothing": ([], "nothing to train; give a recipe, or --source and --target, or --resume with --out"),
     "nothing to resume": (["--resume"], "run: holds no run to resume; name it with --out"),
@@ -899,6 +900,8 @@ BAD_CALLS = {
     "unknown task": (["recipe.yaml", "task=poetry"], "unknown task 'poetry'; known are: image_classification"),
     "unknown device": (["recipe.yaml", "training.device=gpu"], "unknown device 'gpu'; known are: auto, cpu, cuda,"),
     "stages": (["recipe.yaml", "stages=[{modell: {}}]"], "unknown key 'stages[0].modell'; did you mean 'model'?"),
+    "two vocabularies, tied": (["recipe.yaml", "tokenizer.shared=false", "model.tie=all"], "model.tie is 'all', which needs one"),
+    "a long override": (["recipe.yaml", "stages=[" + 300 * "{}, " + "{model: {x: 1}}]"], "unknown key 'model.x'"),
     "a stage's key": (["recipe.yaml", "stages=[{}, {model: {x: 1}}]"], "recipe.yaml: stages[1]: unknown key 'model.x'"),
     "stage number": (["recipe.yaml", "stages=[{}]", "stages.1.data=1"], "'stages' has no item '1'; it has 1, counted"),
 }  # fmt: skip
@@ -931,6 +934,25 @@ def test_a_recipe_may_lie_in_a_folder_whose_name_looks_like_an_override(program,
     recipe = write_recipe(tmp_path).rename(tmp_path / "a=b" / "recipe.yaml")
     done = program("train", recipe, "training.steps=0", "--out", tmp_path / "run")
     assert_refused(done, f"{recipe}: training: steps is 0, must be at least 1")
+
+
+def test_an_override_is_one_whatever_files_there_are(program, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = write_recipe(tmp_path)
+    (tmp_path / "training.steps=0").touch()
+    done = program("train", recipe, "training.steps=0", "--out", tmp_path / "run")
+    assert_refused(done, f"{recipe}: training: steps is 0, must be at least 1")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["translate", LONG], ["evaluate", LONG], ["train", "recipe.yaml", "--out", LONG]],
+    ids=lambda words: words[0],
+)
+def test_a_path_that_the_system_refuses_is_named(program, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    write_recipe(tmp_path)
+    assert_refused(program(*words), "cannot be used (File name too long); give another path, or the right to it")
 
 
 def test_a_folder_of_something_else_is_left_alone(program, tmp_path):

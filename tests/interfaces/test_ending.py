@@ -78,6 +78,8 @@ def test_bytes_that_are_not_of_the_encoding_are_read():
         (TrainingFailed("diverged"), "diverged", 1),
         (MemoryError("1 GB"), "out of memory; make the model, batch_tokens or the beam smaller (MemoryError: 1 GB)", 1),
         (ZeroDivisionError("a\nb"), "ZeroDivisionError: a b (see it all with: transduct --debug ...)", 1),
+        (OSError(errno.ELOOP, "Loops", "a"), "a: cannot be used (Loops); give another path, or the right to it", 2),
+        (OSError(errno.EACCES, "No"), "PermissionError: [Errno 13] No (see it all with: transduct --debug ...)", 1),
         (OSError(errno.EIO, "broken"), "OSError: [Errno 5] broken (see it all with: transduct --debug ...)", 1),
     ],
 )

@@ -136,7 +136,7 @@ def train(
     from transduct.tasks.runs import chosen_recipe
     from transduct.tasks.runs import train as train_recipe
 
-    paths = [word for word in recipe or [] if "=" not in word or Path(word).is_file()]
+    paths = [word for word in recipe or [] if "=" not in word or (word.endswith(".yaml") and os.path.isfile(word))]
     overrides = [word for word in recipe or [] if word not in paths]
     directory = out or Path("runs") / (Path(paths[0]).stem if paths else "translation")
     files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}

@@ -12,6 +12,7 @@ from io import TextIOWrapper
 from transduct.errors import TrainingFailed, TransductError
 
 LISTS = ("--source", "--target")  # of `train`, which take several files
+UNUSABLE = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP)  # paths
 MEMORY = re.compile("alloc_cpu|not enough memory|out of memory", re.IGNORECASE)  # as PyTorch says it
 
 
@@ -81,6 +82,8 @@ def ended(error: Exception, debug: bool) -> tuple[str, int]:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush at the end
         return f"{error.filename or 'the output'}: the disk is full; free some space and run again", 2
+    if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename:
+        return f"{error.filename}: cannot be used ({error.strerror}); give another path, or the right to it", 2
     line = " ".join(f"{type(error).__name__}: {error}".splitlines())
     if isinstance(error, MemoryError) or MEMORY.search(line):
         return f"out of memory; make the model, batch_tokens or the beam smaller ({line:.80})", 1

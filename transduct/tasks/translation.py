@@ -118,6 +118,11 @@ class TranslationTask:
         )
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         tied = {} if self.tokenizer.shared else {"tie": "decoder"}
+        if tied and recipe.model.get("tie") == "all":  # of two vocabularies, though they may be of one size
+            raise TransductError(
+                "recipe: model.tie is 'all', which needs one shared vocabulary; set tokenizer.shared=true or "
+                "model.tie=decoder"
+            )
         self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
         fixed = {"training.compile": self.training.compile, "training.capture": self.training.capture}
         fixed["decoding.captured"] = self.decoding.captured

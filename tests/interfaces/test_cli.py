@@ -900,7 +900,7 @@ BAD_CALLS = {
     "unknown task": (["recipe.yaml", "task=poetry"], "unknown task 'poetry'; known are: image_classification"),
     "unknown device": (["recipe.yaml", "training.device=gpu"], "unknown device 'gpu'; known are: auto, cpu, cuda,"),
     "stages": (["recipe.yaml", "stages=[{modell: {}}]"], "unknown key 'stages[0].modell'; did you mean 'model'?"),
-    "two vocabularies, tied": (["recipe.yaml", "tokenizer.shared=false", "model.tie=all"], "model.tie is 'all', which needs one"),
+    "two, tied": (["recipe.yaml", "tokenizer.shared=false", "model.tie=all"], "model.tie is 'all', which needs one"),
     "a long override": (["recipe.yaml", "stages=[" + 300 * "{}, " + "{model: {x: 1}}]"], "unknown key 'model.x'"),
     "a stage's key": (["recipe.yaml", "stages=[{}, {model: {x: 1}}]"], "recipe.yaml: stages[1]: unknown key 'model.x'"),
     "stage number": (["recipe.yaml", "stages=[{}]", "stages.1.data=1"], "'stages' has no item '1'; it has 1, counted"),

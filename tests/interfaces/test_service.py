@@ -206,6 +206,7 @@ def test_metrics_count_answers_and_inputs(trained_run):
         ("/translate", {"texts": ["a"], "top_k": 10**99}, "top_k is a int, expected a number or a short word"),
         ("/translate", {"texts": ["a"], "temperature": 1e3}, "temperature is 1000.0, must be between -100.0 and 100.0"),
         ("/translate", b'{"texts": ["a"], "temperature": NaN}', "the request is not valid JSON: NaN is no number"),
+        ("/translate", {"texts": ["a"], "temperature": 10**39}, f"temperature is {10**39}, must be between -100.0"),
         ("/translate", b'{"texts": ["a"], "temperature": 1e999}', "temperature is inf, must be between"),
         ("/translate", {"texts": ["a"], "\ud800": 1}, "translate: unknown key 'decoding.?'"),
         ("/attention", {"text": "\ud800"}, "the request: 'text' holds half a character"),
@@ -418,6 +419,14 @@ def test_who_does_not_send_all_is_given_up(client, monkeypatch):
     monkeypatch.setattr(service, "PATIENCE", 0.1)
     with half_sent(client, {"inputs": ["a"]}) as connection:
         assert connection.recv(100).startswith(b"HTTP/1.1 503 ")
+
+
+def test_who_has_not_sent_all_holds_no_more_than_was_sent(client, monkeypatch):
+    body = {"inputs": ["a" * (1 << 15)]}
+    monkeypatch.setattr(service, "HELD", service.WEIGHT * len(json.dumps(body)))
+    with half_sent(client, body):
+        time.sleep(0.2)  # until it has been read
+        assert client("POST", "/translate", {"texts": ["a"]})[0] == 200
 
 
 def test_who_leaves_before_all_is_sent_is_no_mistake_of_ours(model):

@@ -218,6 +218,17 @@ def test_a_damaged_directory_is_named(run, tmp_path, members):
         transduct.load(damaged)
 
 
+@pytest.mark.parametrize("members", [[".."], "1", [1], ["a/../.."]])
+def test_no_model_is_copied_with_what_lies_elsewhere(run, tmp_path, members):
+    """Nor written there, though a model that is no ensemble needs no members."""
+    changed = shutil.copytree(run / "model" / "1", tmp_path / "m")
+    config = json.loads((changed / "config.json").read_text())
+    (changed / "config.json").write_text(json.dumps(config | {"members": members}))
+    with pytest.raises(TransductError, match=r"m/config.json: members is .*, expected names of folders there"):
+        base.copy_model(changed, tmp_path / "copy")
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
 @pytest.mark.parametrize("member", ["1", "2"])
 def test_what_is_missing_or_damaged_of_a_member_is_named(run, tmp_path, member):
     damaged = shutil.copytree(run / "model", tmp_path / "m")

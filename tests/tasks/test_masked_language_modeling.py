@@ -326,6 +326,8 @@ def test_a_text_longer_than_the_model_is_not_filled_in(made):
     assert len(model_in_use.predict(["a1 " * 13 + "[MASK]"])) == 1
     with pytest.raises(TransductError, match="text 2: 15 tokens, the model takes 14; shorten it"):
         model_in_use.predict(["", "a1 " * 14 + "[MASK]"])
+    with pytest.raises(TransductError, match="text 1: 15 masks, the model takes 14 tokens; shorten it"):
+        model_in_use.predict(["[MASK] " * 15])
 
 
 @pytest.mark.slow

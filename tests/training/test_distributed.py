@@ -25,7 +25,7 @@ from torch import distributed
 from tests.recipes import tiny_recipe
 from tests.training import toy
 from transduct.errors import TrainingFailed
-from transduct.errors import NotFinite
+from transduct.errors import NotFinite, TransductError
 from transduct.tasks import runs
 from transduct.tasks.translation import TranslationTask
 from transduct.training.distributed import Ranks
@@ -53,6 +53,11 @@ layer.frozen = torch.nn.Parameter(torch.ones(1), requires_grad=False)
 ranks.sum_gradients(layer)
 found["gradients"] = [layer.weight.grad, layer.bias.grad]
 found["frozen"] = layer.frozen.grad
+try:
+    toy.train(out / ("run" if ranks.rank == 0 else "elsewhere"), steps=6)
+except TransductError as error:
+    found["apart"] = str(error)
+
 def stop(event):
     if event["step"] == 3:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -186,6 +191,11 @@ def test_counts_and_gradients_are_summed(found):
 def test_a_signal_that_reaches_one_rank_stops_all(found):
     """Only the first rank watches, and so sends itself the signal."""
     assert [each["stopped"] for each in found] == ["stopped by a signal at step 3; go on with --resume"] * 2
+
+
+def test_ranks_that_do_not_share_a_folder_do_not_go_on_apart(found):
+    said = "not every rank finds the same checkpoints; give an --out that all share"
+    assert [each["apart"].rpartition(": ")[2] for each in found] == [said, said]
 
 
 def test_the_first_rank_prepares_and_saves_and_all_train(found):

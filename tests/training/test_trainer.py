@@ -352,6 +352,25 @@ def test_the_best_checkpoint_is_averaged_with_those_before_it(tmp_path):
     assert_same(weights_of(model), {name: value.float() for name, value in mean.items()}, **EXACTLY)
 
 
+def test_a_damaged_checkpoint_is_not_averaged(tmp_path):
+    train(tmp_path, average=3)
+    cut_short(tmp_path, [9])
+    model, _ = train(tmp_path, average=3)
+    mean = {name: (w.double() + saved(tmp_path, 12)[name].double()) / 2 for name, w in saved(tmp_path, 6).items()}
+    assert_same(weights_of(model), {name: value.float() for name, value in mean.items()}, **EXACTLY)
+
+
+@pytest.mark.parametrize("other", [{"seed": 7}, {"batch_tokens": 5}], ids=str)
+def test_what_orders_batches_anew_begins_an_epoch(other):
+    state = trainer.State(step=5, epoch=2, batch=3).under(CONFIG)
+    assert state.batch == 0, "of a state that knows no order nobody can tell"
+    state = replace(state, epoch=2, batch=3)
+    assert state.under(CONFIG) == state
+    changed = state.under(replace(CONFIG, **other))
+    assert (changed.epoch, changed.batch, changed.step) == (3, 0, 5)
+    assert changed.under(replace(CONFIG, **other)) == changed
+
+
 def test_training_ends_when_patience_does(tmp_path):
     values = [5.0, 4.0, 6.0, 4.0, 1.0]
     model, state = train(tmp_path, validate=scores_from(values), best="loss", patience=2, steps=99)

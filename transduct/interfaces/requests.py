@@ -106,6 +106,6 @@ def options_of(given: dict[str, Any]) -> dict[str, Any]:
             raise TransductError(f"{name:.40} is a {type(value).__name__}, expected a number or a short word")
         if name in MOST and (type(value) is not int or not 1 <= value <= MOST[name]):
             raise TransductError(f"{name} is {value!r}, must be from 1 to {MOST[name]}")
-        if isinstance(value, float) and abs(value) > STEEPEST:
+        if isinstance(value, int | float) and name not in (*MOST, "seed", "top_k") and abs(value) > STEEPEST:
             raise TransductError(f"{name} is {value}, must be between -{STEEPEST} and {STEEPEST}")
     return given

@@ -283,18 +283,24 @@ class Service:
         return body
 
     async def _body(self, request: Request, largest: int, weight: int = 1) -> bytes:
-        """The body of a request, of which no more is read than is taken; `weight` is what a byte of it comes to."""
+        """The body of a request, of which no more is read than is taken; `weight` is what a byte of it comes to once
+        all are there."""
         parts, size = [], 0
         async for part in request.stream():
             parts.append(part)
             size += len(part)
-            request.state.held += weight * len(part)
-            self._held += weight * len(part)
             if size > largest:
                 raise Problem(413, f"the request is larger than {largest >> 20} MiB; send less at once")
-            if self._held > HELD:
-                raise Full(self.batcher.advice)
+            self._hold(request, len(part))
+        self._hold(request, (weight - 1) * size)
         return b"".join(parts)
+
+    def _hold(self, request: Request, count: int) -> None:
+        """Count what a request holds in memory."""
+        request.state.held += count
+        self._held += count
+        if self._held > HELD:
+            raise Full(self.batcher.advice)
 
     async def _ask(self, request: Request, verb: str, inputs: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
         """The batcher's answer, as long as whoever asked is there."""

@@ -213,10 +213,12 @@ def copy_model(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes
     """Copy a model directory, with more files, which are made once there is nothing to refuse.
 
     Raises:
-        TransductError: `out` exists or cannot be written.
+        TransductError: `out` exists or cannot be written, or a member of an ensemble lies elsewhere.
     """
     require_absent(out)
-    members = configuration(directory).get("members", [])  # of an ensemble
+    members = configuration(directory).get("members", [])
+    if not isinstance(members, list) or not all(isinstance(name, str) and name.isalnum() for name in members):
+        raise TransductError(f"{directory / CONFIG}: members is {members!r:.60}, expected names of folders there")
     write_directory(out, {**files_in(directory, members), **more()})
 
 

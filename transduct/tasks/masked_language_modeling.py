@@ -198,6 +198,9 @@ class MaskedLanguageModel:
         check_inputs(inputs)
         outputs, longest = list(inputs), self.max_length - 2
         asked = [number for number, text in enumerate(inputs) if MASK in text]
+        for number in asked:
+            if (count := inputs[number].count(MASK)) > longest:  # each of which is looked for in the text before it
+                raise TransductError(f"text {number + 1}: {count} masks, the model takes {longest} tokens; shorten it")
         rows = [self._masked(inputs[number]) for number in asked]
         for number, (ids, _) in zip(asked, rows):
             if len(ids) > longest:

@@ -53,6 +53,7 @@ class State:
     Attributes:
         chosen_by: `training.best`, which `best_step`, `best_score` and `without_progress` are by.
         rates: how the rate was asked for, which `rate_scale` and `tries` are counted from.
+        order: the seed and the budget that the batches of the epoch were planned by, which `batch` is counted in.
     """
 
     step: int = 0
@@ -66,15 +67,19 @@ class State:
     without_progress: int = 0
     chosen_by: str | None = None
     rates: list[Any] = field(default_factory=list)
+    order: list[Any] = field(default_factory=list)
 
     def under(self, config: TrainingConfig) -> "State":
         """What of it holds under these settings, which may have changed since it was saved."""
         state, rates = self, [config.schedule, config.learning_rate, config.warmup]
+        order = [config.seed, config.batch_tokens]
         if self.chosen_by != config.best:  # scores of two kinds do not compare
             state = replace(state, best_step=None, best_score=None, without_progress=0)
         if self.rates != rates:  # as whoever diverged is advised: it starts afresh from the new one
             state = replace(state, rate_scale=1.0, tries=0)
-        return replace(state, chosen_by=config.best, rates=rates)
+        if self.order != order and self.batch:  # the rest of the epoch cannot be told
+            state = replace(state, epoch=state.epoch + 1, batch=0)
+        return replace(state, chosen_by=config.best, rates=rates, order=order)
 
 
 class Trainer:
@@ -197,6 +202,7 @@ class Trainer:
         """Put the final weights into the model: the chosen checkpoint, averaged with those before it."""
         self.wait()
         window = self._window(self.state.best_step or self.state.step)
+        window = [s for s in window if s == window[-1] or self.checkpoints.last_good([s])]  # fewer, if one is damaged
         name = checkpoint.EMA if self.ema else checkpoint.WEIGHTS
         paths = [self.checkpoints.path(step) / name for step in window]
         checkpoint.load_weights(self.model, checkpoint.average(paths), paths[-1])
@@ -313,7 +319,8 @@ def fit(
 
     Raises:
         TrainingFailed: training diverged too often, or a signal stopped it (its state is saved).
-        TransductError: more steps are trained already than are asked for, or no checkpoint of the run can be read.
+        TransductError: more steps are trained already than are asked for, no checkpoint of the run can be read, or the
+            ranks find different ones.
     """
     device = pick_device(config.device)
     prepare_machine()
@@ -321,7 +328,10 @@ def fit(
     trainer = Trainer(model, config, directory, batches, loss, validate, report, Ranks.join(device))
     broken: list[str] = []
     step = trainer.checkpoints.last_good(trainer.checkpoints.steps(), broken)
-    trainer.ranks.wait()  # until every rank has looked, for the next line may write
+    trainer.ranks.wait()  # until every rank has looked, for what follows may write
+    found = 0 if step is None else step + 1
+    if trainer.ranks.sum_of(found**2) * trainer.ranks.world != trainer.ranks.sum_of(found) ** 2:
+        raise TransductError(f"{directory}: not every rank finds the same checkpoints; give an --out that all share")
     if step is None and broken:
         raise TransductError(f"{broken[0]} (no older checkpoint is whole either; to start again choose another --out)")
     if step is None:

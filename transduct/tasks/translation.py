@@ -118,12 +118,12 @@ class TranslationTask:
         )
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         tied = {} if self.tokenizer.shared else {"tie": "decoder"}
-        if tied and recipe.model.get("tie") == "all":  # of two vocabularies, though they may be of one size
+        self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
+        if tied and recipe.model.get("tie") == "all" and not self.model.start:  # two, though they may be of one size
             raise TransductError(
                 "recipe: model.tie is 'all', which needs one shared vocabulary; set tokenizer.shared=true or "
                 "model.tie=decoder"
             )
-        self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
         fixed = {"training.compile": self.training.compile, "training.capture": self.training.capture}
         fixed["decoding.captured"] = self.decoding.captured
         if self.model.name != "transformer" and any(fixed.values()):

@@ -461,7 +461,31 @@ def test_a_checkpoint_cut_short_is_passed_over(held, name):
         assert held.last_good(held.steps()) == rest
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "ema.safetensors"])
+def test_a_checkpoint_with_another_bit_is_passed_over(held, name):
+    """It is as good a file as the one that was written, with other numbers in it."""
+    path, broken = held.path(12) / name, []
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1
+    path.write_bytes(content)
+    read_tensors(path)
+    assert held.last_good(held.steps(), broken) == 3
+    assert broken == [f"{path}: holds other bytes than were written to it; copy it again"]
+    held.save_state(12, {"step": 12})
+    assert held.last_good(held.steps()) == 3, "what is said of the run hides it"
+    content[-2] ^= 1
+    path.write_bytes(content)
+    assert held.last_good(held.steps()) == 12
+
+
+def test_a_checkpoint_from_before_there_were_digests_is_whole(held):
+    (held.path(12) / "state.json").write_text('{"format": 1, "step": 12}')
+    assert held.last_good(held.steps()) == 12
+    (held.path(12) / "ema.safetensors").write_bytes(b"")
+    assert held.last_good(held.steps()) == 3
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "ema.safetensors"])
 def test_a_checkpoint_that_lacks_a_file_is_passed_over(held, name):
     (held.path(12) / name).unlink()
     assert held.last_good(held.steps()) == 3
@@ -498,5 +522,7 @@ def test_a_kill_while_a_checkpoint_is_pruned_leaves_none_half(held, monkeypatch)
 def test_the_state_can_be_replaced_without_the_weights(held):
     before = (held.path(3) / "model.safetensors").read_bytes()
     held.save_state(3, {"step": 3, "tries": 1})
-    assert json.loads((held.path(3) / "state.json").read_text()) == {"format": 1, "step": 3, "tries": 1}
+    after = json.loads((held.path(3) / "state.json").read_text())
+    assert after.pop("digests").keys() == {"model.safetensors", "optimizer.safetensors", "ema.safetensors"}
+    assert after == {"format": 1, "step": 3, "tries": 1}
     assert (held.path(3) / "model.safetensors").read_bytes() == before

@@ -360,6 +360,15 @@ def test_a_damaged_checkpoint_is_not_averaged(tmp_path):
     assert_same(weights_of(model), {name: value.float() for name, value in mean.items()}, **EXACTLY)
 
 
+def test_a_best_checkpoint_that_is_damaged_is_no_model(tmp_path):
+    train(tmp_path, validate=scores_from([3.0, 1.0, 2.0, 4.0]), best="loss")
+    cut_short(tmp_path, [8])
+    with pytest.raises(TransductError, match=r"step_8/.*copy it again \(to end with the newest .*best=null"):
+        train(tmp_path, best="loss")
+    model, _ = train(tmp_path, best=None)
+    assert_same(weights_of(model), saved(tmp_path, 12), **EXACTLY)
+
+
 @pytest.mark.parametrize("other", [{"seed": 7}, {"batch_tokens": 5}], ids=str)
 def test_what_orders_batches_anew_begins_an_epoch(other):
     state = trainer.State(step=5, epoch=2, batch=3).under(CONFIG)

@@ -1,6 +1,7 @@
 """Files that are never half written: checkpoints and model directories, in safetensors and JSON, nothing pickled."""
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -287,17 +288,16 @@ class Checkpoints:
             keep: the steps whose checkpoints stay once it is written; all if not given.
         """
         self.wait()
-        files = {
-            WEIGHTS: pack(weights_of(model)),
-            OPTIMISER: pack(optimiser),
-            STATE: _state(state),
-        }
+        files = {WEIGHTS: pack(weights_of(model)), OPTIMISER: pack(optimiser)}
         if ema is not None:
             files[EMA] = pack(ema.weights)
-        self._writing = self._writer.submit(self._write, step, files, keep)
+        self._writing = self._writer.submit(self._write, step, files, state, keep)
 
-    def _write(self, step: int, files: Mapping[str, bytes], keep: Iterable[int] | None) -> None:
-        write_directory(self.path(step), files, replace=True)
+    def _write(
+        self, step: int, files: Mapping[str, bytes], state: Mapping[str, Any], keep: Iterable[int] | None
+    ) -> None:
+        digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        write_directory(self.path(step), {**files, STATE: _state(state, digests)}, replace=True)
         if keep is not None:
             self._prune({step, *keep})
 
@@ -318,21 +318,31 @@ class Checkpoints:
     def save_state(self, step: int, state: Mapping[str, Any]) -> None:
         """Replace what a checkpoint says of the run; its weights stay."""
         self.wait()
-        write_file(self.path(step) / STATE, _state(state))
+        path = self.path(step) / STATE
+        write_file(path, _state(state, _digests(path)))
 
     def last_good(self, among: Iterable[int], broken: list[str] | None = None) -> int | None:
         """The newest step whose files are whole; what is wrong with newer ones joins `broken`."""
         for step in sorted(among, reverse=True):
             try:
-                read_json(self.path(step) / STATE, "a checkpoint's state")
-                for name in {WEIGHTS, OPTIMISER, *(path.name for path in self.path(step).glob("*.safetensors"))}:
-                    read_tensors(self.path(step) / name)
+                self.require_whole(step)
             except TransductError as error:
                 if broken is not None:
                     broken.append(str(error))
                 continue
             return step
         return None
+
+    def require_whole(self, step: int) -> None:
+        """Raise TransductError unless the files of a step's checkpoint are all there and hold what was written."""
+        folder = self.path(step)
+        digests = _digests(folder / STATE)
+        for name in sorted({WEIGHTS, OPTIMISER, *digests, *(path.name for path in folder.glob("*.safetensors"))}):
+            read_tensors(folder / name)
+            with (folder / name).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != digests.get(name, found):
+                raise TransductError(f"{folder / name}: holds other bytes than were written to it; copy it again")
 
     def _steps(self) -> list[int]:
         return sorted(step for step, path in self._folders().items() if (path / STATE).exists())
@@ -354,8 +364,14 @@ class Checkpoints:
             shutil.rmtree(part)
 
 
-def _state(state: Mapping[str, Any]) -> bytes:
-    return json.dumps({"format": FORMAT, **state}, indent=1).encode()
+def _state(state: Mapping[str, Any], digests: Mapping[str, str]) -> bytes:
+    return json.dumps({"format": FORMAT, **state, "digests": digests}, indent=1).encode()
+
+
+def _digests(path: Path) -> dict[str, str]:
+    """The SHA-256 of each file of a checkpoint, as its state says them; an older one says none."""
+    digests: dict[str, str] = read_json(path, "a checkpoint's state").get("digests", {})
+    return digests
 
 
 def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:

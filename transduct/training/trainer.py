@@ -201,8 +201,12 @@ class Trainer:
     def finish(self) -> None:
         """Put the final weights into the model: the chosen checkpoint, averaged with those before it."""
         self.wait()
-        window = self._window(self.state.best_step or self.state.step)
-        window = [s for s in window if s == window[-1] or self.checkpoints.last_good([s])]  # fewer, if one is damaged
+        *before, last = self._window(self.state.best_step or self.state.step)
+        try:
+            self.checkpoints.require_whole(last)
+        except TransductError as error:
+            raise TransductError(f"{error} (to end with the newest weights: training.best=null --resume)") from error
+        window = [*(s for s in before if self.checkpoints.last_good([s])), last]  # fewer, if one is damaged
         name = checkpoint.EMA if self.ema else checkpoint.WEIGHTS
         paths = [self.checkpoints.path(step) / name for step in window]
         checkpoint.load_weights(self.model, checkpoint.average(paths), paths[-1])

@@ -6,6 +6,7 @@ import lzma
 import os
 import subprocess
 import tarfile
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -236,6 +237,41 @@ def test_a_file_that_claims_to_be_huge_takes_no_time(tmp_path):
     (tmp_path / "a.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
     with pytest.raises(TransductError, match=r"not a whole tar archive \(it ends within a file\); fetch it again"):
         list(read_members(tmp_path / "a.tar", (".png",)))
+
+
+def extended(content, kind=tarfile.XHDTYPE, size=None):
+    """A header that says more of the file after it."""
+    member = tarfile.TarInfo("x")
+    member.type, member.size = kind, len(content) if size is None else size
+    return member.tobuf(tarfile.GNU_FORMAT) + content.ljust(-(-len(content) // 512) * 512, b"\0")
+
+
+@pytest.mark.parametrize("kind", [b"x", b"g", b"X", b"L", b"K"])
+def test_headers_without_end_are_not_read_into_memory(tmp_path, kind):
+    (tmp_path / "a.tar").write_bytes(extended(b"", kind, 1 << 40) + tar_of(1))
+    with pytest.raises(TransductError, match=r"\(a header of 1,099,511,627,776 bytes, at most 1,048,576 are read"):
+        contents(tmp_path / "a.tar")
+    (tmp_path / "a.tar").write_bytes(extended(b"9 path=a\n", kind) * 3000 + tar_of(1))
+    with pytest.raises(TransductError, match=r"not a whole tar archive \(maximum recursion depth exceeded"):
+        contents(tmp_path / "a.tar")
+
+
+@pytest.mark.parametrize("said", [b"GNU.sparse.map=1,a", b"GNU.sparse.size=1,2", b"hdrcharset=\xff"])
+def test_a_header_that_says_no_number_is_damage(tmp_path, said):
+    (tmp_path / "a.tar").write_bytes(extended(b"%d %s\n" % (len(said) + 4, said)) + tar_of(1))
+    with pytest.raises(TransductError, match=r"not a whole tar archive \((invalid literal|'utf-8').*; fetch it"):
+        contents(tmp_path / "a.tar")
+    (tmp_path / "a.tar").write_bytes(extended(b"14 path=b.png\n") + tar_of(1))
+    assert [name for name, _ in contents(tmp_path / "a.tar")] == ["b.png"], "the headers of this test are not read"
+
+
+def test_an_archive_is_not_remembered_as_it_is_read(tmp_path):
+    (tmp_path / "a.tar").write_bytes(tar_of(2000, size=0))
+    tracemalloc.start()
+    held = [tracemalloc.get_traced_memory()[0] for _ in read_members(tmp_path / "a.tar", (".png",))]
+    tracemalloc.stop()
+    assert len(held) == 2000
+    assert held[-1] - held[100] < 100_000
 
 
 @pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])

@@ -26,6 +26,9 @@ HEAVIEST = 1000  # times that an epoch shows a row at most
 WORKERS = 256  # processes at most; a slip of the finger must not start a million
 NO_FILE = "no such file; check the path (those in a recipe start at data.root)"
 LARGEST = 1 << 30  # bytes of a file; what is larger is no picture and no sound, and is refused before it is read
+SAYING_MORE = (  # types of headers that belong to the next one, with its name for example, and are read as a whole
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
 WORDS = 1 << 22  # of packed pictures that are handed on at a time, four bytes each
 
 
@@ -115,26 +118,31 @@ def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Cont
     with opened(path) as stream:
         try:
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as archive:
-                for member in archive:
+                for member in iter(archive.next, None):
+                    archive.members.clear()  # type: ignore[attr-defined]  # which nothing asks for
                     lost = member.issym() and not Path(member.name).suffix
                     if not member.isdir() and (lost or member.name.lower().endswith(wanted)):
                         content = partial(_member, path, member, _held(archive, member))
                         yield _shown(member.name.removeprefix("./")), content
                     _pass_over(archive)
                 _check_end(archive)
-        except tarfile.TarError as error:
+        except (tarfile.TarError, ValueError, RecursionError) as error:  # of headers too; a header may follow another
             raise TransductError(f"{path}: not a whole tar archive ({error}); fetch it again") from error
 
 
 class _Header(tarfile.TarInfo):
-    """The header of a member. Python's own reader takes a damaged one for the end of the archive."""
+    """The header of a member. Python's own reader takes a damaged one for the end of the archive, and reads one of any
+    length into memory."""
 
     @classmethod
     def frombuf(cls, *given: Any) -> "_Header":
         try:
-            return super().frombuf(*given)
+            header = super().frombuf(*given)
         except tarfile.InvalidHeaderError as error:  # type: ignore[attr-defined]
             raise tarfile.ReadError(f"{error} in a header") from error
+        if header.type in SAYING_MORE and header.size > BLOCK:
+            raise tarfile.ReadError(f"a header of {header.size:,} bytes, at most {BLOCK:,} are read")
+        return header
 
 
 def _pass_over(archive: tarfile.TarFile) -> None:

@@ -130,9 +130,12 @@ def _converted(opened: Any, name: str) -> Picture:
 def _colours(opened: Any) -> Picture:
     image = _pillow()
     if opened.mode.startswith("I"):  # 16 bits of grey; what holds more has been refused
-        held = np.asarray(opened, np.int64)
-        grey = np.where(held == opened.info.get("transparency", -1), 255, held.clip(0, 65535) // 257)
-        return np.repeat(grey.astype(np.uint8)[..., None], 3, 2)  # (height, width, 3)
+        held = np.array(opened)  # (height, width), of 16 or 32 bits
+        clear = held == opened.info.get("transparency", -1)
+        np.clip(held, 0, 65535, out=held)
+        held //= 257
+        held[clear] = 255
+        return np.repeat(held.astype(np.uint8)[..., None], 3, 2)  # (height, width, 3)
     if opened.has_transparency_data:
         opened = opened.convert("RGBA")
         opened = image.alpha_composite(image.new("RGBA", opened.size, (*WHITE, 255)), opened)

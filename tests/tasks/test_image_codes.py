@@ -112,15 +112,19 @@ def task(recipe, folder):
 
 
 def test_batches_hold_the_pictures_and_grow_cold(tmp_path):
-    made = task(TINY, tmp_path)
+    steps = 24
+    made = task(replace(TINY, training={**TINY.training, "steps": steps}), tmp_path)
     batches = list(made.batches("train", 0, 0, 0, 1))
     assert sum(len(batch.pictures) for batch in batches) == 24
     assert all(batch.counts == {"pixels": 768.0, "codes": 768.0} and batch.tokens == 16 for batch in batches)
     held = {batch.pictures[i].numpy().tobytes() for batch in batches for i in range(4)}
     assert held == {picture.tobytes() for _, picture in generate(24, "train", 8)}
-    coldness = [next(made.batches("train", epoch, 0, 0, 1)).temperature for epoch in range(4)]
-    assert coldness == sorted(coldness, reverse=True)
-    assert (coldness[0], coldness[-1]) == (1.0, 1 / 16)
+    coldness = [batch.temperature for epoch in range(5) for batch in made.batches("train", epoch, 0, 0, 1)]
+    assert coldness == pytest.approx([*(16 ** -(step / steps) for step in range(steps)), *[1 / 16] * 6])
+    resumed = [batch.temperature for batch in made.batches("train", 1, 2, 0, 1)]
+    assert resumed == coldness[8:12]
+    shared = [[batch.temperature for batch in made.batches("train", 1, 0, rank, 2)] for rank in (0, 1)]
+    assert shared[0] == shared[1] == pytest.approx([16 ** -(step / steps) for step in (3, 4, 5)]), "ranks part ways"
     with pytest.raises(TransductError, match="unknown split 'test'; image codes have batches of 'train'"):
         next(made.batches("test", 0, 0, 0, 1))
 

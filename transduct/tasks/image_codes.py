@@ -4,7 +4,8 @@ Let B be pictures, P the places of a picture's grid of codes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ from transduct.training.step import Terms
 
 FAMILIES = {"discrete_vae": Family(CodesConfig, CODES_SIZES, DiscreteVAE)}
 DERIVED = {"picture_size": "data.size"}  # of the model, and what says it
-TEMPERATURES = 1.0, 1 / 16  # of the Gumbel-softmax in the first epoch and in the last (Ramesh et al. 2021)
+TEMPERATURES = 1.0, 1 / 16  # of the Gumbel-softmax in the first step and after the last (Ramesh et al. 2021)
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Batch(Movable):
 
     pictures: Tensor
     places: int
-    temperature: float
+    temperature: float = TEMPERATURES[0]
 
     @property
     def tokens(self) -> int:
@@ -83,12 +84,11 @@ class MakeBatch:
     corpus: Corpus
     size: int
     places: int
-    temperature: float
 
     def __call__(self, numbers: Indices) -> Batch:
         words, _ = self.corpus.columns(numbers)[0]
         shape = (len(numbers), self.size, self.size, 3)
-        return Batch(torch.from_numpy(unpack(words, int(np.prod(shape))).reshape(shape)), self.places, self.temperature)
+        return Batch(torch.from_numpy(unpack(words, int(np.prod(shape))).reshape(shape)), self.places)
 
 
 class ImageCodes:
@@ -198,20 +198,21 @@ class ImageCodesTask:
         return model
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch, from number `start` on."""
+        """This rank's batches of an epoch, from number `start` on, each at the temperature of its step."""
         only_train(split, "image codes have")
         config, data, places = self.training, self.data, self.config.places
         order = plan(
             np.full((len(self.corpus), 1), places), config.seed, epoch, config.batch_tokens, self.corpus.weights
         )
-        make = MakeBatch(self.corpus, data.size, places, self._temperature(epoch, len(order) // world))
-        return load_batches(order, make, start, rank, world, data.workers)
+        made = load_batches(order, MakeBatch(self.corpus, data.size, places), start, rank, world, data.workers)
+        a_step = config.accumulate * world
+        for number, batch in zip(count(epoch * len(order) + start, world), made):
+            yield replace(batch, temperature=self._temperature(number // a_step))
 
-    def _temperature(self, epoch: int, batches: int) -> float:
-        """The temperature of an epoch: it falls by the same factor from each to the next."""
+    def _temperature(self, done: int) -> float:
+        """The temperature after so many steps: it falls by the same factor with each."""
         first, last = TEMPERATURES
-        epochs = self.training.steps * self.training.accumulate / max(1, batches)
-        return first * (last / first) ** min(1.0, epoch / max(1.0, epochs - 1.0))
+        return first * (last / first) ** min(1.0, done / self.training.steps)
 
     def loss(self, model: DiscreteVAE, batch: Batch) -> Terms:
         """The squared error of colours of -1 to 1, and what the quantiser adds."""

@@ -1,12 +1,14 @@
 """Recipes: read, overridden, checked with names, written and read again."""
 
+import os
+import threading
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 import pytest
 import yaml
 
-from transduct.config import Recipe, dump, load_recipe, merge, parse_override, record, stages_of
+from transduct.config import Recipe, dump, load_recipe, merge, parse_override, placed, record, stages_of
 from transduct.errors import TransductError
 
 
@@ -72,18 +74,18 @@ profiles:
         ("- a", "found a list, expected a recipe"),
         ("task", "found 'task', expected a recipe"),
         ("data: {}", "missing key 'task'"),
-        ("task: 3", "task is 3, expected a valid string"),
-        ("task: t\ndata: [1]", "data is a list, expected a valid dictionary"),
-        ("task: t\ntrainin: {}", "unknown key 'trainin'; did you mean 'training'?"),
+        ("task: 3", ":1: task is 3, expected a valid string"),
+        ("task: t\ndata: [1]", ":2: data is a list, expected a valid dictionary"),
+        ("task: t\ntrainin: {}", ":2: unknown key 'trainin'; did you mean 'training'?"),
         ("task: t\nzzz: {}", "unknown key 'zzz'; known are: task, data, tokenizer, model, training, decoding, stages"),
-        ("task: t\ndata: {a: 1, a: 2}", ", line 2: not valid YAML: the key 'a' appears twice"),
-        ("task: t\ntask: u", ", line 2: not valid YAML: the key 'task' appears twice"),
-        ("task: t\ndata:\n  a: {b: 1}\n  <<: {c: 1}\n  <<: {d: 1}", ", line 5: not valid YAML: the key '<<' appears"),
+        ("task: t\ndata: {a: 1, a: 2}", ":2: not valid YAML: the key 'a' appears twice"),
+        ("task: t\ntask: u", ":2: not valid YAML: the key 'task' appears twice"),
+        ("task: t\ndata:\n  a: {b: 1}\n  <<: {c: 1}\n  <<: {d: 1}", ":5: not valid YAML: the key '<<' appears"),
         ("task: t\ndata: {a: 2024-13-45}", ": not valid YAML: month must be in 1..12; put text in quotes"),
         ("task: t\ndata: " + "[" * 5000 + "]" * 5000, ": not valid YAML: maximum recursion depth exceeded"),
-        ("task: [", ", line 1: not valid YAML: "),
-        ("task: t\n\tdata: {}", ", line 2: not valid YAML: "),
-        ("task: !!python/object/apply:os.getcwd []", ", line 1: not valid YAML: could not determine a constructor"),
+        ("task: [", ":1: not valid YAML: "),
+        ("task: t\n\tdata: {}", ":2: not valid YAML: "),
+        ("task: !!python/object/apply:os.getcwd []", ":1: not valid YAML: could not determine a constructor"),
         ("task: \x01", ": not valid YAML: "),
         (b"task: \xff", "cannot read the recipe"),
     ],
@@ -95,6 +97,99 @@ def test_what_is_no_recipe_is_refused_with_its_place(recipe, text, said):
     assert str(caught.value).startswith(str(path))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+PLACED = """task: t
+data:
+  train:
+    - {source: a}
+    - source: b
+      weight: 2
+training: {steps: 10}
+stages:
+  - {}
+  - training: {rate: 3}
+    model:
+      size: tiny
+profiles:
+  cpu:
+    training:
+      rate: 5
+    stages:
+      1: {training: {warmup: 7}}
+"""
+
+
+@pytest.mark.parametrize(
+    "said, overrides, profile, place",
+    [
+        ("unknown key 'data.train[1].weight'; known are", [], None, "{path}:6"),
+        ("data.train[0].source is 5, expected", [], None, "{path}:4"),
+        ("data.train[1]: weight is 2, must", [], None, "{path}:6"),
+        ("missing key 'data.valid'", [], None, "{path}:2"),
+        ("training: steps is 10, must", [], None, "{path}:7"),
+        ("training: steps is 10, must", [], "cpu", "{path}:7"),
+        ("training: rate is 5, must", [], "cpu", "{path}:16"),
+        ("training.rate is 5, must", ["training.steps=3", "training.rate=5"], "cpu", "the override 'training.rate=5'"),
+        ("training: rate is 5, must", ["training={rate: 5}"], None, "the override 'training={rate: 5}'"),
+        ("training: rate is 6, must", ["training.rate=5", "training.rate=6"], None, "the override 'training.rate=6'"),
+        ("stages[1]: training: rate is 3, must", [], "cpu", "{path}:10"),
+        ("stages[1]: training: warmup is 7, must", [], "cpu", "{path}:18"),
+        ("stages[1]: model.size is 'tiny', expected", [], None, "{path}:12"),
+        ("stages[0]: training: steps is 10, must", [], None, "{path}:7"),
+        ("stages[1]: model: x", ["stages.1.model.x=1"], None, "the override 'stages.1.model.x=1'"),
+        ("stages[1]: model: x", ["model.x=1"], None, "the override 'model.x=1'"),
+        (
+            "training: rate is",
+            [f"training={{rate: {9:060}}}"],
+            None,
+            "the override 'training={rate: " + "0" * 44 + "...'",
+        ),
+        ("unknown model.size 'tiny'; known", [], None, "{path}"),
+        ("stages[1]: unknown model.size 'tiny'; known", [], None, "{path}:12"),
+        ("decoding: beam is 0, must", [], None, "{path}"),
+        ("decoding: beam is 0, must", ["stages.1.model.x=1"], None, "{path}"),
+    ],
+)
+def test_what_is_wrong_with_a_recipe_is_said_with_the_line_that_says_it(recipe, said, overrides, profile, place):
+    path = recipe(PLACED)
+    with pytest.raises(TransductError) as caught, placed(str(path), overrides, profile):
+        raise TransductError(f"recipe: {said}")
+    assert str(caught.value) == f"{place.replace('{path}', str(path))}: {said}"
+
+
+@pytest.mark.parametrize("said", ["a.txt: no such file", "recipe: ?", "the recipe is odd"])
+def test_what_is_not_of_a_key_of_the_recipe_stays_as_it_is(recipe, said):
+    with pytest.raises(TransductError) as caught, placed(str(recipe(PLACED))):
+        raise TransductError(said)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("key, place", [("x", "the override 'training.x=1'"), ("y", "recipe")])
+def test_a_recipe_without_a_file_has_overrides_at_least(key, place):
+    with pytest.raises(TransductError, match=rf"^{place}: training: {key}"), placed(None, ["training.x=1"]):
+        raise TransductError(f"recipe: training: {key}")
+
+
+def test_a_recipe_that_changes_while_it_is_trained_is_spoken_of_as_it_was(recipe):
+    path = recipe(PLACED)
+
+    def changed():
+        path.write_text("[")
+        raise TransductError("recipe: training: steps")
+
+    with pytest.raises(TransductError, match=r"recipe\.yaml:7: training: steps"), placed(str(path)):
+        changed()
+
+
+def test_a_recipe_may_come_through_a_pipe(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=["task: t\ndata: {x: 1}"])
+    writer.start()
+    with placed(str(pipe)):
+        assert load_recipe(pipe).data == {"x": 1}
+    writer.join()
 
 
 def test_mappings_of_a_recipe_may_be_merged(recipe):
@@ -139,7 +234,7 @@ def test_a_profile_may_have_a_number_for_a_name(recipe):
         ("[quik]", "profiles is a list, expected a mapping of names to overrides"),
         ("{1: {}, 2: {}}", "no profile 'quik'; known are: 1, 2"),
         ("{quik: 3}", "recipe.yaml: profiles.quik is 3, expected what to lay over the recipe"),
-        ("{quik: {trainin: {}}}", "unknown key 'trainin'; did you mean 'training'?"),
+        ("{quik: {trainin: {}}}", ":2: unknown key 'trainin'; did you mean 'training'?"),
     ],
 )
 def test_a_profile_that_is_not_there_is_refused(recipe, profiles, said):
@@ -175,7 +270,7 @@ def test_an_override_needs_a_key(text):
 
 
 def test_an_override_that_is_no_yaml_is_named():
-    with pytest.raises(TransductError, match=r"^the override 'a=\[1', line 1: not valid YAML: "):
+    with pytest.raises(TransductError, match=r"^the override 'a=\[1': not valid YAML: "):
         parse_override("a=[1")
 
 

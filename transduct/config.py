@@ -7,7 +7,8 @@ refuses unknown keys and wrong types with the key's full name. This file knows n
 import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from numbers import Number
@@ -21,6 +22,10 @@ from transduct.errors import TransductError
 
 Record = TypeVar("Record")
 PROFILES = "profiles"
+SHOWN = 60  # characters of an override in an error about what it says
+NAMED = re.compile(  # what an error of a recipe is about: (stage, full name of a key or section, key of the section)
+    r"(?:stages\[(\d+)\]: )?(?:(?:unknown|missing) (?:key ')?)?([\w.\[\]-]+)'?(?:: (\w+))?"
+)
 
 
 @dataclass(frozen=True)
@@ -113,13 +118,71 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), profile: str | 
         tree = merge(tree, over)
     for override in overrides:
         tree = _with_override(tree, override)
-    recipe = record(Recipe, tree, "", str(path))
+    with placed(str(path), overrides, profile):
+        recipe = record(Recipe, tree, "")
     for sections in (vars(recipe), *recipe.stages):
         for section, key in (("data", "root"), ("model", "start_from")):
             held = sections.get(section)
             if isinstance(held, dict) and isinstance(held.get(key), str):
                 held[key] = os.path.expanduser(held[key])
     return recipe
+
+
+@contextmanager
+def placed(path: str | None, overrides: Sequence[str] = (), profile: str | None = None) -> Iterator[None]:
+    """Around what uses a recipe: an error of "recipe" becomes one of the line of its file, or of the override, that
+    holds what is wrong."""
+    text = ""
+    if path is not None and Path(path).is_file():  # a pipe can be read once
+        with suppress(OSError, UnicodeDecodeError):  # which is said elsewhere
+            text = Path(path).read_text(encoding="utf-8")
+    try:
+        yield
+    except TransductError as error:
+        said = str(error).removeprefix("recipe: ")
+        named = NAMED.match(said)
+        if said == str(error) or named is None:
+            raise
+        stage, section, key = named.groups()
+        name = [part for part in re.split(r"[.\[\]]+", section) if part] + ([key] if key else [])
+        layers = [["stages", stage], []] if stage else [[]]
+        if override := _overriding(overrides, [[*layer, *name] for layer in layers]):
+            shown = override if len(override) <= SHOWN else f"{override[:SHOWN]}..."
+            raise TransductError(f"the override '{shown}': {said}") from error
+        layers = [over for layer in layers for over in ([[PROFILES, profile, *layer]] if profile else []) + [layer]]
+        line = _line(yaml.compose(text, _Loader), layers, name)
+        raise TransductError(f"{path or 'recipe'}{line and f':{line}'}: {said}") from error
+
+
+def _overriding(overrides: Sequence[str], names: list[list[str]]) -> str | None:
+    """The last override that sets what has one of these full names."""
+    for override in reversed(overrides):
+        given = override.partition("=")[0].split(".")
+        if any(name[: len(given)] == given for name in names):
+            return override
+    return None
+
+
+def _line(tree: yaml.Node | None, layers: list[list[str]], name: list[str]) -> str:
+    """The line where a recipe holds a full name, or most of it, in the first of these layers that does; "" if none."""
+    most, line = 0, ""
+    for layer in layers:
+        node, held = tree, -len(layer)
+        for part in [*layer, *name]:
+            found = _entries(node).get(part)
+            if found is None:
+                break
+            held, node = held + 1, found[1]
+            if held > most:
+                most, line = held, str(found[0].start_mark.line + 1)
+    return line
+
+
+def _entries(node: yaml.Node | None) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+    """What begins each entry of a mapping or list, and what it holds, by key or place."""
+    if isinstance(node, yaml.SequenceNode):
+        return {str(place): (item, item) for place, item in enumerate(node.value)}
+    return {key.value: (key, value) for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
 
 
 def _with_override(tree: Mapping[str, Any], override: str) -> dict[str, Any]:
@@ -147,7 +210,7 @@ def parse_override(text: str) -> dict[str, Any]:
     name, _, value = text.partition("=")
     if not name or not all(name.split(".")):
         raise TransductError(f"the override '{text}' has no key; write section.key=value")
-    tree = _parse_yaml(value, f"the override '{text}'")
+    tree = _parse_yaml(value, f"the override '{text}'", lines=False)
     for key in reversed(name.split(".")):
         tree = {key: tree}
     assert isinstance(tree, dict)
@@ -257,12 +320,12 @@ def _checker(hint: Any) -> Any:
     return TypeAdapter(hint)
 
 
-def _parse_yaml(text: str, source: str) -> Any:
+def _parse_yaml(text: str, source: str, lines: bool = True) -> Any:
     try:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        line = f", line {mark.line + 1}" if mark else ""
+        line = f":{mark.line + 1}" if mark and lines else ""
         raise TransductError(f"{source}{line}: not valid YAML: {error.problem}") from error
     except yaml.YAMLError as error:
         raise TransductError(f"{source}: not valid YAML: {error}") from error

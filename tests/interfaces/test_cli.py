@@ -195,10 +195,11 @@ def test_an_error_in_a_section_names_the_recipe_s_file(program, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.dump({"task": "translation", "training": {"stepz": 3}, "data": {"train": []}}))
     for words, message in (
-        ([], "data: train is empty"),
-        (["data.train=[{source: a, target: b}]"], "unknown key 'training.stepz'"),
+        ([], f"{path}:2: data: train is empty"),
+        (["data.train=[{source: a, target: b}]"], f"{path}:5: unknown key 'training.stepz'"),
+        (["data.train=[]"], "the override 'data.train=[]': data: train is empty"),
     ):
-        assert_refused(program("train", path, *words, "--out", tmp_path / "run"), f"transduct: {path}: {message}")
+        assert_refused(program("train", path, *words, "--out", tmp_path / "run"), f"transduct: {message}")
 
 
 def test_nothing_to_draw_is_said(program, trained_run, tmp_path):
@@ -890,7 +891,7 @@ BAD_CALLS = {
     "no value": (["recipe.yaml", "training.steps="], "training.steps is empty, expected a valid integer"),
     "no key": (["recipe.yaml", "=3"], "the override '=3' has no key; write section.key=value"),
     "impossible steps": (["recipe.yaml", "training.steps=0"], "steps is 0, must be at least 1"),
-    "impossible heads": (["recipe.yaml", "model.num_heads=3"], "recipe.yaml: model: "),
+    "impossible heads": (["recipe.yaml", "model.num_heads=3"], "recipe.yaml:20: model: "),
     "an impossible best": (["recipe.yaml", "training.best=beauty"], "training.best is 'beauty', expected a score of"),
     "impossible average": (["recipe.yaml", "training.average=9"], "average is 9, must be from 1 to keep_checkpoints"),
     "unknown size": (["recipe.yaml", "model.size=huge"], "unknown model.size 'huge'; known are: tiny, small,"),
@@ -902,7 +903,7 @@ BAD_CALLS = {
     "stages": (["recipe.yaml", "stages=[{modell: {}}]"], "unknown key 'stages[0].modell'; did you mean 'model'?"),
     "two, tied": (["recipe.yaml", "tokenizer.shared=false", "model.tie=all"], "model.tie is 'all', which needs one"),
     "a long override": (["recipe.yaml", "stages=[" + 300 * "{}, " + "{model: {x: 1}}]"], "unknown key 'model.x'"),
-    "a stage's key": (["recipe.yaml", "stages=[{}, {model: {x: 1}}]"], "recipe.yaml: stages[1]: unknown key 'model.x'"),
+    "a stage's key": (["recipe.yaml", "stages=[{}, {model: {x: 1}}]"], "}}]': stages[1]: unknown key 'model.x'"),
     "stage number": (["recipe.yaml", "stages=[{}]", "stages.1.data=1"], "'stages' has no item '1'; it has 1, counted"),
 }  # fmt: skip
 
@@ -933,7 +934,10 @@ def test_a_recipe_may_lie_in_a_folder_whose_name_looks_like_an_override(program,
     (tmp_path / "a=b").mkdir()
     recipe = write_recipe(tmp_path).rename(tmp_path / "a=b" / "recipe.yaml")
     done = program("train", recipe, "training.steps=0", "--out", tmp_path / "run")
-    assert_refused(done, f"{recipe}: training: steps is 0, must be at least 1")
+    assert_refused(done, "the override 'training.steps=0': training: steps is 0, must be at least 1")
+    recipe.write_text(recipe.read_text().replace("steps: ", "steps: -"))
+    done = program("train", recipe, "--out", tmp_path / "run")
+    assert_refused(done, f"{recipe}:", ": training: steps is -")
 
 
 def test_an_override_is_one_whatever_files_there_are(program, tmp_path, monkeypatch):
@@ -941,7 +945,7 @@ def test_an_override_is_one_whatever_files_there_are(program, tmp_path, monkeypa
     recipe = write_recipe(tmp_path)
     (tmp_path / "training.steps=0").touch()
     done = program("train", recipe, "training.steps=0", "--out", tmp_path / "run")
-    assert_refused(done, f"{recipe}: training: steps is 0, must be at least 1")
+    assert_refused(done, "the override 'training.steps=0': training: steps is 0, must be at least 1")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from transduct.errors import TrainingFailed, TransductError
-from transduct.interfaces.ending import ended, from_home, naming, repeated
+from transduct.interfaces.ending import ended, from_home, repeated
 
 
 @pytest.mark.parametrize(
@@ -30,20 +30,6 @@ def test_a_home_folder_is_found_behind_an_option_too(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     words = ["train", "--out=~/run", "--source=a~b", "x=~/y", "~/z", "--resume"]
     assert from_home(words) == ["train", "--out=/home/me/run", "--source=a~b", "x=~/y", "~/z", "--resume"]
-
-
-@pytest.mark.parametrize(
-    ("path", "message", "said"),
-    [
-        ("my.yaml", "recipe: data: train is empty", "my.yaml: data: train is empty"),
-        ("my.yaml", "recipes: none", "recipes: none"),
-        (None, "recipe: data: train is empty", "recipe: data: train is empty"),
-    ],
-)
-def test_an_error_of_the_recipe_is_one_of_its_file(path, message, said):
-    with pytest.raises(TransductError) as caught, naming(path):
-        raise TransductError(message)
-    assert str(caught.value) == said
 
 
 PROGRAM = "from transduct.interfaces.ending import open_streams; import sys; open_streams(); "

@@ -131,7 +131,7 @@ def train(
     transduct train recipes/multi30k_en_de.yaml data.root=DATA --profile cpu --out runs/en-de
     transduct train --source train.de --target train.en --out runs/de-en
     """
-    from transduct.interfaces.ending import naming
+    from transduct.config import placed
     from transduct.interfaces.progress import Watcher
     from transduct.tasks.runs import chosen_recipe
     from transduct.tasks.runs import train as train_recipe
@@ -141,7 +141,7 @@ def train(
     directory = out or Path("runs") / (Path(paths[0]).stem if paths else "translation")
     files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
     chosen = chosen_recipe(paths, overrides, profile, directory, resume, files, _say)
-    with Watcher() as watcher, naming(paths[0] if paths else None):
+    with Watcher() as watcher, placed(paths[0] if paths else None, overrides, profile):
         model = train_recipe(chosen, directory, resume, watcher.notify, watcher)
     _say(model, sys.stdout)
 

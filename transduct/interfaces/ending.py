@@ -5,8 +5,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from io import TextIOWrapper
 
 from transduct.errors import TrainingFailed, TransductError
@@ -56,17 +55,6 @@ def open_streams() -> None:
         sys.stdin.reconfigure(errors="surrogateescape")
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="replace")
-
-
-@contextmanager
-def naming(path: str | None) -> Iterator[None]:
-    """Around what a recipe's file is read for: an error that is of "recipe" becomes one of that file."""
-    try:
-        yield
-    except TransductError as error:
-        if path is None or not str(error).startswith("recipe: "):
-            raise
-        raise TransductError(path + str(error).removeprefix("recipe")) from error
 
 
 def ended(error: Exception, debug: bool) -> tuple[str, int]:

@@ -369,7 +369,8 @@ def test_every_way_to_decode_runs_and_repeats_itself(program, trained_run, words
         (["--precision", "int3"], "unknown precision 'int3'; known are: float32, bfloat16"),
         (["--attention", "heads.gif"], "end it in .svg or .png"),
         (["--device", "gpu"], "unknown device 'gpu'; known are: auto, cpu, cuda, cuda:N"),
-        (["missing.txt"], "missing.txt: no such file"),
+        (["missing.txt"], "missing.txt: no such file; give a text file, or none for stdin"),
+        (["."], ".: a folder; give a text file, or none for stdin"),
     ],
 )
 def test_options_that_cannot_be_are_refused(program, trained_run, words, said):
@@ -699,6 +700,7 @@ def test_what_cannot_be_measured_is_refused(program, words, said):
     [
         (["evaluate", "--source", "a"], "--source and --reference belong together"),
         (["evaluate", "--source", "none", "--reference", "none"], "none: no such file"),
+        (["evaluate", "--source", ".", "--reference", "."], ".: a folder; give a file"),
         (["evaluate", "--against", "nowhere"], "nowhere: no config.json here"),
         (["score", "--source", "none", "--target", "none"], "none: no such file"),
     ],

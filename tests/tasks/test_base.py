@@ -49,6 +49,21 @@ def test_the_package_offers_load_and_nothing_it_does_not_have():
         transduct.lode  # noqa: B018 (looking it up is what is tested)
 
 
+@pytest.mark.parametrize(
+    "path, said",
+    [
+        (None, "found None; give the path of a run or a model directory"),
+        (3, "found 3; give the path of a run or a model directory"),
+        ("a" * 300, "a: cannot be used (File name too long); give another path, or the right to it"),
+        ("nowhere", "nowhere: no config.json here; give a run or a model directory"),
+        ("null\0", "no config.json here; give a run or a model directory"),
+    ],
+)
+def test_what_cannot_be_the_path_of_a_model_is_refused(path, said):
+    with pytest.raises(TransductError, match=re.escape(said)):
+        transduct.load(path)
+
+
 def test_lines_are_read_as_the_task_of_the_model_reads_them(trained_run):
     broken = []
     assert list(base.readable_lines(trained_run, BytesIO(b"a\n\xff\nb"), broken)) == ["a", "\ufffd", "b"]

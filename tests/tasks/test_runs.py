@@ -1,6 +1,7 @@
 """What a run leaves, alone or in stages, and what is refused before anything is trained."""
 
 import json
+import re
 import shutil
 from dataclasses import asdict, replace
 
@@ -198,6 +199,13 @@ def test_a_model_to_start_from_that_the_last_stage_lacks_is_missed_before_the_fi
     ):
         runs.train(recipe, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_to_start_from_is_answered_with_its_model(trained_run, tmp_path):
+    recipe = tiny_recipe(model={"start_from": str(trained_run)})
+    said = f"model.start_from: {trained_run} holds no config.json; name {trained_run}/model"
+    with pytest.raises(TransductError, match=re.escape(said)):
+        runs.train(recipe, tmp_path / "run", notify=str)
 
 
 def test_the_recipe_of_a_staged_run_is_read_again_from_anywhere(tmp_path, monkeypatch):

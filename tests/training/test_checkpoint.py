@@ -308,7 +308,8 @@ def test_a_missing_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     "content, said",
     [("{", "not valid JSON"), ("\ud800", "not valid JSON"), ("[]", "holds no JSON object"), ("{}", "says no format"),
-     ('{"format": 0}', "format 0"), ('{"format": 2}', "format 2"), ('{"format": "1"}', "format '1'")],
+     ('{"format": 0}', "format 0"), ('{"format": 2}', "format 2"), ('{"format": "1"}', "format '1'"),
+     ('{"format": true}', "format True")],
 )  # fmt: skip
 def test_json_of_another_kind_or_version_is_refused(tmp_path, content, said):
     (tmp_path / "x").write_bytes(content.encode("utf-8", "surrogatepass"))

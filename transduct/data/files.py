@@ -193,6 +193,8 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         ".xz": lambda path: io.BufferedReader(_XzFile(path), BLOCK),
         ".zst": lambda path: pa.input_stream(str(path), compression="zstd"),
     }
+    if path.is_dir():
+        raise TransductError(f"{path}: a folder; give a file")
     try:
         if path.suffix.lower() in (".gz", ".zst") and path.is_file() and not path.stat().st_size:
             raise EOFError("it is empty")  # which their readers take for nothing, compressed

@@ -182,7 +182,8 @@ def translate(
     options = {name: value for name, value in named.items() if value is not None}
     options |= {name: True for name, asked in (("shortlist", shortlist), ("captured", captured)) if asked}
     if file is not None and (file.is_dir() or not file.exists()):
-        raise TransductError(f"{file}: no such file; give a text file, or none to read from stdin")
+        what = "a folder" if file.is_dir() else "no such file"
+        raise TransductError(f"{file}: {what}; give a text file, or none for stdin")
     if attention is not None:
         from transduct.interfaces.pictures import check_ending, draw_attention, require_folders
 

@@ -198,14 +198,20 @@ def configuration(directory: Path) -> dict[str, Any]:
 
 def model_directory(path: str | Path) -> Path:
     """The model directory itself, or the one inside a run."""
+    if not isinstance(path, str | os.PathLike):
+        raise TransductError(f"found {path!r:.60}; give the path of a run or a model directory")
     directory = Path(path)
-    if (directory / "model" / CONFIG).exists():
-        return directory / "model"
-    if (directory / RECIPE).exists():
-        finish = f"transduct train --out {directory} --resume"
-        raise TransductError(f"{directory}: this run has no model yet; finish it with: {finish}")
-    if not (directory / CONFIG).exists():
-        raise TransductError(f"{directory}: no {CONFIG} here; give a run or a model directory")
+    try:
+        if (directory / "model" / CONFIG).exists():
+            return directory / "model"
+        if (directory / RECIPE).exists():
+            finish = f"transduct train --out {directory} --resume"
+            raise TransductError(f"{directory}: this run has no model yet; finish it with: {finish}")
+        if not (directory / CONFIG).exists():
+            raise TransductError(f"{directory}: no {CONFIG} here; give a run or a model directory")
+    except OSError as error:
+        said = f"cannot be used ({error.strerror}); give another path, or the right to it"
+        raise TransductError(f"{path}: {said}") from error
     return directory
 
 

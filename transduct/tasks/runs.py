@@ -126,7 +126,8 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
     if start is None:
         return
     if not (Path(start) / CONFIG).exists():
-        remedy = "name a model directory, RUN/model"
+        model = Path(start) / "model"
+        remedy = f"name {model}" if (model / CONFIG).exists() else "name a model directory, RUN/model"
         if any(directory.glob("checkpoints/step_*")):
             remedy = "the run has begun and needs it no more: set it to null"
         raise TransductError(f"model.start_from: {start} holds no {CONFIG}; {remedy}")

@@ -173,7 +173,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         raise TransductError(f"{path}: Hugging Face's; make a model of ours of it: transduct convert {path.parent} OUT")
     if found is None:
         raise TransductError(f"{path}: says no format, so another program wrote it or is to read it; expected {what}")
-    if not isinstance(found, int) or not 1 <= found <= FORMAT:
+    if type(found) is not int or not 1 <= found <= FORMAT:
         raise TransductError(
             f"{path}: format {found!r}, this version reads 1 to {FORMAT}; expected {what}, "
             "or install the transduct that wrote it"

@@ -9,6 +9,7 @@ from transduct.functional import kernels, products
 from transduct.functional.products import FEWEST, linear, packed_linear, product
 
 NEAR = {"atol": 1e-5, "rtol": 1e-5}
+FASTER = products._faster.__wrapped__
 onednn = pytest.mark.skipif(not products._onednn(), reason="PyTorch brings no oneDNN for this processor")
 SHAPES = [
     (0, 16, 8),
@@ -23,9 +24,16 @@ SHAPES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def preferred(monkeypatch):
+    """The other library is what is looked at, whoever made this processor."""
+    monkeypatch.setattr(products, "_faster", products._onednn)
+
+
 @pytest.fixture
 def without_onednn(monkeypatch):
     monkeypatch.setattr(products, "_onednn", lambda: False)
+    monkeypatch.setattr(products, "_faster", lambda: False)
     monkeypatch.setattr(kernels, "library", lambda: None)
 
 
@@ -191,3 +199,14 @@ def test_the_library_is_asked_on_processors_it_was_measured_on(monkeypatch, mach
     monkeypatch.setattr(products.platform, "machine", lambda: machine)
     held = hasattr(torch.ops.mkldnn, "_linear_pointwise")
     assert products._onednn.__wrapped__() is (known and held)
+
+
+@pytest.mark.parametrize("maker, faster", [("GenuineIntel", False), ("AuthenticAMD", True), (None, True)])
+def test_it_is_preferred_where_it_is_faster(monkeypatch, tmp_path, maker, faster):
+    about = tmp_path / "cpuinfo"
+    if maker:
+        about.write_text(f"processor\t: 0\nvendor_id\t: {maker}\n")
+    monkeypatch.setattr(products, "Path", lambda name: about)
+    assert products.made_by_intel.__wrapped__() is (maker == "GenuineIntel")
+    monkeypatch.setattr(products, "made_by_intel", products.made_by_intel.__wrapped__)
+    assert FASTER() is (faster and products._onednn())

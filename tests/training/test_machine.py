@@ -87,17 +87,20 @@ def test_a_device_is_picked(monkeypatch, name, cuda, rank, expected):
 
 
 @pytest.mark.parametrize(
-    "capability, avx512, amx, expected",
+    "capability, intel, avx512, amx, expected",
     [
-        ((7, 5), True, True, "float32"),
-        ((8, 0), False, False, "bfloat16"),
-        ((9, 0), False, False, "bfloat16"),
-        (None, True, False, "bfloat16"),
-        (None, False, True, "bfloat16"),
-        (None, False, False, "float32"),
+        ((7, 5), True, True, True, "float32"),
+        ((8, 0), False, False, False, "bfloat16"),
+        ((9, 0), False, False, False, "bfloat16"),
+        (None, False, True, False, "bfloat16"),
+        (None, False, False, False, "float32"),
+        (None, True, True, True, "bfloat16"),
+        (None, True, True, False, "float32"),
+        (None, True, False, False, "float32"),
     ],
 )
-def test_the_narrow_numbers_are_taken_where_they_are_fast(monkeypatch, capability, avx512, amx, expected):
+def test_the_narrow_numbers_are_taken_where_they_are_fast(monkeypatch, capability, intel, avx512, amx, expected):
+    monkeypatch.setattr(machine, "made_by_intel", lambda: intel)
     monkeypatch.setattr(machine.torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(machine.torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
     monkeypatch.setattr(machine.torch.cpu, "_is_amx_tile_supported", lambda: amx)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduct.functional import training_kernels
 from transduct.functional.dropout import dropout as drop
 from transduct.functional.segments import Segments, flatten, pad
 from transduct.functional.trials import trusted
@@ -21,6 +22,8 @@ Bias = Callable[[Tensor, int], Tensor]
 # On a CPU, two matrix products and a softmax beat the fused kernel until the scores of one head outgrow the cache
 # (benchmarks/results/cpu_202611.md).
 LARGEST_EXPLICIT = 128 * 128
+# The kernel for training, which keeps the weights, is faster than either up to so many of a head.
+MOST_KEPT = 512 * 512
 
 # On a GPU, the kernel made for short sequences is for keys up to this many; beyond them padding is what is small.
 LONGEST_SHORT = 1024
@@ -142,6 +145,9 @@ def segment_attention(
         return query.new_zeros(query.shape[0], query.shape[1], value.shape[2]) + 0.0 * query.sum()
     if bias is None and dropout == 0.0 and _fits(query, value, keys):
         return _short_attention(query, key, value, queries, keys, causal)
+    few = queries.longest * keys.longest <= MOST_KEPT
+    if few and bias is None and dropout == 0.0 and training_kernels.usable(query, key, value):
+        return training_kernels.attention(query, key, value, queries, keys, causal)
     padded = pad(query, queries).transpose(1, 2)  # (B, H, T, K)
     plain = causal and bias is None  # then there is no mask to be made, except for the formula
     term = None if plain else _scores_bias(padded, keys, causal, bias)

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduct.functional import training_kernels
+
 
 def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
     """Zero each number with probability `rate` and scale the rest by 1 / (1 - rate) (Srivastava et al. 2014).
@@ -15,7 +17,10 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
-    threshold = min(round(rate * 65536), 65535) - 32768
+    threshold = min(round(rate * 65536), 65535)
+    if training_kernels.usable(x):
+        return training_kernels.dropped(x, threshold) if threshold else x
+    threshold -= 32768
     draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     kept = draws.view(torch.int16)[: x.numel()].view(x.shape) >= threshold
     return x * kept.to(x.dtype).mul_(65536 / (32768 - threshold))

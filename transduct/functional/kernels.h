@@ -57,6 +57,9 @@ typedef struct {
 /* work(job, part) for each of `count` parts, once, by this thread and as many others as are free, up to `threads` in all. */
 EXPORT void in_parts(void (*work)(const void *job, int64_t part), const void *job, int64_t count, int64_t threads);
 
+/* The same between operations of PyTorch's, by the threads of theirs where that is known how. */
+EXPORT void beside_torch(void (*work)(const void *job, int64_t part), const void *job, int64_t count, int64_t threads);
+
 /* A search, and what it goes on with.
  *
  * The rows hold `tokens` (R, t), in a beam written by `slots` (R, t), and are worth `scores` (B, beam); the model gives

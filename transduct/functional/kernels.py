@@ -82,8 +82,11 @@ ARGUMENTS: dict[str, list[Any]] = {
     "encoder": [LAYER, NUMBER, POINTER, NUMBER, NUMBER, POINTER, NUMBER, POINTER, NUMBER],
     "decode": [DECODER, LINEAR, POINTER, PLACE, POINTER, NUMBER, POINTER, NUMBER, POINTER],
     "ahead": [DECODER, LINEAR, POINTER, PLACE, SEARCH, NUMBER, NUMBER, POINTER, NUMBER],
+    "share_threads": [POINTER],
+    "attention_room": [POINTER],
+    **{name: [POINTER, NUMBER] for name in ("segments_attention", "drop", "turn_rows", "row_losses")},
 }
-RESULTS = dict.fromkeys(("packed_size", "layer_room", "decode", "ahead"), NUMBER)
+RESULTS = dict.fromkeys(("packed_size", "layer_room", "decode", "ahead", "attention_room"), NUMBER)
 BLOCK = 64  # columns of a packed matrix that lie side by side
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")  # that the kernels know
 

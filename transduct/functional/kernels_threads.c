@@ -4,11 +4,14 @@
  */
 #include "kernels.h"
 
+#if COMPILED
+#include <stdatomic.h>
+#endif
+
 #if COMPILED && !defined(_WIN32)
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 
 enum {
     MOST = 64,        /* threads, the one that asks among them */
@@ -124,4 +127,32 @@ void in_parts(void (*work)(const void *, int64_t), const void *job, int64_t coun
     for (int64_t part = 0; part < count; part++) work(job, part);
 }
 
+#endif
+
+#if COMPILED
+/* GNU's OpenMP as PyTorch has it, `function(data)` in each of so many threads; NULL where there is another. Its threads
+ * stay awake for a while after each operation, on the cores that ours would want. */
+typedef void Parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags);
+static Parallel *parallel;
+
+EXPORT void share_threads(Parallel *of_torch) { parallel = of_torch; }
+
+typedef struct {
+    void (*work)(const void *, int64_t);
+    const void *job;
+    int64_t count;
+    atomic_long next;
+} Shared;
+
+static void take_some(void *shared) {
+    Shared *all = shared;
+    for (int64_t part; (part = atomic_fetch_add(&all->next, 1)) < all->count;) all->work(all->job, part);
+}
+
+void beside_torch(void (*work)(const void *, int64_t), const void *job, int64_t count, int64_t threads) {
+    Shared all = {work, job, count, 0};
+    if (!parallel) in_parts(work, job, count, threads);
+    else if (threads < 2 || count < 2) take_some(&all);
+    else parallel(take_some, &all, (unsigned)threads, 0);
+}
 #endif

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transduct.functional import training_kernels
 from transduct.functional.boxes import generalised_iou, to_corners
 from transduct.functional.lookup import lookup
 from transduct.functional.products import product
@@ -179,6 +180,9 @@ def _losses_of_rows(
         from transduct.functional.row_losses import row_losses
 
         losses, nlls = row_losses(logits, targets, smoothing, counted, wanted)
+        return losses.sum(), nlls.sum(), logits if wanted else None
+    if training_kernels.usable(logits):
+        losses, nlls = training_kernels.row_losses(logits, targets, smoothing, counted, wanted)
         return losses.sum(), nlls.sum(), logits if wanted else None
     dtype, size, labels = logits.dtype, logits.shape[1], targets[:, None]
     shares = None if counted is None else counted[:, None]  # (n, 1)

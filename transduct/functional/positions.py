@@ -3,8 +3,14 @@
 Let N be tokens, `positions` (N,) their indices from 0, D a width, H heads, T queries and S keys of a sequence.
 """
 
+from functools import cache
+
 import torch
 from torch import Tensor
+
+from transduct.functional import training_kernels
+
+LONGEST_TABLE = 1 << 16  # positions whose sines and cosines are held
 
 
 def index(positions: Tensor) -> Tensor:
@@ -63,10 +69,20 @@ def rotary(x: Tensor, positions: Tensor) -> Tensor:
 
     The dot product of a turned query and a turned key depends on their distance alone.
     """
+    if training_kernels.usable(x) and positions.dtype == torch.int64 and len(positions):
+        least, most = map(int, positions.aminmax())
+        if least >= 0 and most < LONGEST_TABLE:
+            return training_kernels.turned(x, positions, _turns(1 << most.bit_length(), x.shape[-1]))
     angles = positions[:, None] * frequencies(x.shape[-1], x.device)  # (N, K / 2)
     cos, sin = angles.cos()[:, None].to(x.dtype), angles.sin()[:, None].to(x.dtype)  # (N, 1, K / 2)
     first, second = x.chunk(2, -1)
     return torch.cat((first * cos - second * sin, first * sin + second * cos), -1)  # (N, H, K)
+
+
+@cache
+def _turns(length: int, width: int) -> Tensor:
+    """(length, width): sines and then cosines of the angles of so many positions."""
+    return sinusoidal_concatenated(torch.arange(length, device="cpu"), width)
 
 
 def distances(queries: int, keys: int, device: torch.device | None = None) -> Tensor:

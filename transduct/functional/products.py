@@ -1,13 +1,14 @@
 """Matrix products of float32 by the faster of the two libraries that PyTorch brings along.
 
-On a CPU PyTorch multiplies float32 with MKL, which on AMD's processors reaches half of what oneDNN does
-(benchmarks/results/cpu_202611.md); the precision is the same. Let N be tokens, D the width that is read, F the width
-that is written.
+On a CPU PyTorch multiplies float32 with MKL, which on AMD's processors reaches half of what oneDNN does, and on Intel's
+as much, or twice as much where a matrix lies turned (benchmarks/results/cpu_202611.md); the precision is the same. Let
+N be tokens, D the width that is read, F the width that is written.
 """
 
 import platform
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ SMALL, FEW = 2**18, 8  # numbers of a matrix of which so few rows are faster as 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """a b^T: (N, D), (F, D) -> (N, F), whose strides may be any."""
     plain = a.dtype != torch.float32 or a.device.type != "cpu" or torch.compiler.is_compiling()
-    if not plain and min(len(a), a.shape[1]) >= FEWEST and _onednn():
+    if not plain and min(len(a), a.shape[1]) >= FEWEST and _faster():
         return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
     return F.linear(a, b)
 
@@ -32,7 +33,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b: (..., D), (F, D), (F,) -> (..., F)."""
     plain = x.device.type != "cpu" or x.dtype != torch.float32 or torch.is_autocast_enabled("cpu")
-    if plain or torch.compiler.is_compiling() or x.numel() < FEWEST * x.shape[-1] or not _onednn():
+    if plain or torch.compiler.is_compiling() or x.numel() < FEWEST * x.shape[-1] or not _faster():
         return F.linear(x, weight, bias)
     return _Linear.apply(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], -1)  # type: ignore[no-untyped-call]
 
@@ -77,7 +78,20 @@ def packed_linear(weight: Tensor, bias: Tensor | None = None) -> Callable[[Tenso
 
 
 @cache
+def made_by_intel() -> bool:
+    """Whether the processor is Intel's, as far as Linux tells."""
+    about = Path("/proc/cpuinfo")
+    return about.exists() and "GenuineIntel" in about.read_text()
+
+
+@cache
 def _onednn() -> bool:
-    """Whether the library is there, on x86-64: on AMD it is up to twice as fast as the default one; nobody has measured
-    it on Intel's."""
+    """Whether the library is there, on x86-64."""
     return hasattr(torch.ops.mkldnn, "_linear_pointwise") and platform.machine().lower() in ("x86_64", "amd64")
+
+
+@cache
+def _faster() -> bool:
+    """Whether it is faster than the default one. That is said by the maker and not by a clock, for a run that goes on
+    must multiply as it did before."""
+    return _onednn() and not made_by_intel()

@@ -178,9 +178,9 @@ def translate(
     named = {
         "beam": beam, "length_penalty": length_penalty, "batch_tokens": batch_tokens, "workers": workers,
         "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed,
+        "shortlist": shortlist or None, "captured": captured or None,
     }  # fmt: skip
     options = {name: value for name, value in named.items() if value is not None}
-    options |= {name: True for name, asked in (("shortlist", shortlist), ("captured", captured)) if asked}
     if file is not None and (file.is_dir() or not file.exists()):
         what = "a folder" if file.is_dir() else "no such file"
         raise TransductError(f"{file}: {what}; give a text file, or none for stdin")

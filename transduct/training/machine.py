@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from transduct.errors import TransductError
+from transduct.functional.products import made_by_intel
 from transduct.functional.trials import OLDEST
 
 Item = TypeVar("Item")
@@ -59,11 +60,16 @@ def pick_device(name: str) -> torch.device:
 
 
 def fast_precision(device: torch.device) -> str:
-    """bfloat16 where a device multiplies it faster than float32, else float32."""
+    """bfloat16 where a device multiplies it faster than float32, else float32.
+
+    AVX512-BF16 is twice as fast as float32 on AMD's processors and half as fast on Intel's, which leave it to AMX.
+    """
     if device.type == "cuda":
         narrow = torch.cuda.get_device_capability(device) >= OLDEST
+    elif made_by_intel():
+        narrow = torch.cpu._is_amx_tile_supported()
     else:
-        narrow = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        narrow = torch.cpu._is_avx512_bf16_supported()
     return "bfloat16" if narrow else "float32"
 
 

@@ -1,0 +1,370 @@
+"""What a training step does in C is the formula, gradients too, for any lengths, widths and number of threads."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.helpers import compiled
+from transduct.functional import attention as formulas
+from transduct.functional import kernels, positions, training_kernels
+from transduct.functional.dropout import dropout
+from transduct.functional.losses import label_smoothed_cross_entropy
+from transduct.functional.segments import Segments
+
+pytestmark = compiled
+
+LAYOUTS = [  # lengths of the queries' sequences and of the keys'
+    ([3, 1, 4], [2, 5, 1]),
+    ([2, 2], [3, 3]),
+    ([1], [1]),
+    ([0, 3, 1], [2, 1, 4]),
+    ([2, 3, 1], [0, 4, 1]),
+    ([0, 0], [1, 2]),
+    ([17, 2, 33, 16], [16, 40, 1, 15]),
+    ([5] * 20, [7] * 20),
+]
+WIDTHS = [(8, 8), (32, 32), (6, 3), (16, 40), (70, 17), (1, 1)]  # of a key and a value
+NEAR = {torch.float32: {"atol": 2e-5, "rtol": 1e-5}, torch.bfloat16: {"atol": 3e-2, "rtol": 2e-2}}
+
+
+@pytest.fixture
+def threads():
+    """Gives PyTorch its threads back."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def our_threads():
+    """As where PyTorch has another OpenMP than GNU's."""
+    training_kernels._library().share_threads(None)
+    yield
+    training_kernels._library.cache_clear()
+    training_kernels._library()
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """A function that computes something by the formulas alone."""
+
+    def compute(function):
+        with monkeypatch.context() as patch:
+            patch.setattr(training_kernels, "usable", lambda *tensors: False)
+            return function()
+
+    return compute
+
+
+def gradients(output, inputs):
+    """Those of a projection that is the same in any precision."""
+    torch.manual_seed(0)
+    return torch.autograd.grad(output, inputs, torch.randn(output.shape).bfloat16().to(output.dtype))
+
+
+def drawn(queries, keys, heads=4, kv_heads=2, d_k=8, d_v=8, dtype=torch.float32):
+    """Query, key and value, which want gradients, and their segments."""
+    torch.manual_seed(1)
+    shapes = (sum(queries), heads, d_k), (sum(keys), kv_heads, d_k), (sum(keys), kv_heads, d_v)
+    tensors = [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
+    return tensors, (Segments.of(queries), Segments.of(keys))
+
+
+def by_the_formula(tensors, segments, causal, without):
+    """The output and its gradients in double precision, of the same numbers."""
+    exact = [x.detach().double().requires_grad_() for x in tensors]
+    output = without(lambda: formulas.segment_attention(*exact, *segments, causal))
+    return [output, *gradients(output, exact)]
+
+
+def assert_close(found, expected, dtype):
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == dtype
+        torch.testing.assert_close(one.double(), other.double(), **NEAR[dtype])
+
+
+def attend(tensors, segments, causal=False):
+    output = training_kernels.attention(*tensors, *segments, causal)
+    return [output, *gradients(output, tensors)]
+
+
+# attention
+
+
+@pytest.mark.parametrize("dtype", NEAR, ids=str)
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize(("queries", "keys"), LAYOUTS, ids=str)
+def test_attention_is_the_formula_for_any_lengths(queries, keys, kv_heads, dtype, without):
+    tensors, segments = drawn(queries, keys, kv_heads=kv_heads, dtype=dtype)
+    assert_close(attend(tensors, segments), by_the_formula(tensors, segments, False, without), dtype)
+
+
+@pytest.mark.parametrize("dtype", NEAR, ids=str)
+@pytest.mark.parametrize(("d_k", "d_v"), WIDTHS, ids=str)
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_attention_is_the_formula_for_any_widths(d_k, d_v, causal, dtype, without):
+    lengths = [3, 0, 18, 1, 5]
+    tensors, (layout, _) = drawn(lengths, lengths, d_k=d_k, d_v=d_v, dtype=dtype)
+    found = attend(tensors, (layout, layout), causal)
+    assert_close(found, by_the_formula(tensors, (layout, layout), causal, without), dtype)
+
+
+def test_the_future_is_hidden_to_the_bit():
+    tensors, (layout, _) = drawn([5, 20], [5, 20])
+    before = training_kernels.attention(*tensors, layout, layout, True)
+    with torch.no_grad():
+        for x in tensors[1:]:
+            x[10:] += 1.0  # from the sixth token of the second sequence on
+    after = training_kernels.attention(*tensors, layout, layout, True)
+    assert torch.equal(before[:10], after[:10])
+    assert not torch.isclose(before[10:], after[10:]).all(1).all(1).any()
+
+
+def test_one_sequence_does_not_see_another_and_room_that_was_used_leaves_nothing(monkeypatch):
+    tensors, segments = drawn([3, 1, 4], [2, 17, 1])
+    expected = attend(tensors, segments)
+
+    def full_of_nan(*shape, dtype=torch.float32):
+        return torch.full(shape, float("nan") if dtype.is_floating_point else -1, dtype=dtype)
+
+    monkeypatch.setattr(training_kernels, "empty", full_of_nan)
+    monkeypatch.setattr(torch, "empty_like", lambda x: torch.full_like(x, float("nan")))
+    assert all(map(torch.equal, attend(tensors, segments), expected))
+    parts = [x.detach().split(segments[0 if n == 0 else 1].lengths.tolist()) for n, x in enumerate(tensors)]
+    alone = [
+        training_kernels.attention(*part, Segments.of([len(part[0])]), Segments.of([len(part[1])]), False)
+        for part in zip(*parts)
+    ]
+    assert torch.equal(torch.cat(alone), expected[0])
+
+
+def test_strides_may_be_any():
+    tensors, segments = drawn([3, 1, 4], [2, 5, 1])
+    expected = attend(tensors, segments)
+    turned = [x.detach().transpose(0, 1).contiguous().transpose(0, 1).requires_grad_() for x in tensors]
+    assert not turned[0].is_contiguous()
+    assert all(map(torch.equal, attend(turned, segments), expected))
+    output = training_kernels.attention(*tensors, *segments, False)
+    torch.manual_seed(0)  # as `gradients` draws, in another order in memory
+    grad = torch.randn(output.shape).bfloat16().float().permute(2, 0, 1).contiguous().permute(1, 2, 0)
+    assert all(map(torch.equal, torch.autograd.grad(output, tensors, grad), expected[1:]))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_any_number_of_threads_gives_the_same_bits(count, threads):
+    results = []
+    for each in (1, count):
+        threads(each)
+        results.append(everything())
+    assert all(map(torch.equal, *results))
+
+
+def test_threads_of_ours_give_the_same_bits(our_threads, threads):
+    threads(1)
+    expected = everything()
+    threads(2)
+    assert all(map(torch.equal, everything(), expected))
+
+
+def everything():
+    """All that the kernels compute, of enough for several parts."""
+    tensors, segments = drawn([9] * 30, [12] * 30)
+    found = attend(tensors, segments)
+    torch.manual_seed(5)
+    x = torch.linspace(-1.0, 1.0, 3 * 16384 + 70).requires_grad_()
+    gone = training_kernels.dropped(x, 20000)
+    logits = torch.randn(40, 100)
+    losses = training_kernels.row_losses(logits, torch.arange(40), 0.1, None, True)
+    turned = positions.rotary(tensors[0], torch.arange(len(tensors[0])))
+    return [*found, gone, *gradients(gone, [x]), *losses, logits, turned, *gradients(turned, tensors[:1])]
+
+
+def test_a_gradient_of_a_gradient_is_refused_instead_of_wrong():
+    tensors, segments = drawn([3, 1], [2, 5])
+    outputs = [
+        training_kernels.attention(*tensors, *segments, False),
+        training_kernels.dropped(tensors[0], 100),
+        positions.rotary(tensors[0], torch.arange(4)),
+    ]
+    for output in outputs:
+        [grad] = torch.autograd.grad(output.square().sum(), tensors[:1], create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            grad.sum().backward()
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        [torch.ones(2, dtype=torch.float64)],
+        [torch.ones(2), torch.ones(2, dtype=torch.bfloat16)],
+        [torch.ones(2, dtype=torch.float16)],
+        [torch.ones(2, device="meta")],
+    ],
+    ids=["double", "mixed", "half", "elsewhere"],
+)
+def test_other_numbers_are_left_to_the_formulas(tensors):
+    assert not training_kernels.usable(*tensors)
+
+
+def test_they_are_used_where_they_can_be(monkeypatch):
+    numbers = [torch.ones(2), torch.ones(3)]
+    assert training_kernels.usable(*numbers)
+    assert training_kernels.usable(*(x.bfloat16() for x in numbers))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert not training_kernels.usable(*numbers)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: False)
+    monkeypatch.setattr(training_kernels, "_library", lambda: None)
+    assert not training_kernels.usable(*numbers)
+
+
+@pytest.mark.parametrize(
+    "longest, bias, rate, taken",
+    [
+        (4, None, 0.0, True),
+        (4, None, 0.5, False),
+        (4, lambda q, s: torch.zeros(1), 0.0, False),
+        (600, None, 0.0, False),
+    ],
+)
+def test_segments_are_attended_by_the_kernel_where_it_is_faster_and_knows_how(monkeypatch, longest, bias, rate, taken):
+    tensors, segments = drawn([longest, 2], [longest, 2])
+    asked = []
+    attention = training_kernels.attention
+    monkeypatch.setattr(training_kernels, "attention", lambda *given: asked.append(given) or attention(*given))
+    formulas.segment_attention(*tensors, *segments, False, bias, rate)
+    assert bool(asked) is taken
+
+
+# dropout
+
+
+def philox(counter, key, rounds):
+    """Philox 4x32 by Python's own integers (Salmon et al. 2011, section 3.3)."""
+    counter, key = list(counter), list(key)
+    for _ in range(rounds):
+        products = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+        high, low = ([p >> 32 for p in products], [p & 0xFFFFFFFF for p in products])
+        counter = [high[1] ^ counter[1] ^ key[0], low[1], high[0] ^ counter[3] ^ key[1], low[0]]
+        key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return counter
+
+
+def test_the_draws_are_philoxs(monkeypatch):
+    assert philox([0] * 4, [0] * 2, 10) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8], "as its authors publish"
+    seed, count, threshold = -(2**61) + 12345, 128 * 3 - 5, 40000
+    monkeypatch.setattr(torch.Tensor, "random_", lambda x, *_: x.fill_(seed))
+    kept = training_kernels.dropped(torch.ones(count), threshold) != 0
+    key = seed % 2**64 & 0xFFFFFFFF, seed % 2**64 >> 32
+    for number in (0, 1, 2, 31, 32, 63, 100, 127, 128, 300, count - 1):
+        block, place = divmod(number, 128)
+        word, lane = place // 32, place % 32 // 2
+        draw = philox([lane, block, 0, 0], key, 7)[word] >> 16 * (place % 2) & 0xFFFF
+        assert bool(kept[number]) is (draw >= threshold)
+
+
+@pytest.mark.parametrize("dtype", NEAR, ids=str)
+def test_what_is_kept_is_scaled_and_its_gradient_too(dtype):
+    torch.manual_seed(2)
+    x = torch.randn(300, 7).to(dtype).requires_grad_()
+    output = training_kernels.dropped(x, 16384)
+    [grad] = torch.autograd.grad(output, x, torch.full_like(x, 3.0))
+    kept = output != 0
+    assert 0.7 < kept.float().mean() < 0.8
+    torch.testing.assert_close(output, torch.where(kept, x / 0.75, 0.0).to(dtype), **NEAR[dtype])
+    assert torch.equal(grad, torch.where(kept, torch.full_like(x, 4.0), 0.0))
+
+
+def test_a_seed_is_drawn_for_each_call():
+    x = torch.ones(1000)
+    torch.manual_seed(7)
+    first, second = dropout(x, 0.5), dropout(x, 0.5)
+    assert not torch.equal(first, second)
+    torch.manual_seed(7)
+    assert torch.equal(dropout(x, 0.5), first)
+    assert torch.equal(dropout(x, 1e-6), x), "less than a draw of sixteen bits can tell"
+
+
+# rotary positions
+
+
+@pytest.mark.parametrize("dtype", NEAR, ids=str)
+@pytest.mark.parametrize("width", [2, 6, 32, 40])
+def test_rotary_positions_are_the_formula(width, dtype, without):
+    torch.manual_seed(3)
+    x = torch.randn(50, 3, width).to(dtype).requires_grad_()
+    places = torch.randint(0, 999, (50,))
+    exact = x.detach().double().requires_grad_()
+    found = positions.rotary(x, places)
+    expected = without(lambda: positions.rotary(exact, places))
+    pairs = [found, *gradients(found, [x])], [expected, *gradients(expected, [exact])]
+    assert_close(*pairs, dtype)
+
+
+def test_what_a_model_in_use_has_made_serves_a_training():
+    positions._turns.cache_clear()
+    with torch.inference_mode():
+        places = torch.arange(3)
+        positions.rotary(torch.randn(3, 2, 8), places)
+    x = torch.randn(3, 2, 8, requires_grad=True)
+    assert positions.rotary(x, places).sum().backward() is None
+
+
+@pytest.mark.parametrize(
+    "places", [[-1, 3], [0, positions.LONGEST_TABLE], [0.5, 2.0], []], ids=["before", "beyond", "between", "none"]
+)
+def test_positions_outside_of_the_table_are_computed(monkeypatch, places):
+    x = torch.randn(len(places), 2, 8)
+    monkeypatch.setattr(training_kernels, "turned", None)  # not to be called
+    assert positions.rotary(x, torch.tensor(places)).shape == x.shape
+
+
+# losses of rows
+
+
+@pytest.mark.parametrize("dtype", NEAR, ids=str)
+@pytest.mark.parametrize("size", [1, 5, 16, 33, 1000])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("counted", [False, True])
+def test_losses_of_rows_and_their_gradients_are_the_formula(size, smoothing, counted, dtype):
+    torch.manual_seed(4)
+    logits, targets = (3 * torch.randn(20, size)).to(dtype), torch.randint(size, (20,))
+    shares = torch.rand(20) if counted else None
+    exact = logits.double().requires_grad_()
+    weigh = 1.0 if shares is None else shares.double()
+    expected = weigh * label_smoothed_cross_entropy(exact, targets, smoothing)
+    [grad] = torch.autograd.grad(expected.sum(), exact)
+    looked_at = training_kernels.row_losses(logits.clone(), targets, smoothing, shares, False)
+    losses, nlls = training_kernels.row_losses(logits, targets, smoothing, shares, True)
+    assert torch.equal(losses, looked_at[0])
+    torch.testing.assert_close(losses.double(), expected.detach(), atol=1e-5, rtol=1e-5)
+    plain = weigh * F.cross_entropy(exact.detach(), targets, reduction="none")
+    torch.testing.assert_close(nlls.double(), plain, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits.double(), grad, atol=1e-6 if dtype == torch.float32 else 1e-2, rtol=1e-2)
+
+
+def test_logits_stay_where_no_gradient_is_wanted():
+    logits = torch.randn(3, 5)
+    before = logits.clone()
+    training_kernels.row_losses(logits, torch.tensor([0, 4, 2]), 0.1, None, False)
+    assert torch.equal(logits, before)
+
+
+def test_a_row_that_is_no_number_is_not_hidden():
+    logits = torch.zeros(3, 20)
+    logits[0, 3], logits[1, 19], logits[2, 0] = math.nan, math.inf, -math.inf
+    losses, _ = training_kernels.row_losses(logits, torch.tensor([1, 1, 1]), 0.0, None, True)
+    assert losses[:2].isnan().all()
+    torch.testing.assert_close(losses[2], torch.tensor(math.log(19)))
+
+
+def test_the_control_another_smoothing_differs():
+    logits, targets = torch.randn(4, 9), torch.arange(4)
+    losses, _ = training_kernels.row_losses(logits.clone(), targets, 0.2, None, False)
+    assert not torch.allclose(losses, label_smoothed_cross_entropy(logits, targets, 0.1))
+
+
+def test_a_library_that_is_not_there_is_told_nothing(monkeypatch):
+    monkeypatch.setattr(kernels, "library", lambda: None)
+    assert training_kernels._library.__wrapped__() is None

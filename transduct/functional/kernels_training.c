@@ -1,0 +1,389 @@
+/* What a training step on a CPU does between its matrix products, for which PyTorch's operations take many passes over
+ * memory: attention over short sequences that lie one after the other, rotary positions, dropout, and the loss of rows of
+ * logits. Numbers come and go as float32 or, where something is `narrow`, as bfloat16; all sums are of float32. Everything
+ * has one writer and one order of adding, so that results are the same to the bit with any number of threads.
+ */
+#include "kernels.h"
+
+#if COMPILED
+
+enum {
+    BLOCK = 4,       /* rows of a product that share what is read */
+    DRAWS = 128,     /* random numbers of 16 bits that are drawn at a time */
+    PIECE = 1 << 14, /* numbers of a part of dropout */
+};
+
+INLINE __m512 load(const void *x, int64_t place, __mmask16 held, int64_t narrow) {
+    if (!narrow) return _mm512_maskz_loadu_ps(held, (const float *)x + place);
+    __m256i half = _mm256_maskz_loadu_epi16(held, (const uint16_t *)x + place);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+/* To bfloat16 as PyTorch rounds: to the nearest, ties to even; NaN stays. */
+INLINE void store(void *x, int64_t place, __mmask16 held, __m512 y, int64_t narrow) {
+    if (!narrow) {
+        _mm512_mask_storeu_ps((float *)x + place, held, y);
+        return;
+    }
+    __m512i bits = _mm512_castps_si512(y), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    rounded = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(y, y, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc00000));
+    _mm256_mask_storeu_epi16((uint16_t *)x + place, held, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+}
+
+INLINE int64_t whole(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
+
+/* Attention as functional/attention.py has it, of each of B sequences over its own keys.
+ *
+ * `query` (N, H, K), `key` (M, G, K), `value` and what comes of them are flat; `queries` and `keys` (B + 1) say where each
+ * sequence begins, and `cells` (B + 1) where its `weights` do: (H, T, S rounded up to whole vectors). `back` asks for the
+ * gradients, from `grad` (N, H, V). Each of `parts` has its own room to `work` in. */
+typedef struct {
+    const void *query, *key, *value, *grad;
+    void *output, *grad_query, *grad_key, *grad_value;
+    float *weights, *work;
+    const int64_t *queries, *keys, *cells;
+    int64_t back, sources, heads, groups, dk, dv, causal, narrow, most_queries, most_keys, parts;
+} Attention;
+
+/* A head of one sequence, each of its rows in whole vectors; and products of them, which the forward pass needs none of. */
+typedef struct {
+    float *q, *k, *v, *turned, *out, *g, *scores, *of_key, *of_value;
+} Head;
+
+static FAST Head laid_out(const Attention *a, float *work) {
+    int64_t dk = whole(a->dk), dv = whole(a->dv), t = a->most_queries, s = whole(a->most_keys), wide = dk > dv ? dk : dv;
+    int64_t out = t > s ? t : s;
+    Head head = {.q = work};
+    head.k = head.q + t * dk;
+    head.v = head.k + s * dk;
+    head.turned = head.v + s * dv;
+    head.out = head.turned + s * wide;
+    head.g = head.out + out * wide;
+    head.scores = head.g + t * dv;
+    head.of_key = head.scores + t * s;
+    head.of_value = head.of_key + s * dk;
+    return head;
+}
+
+/* How many numbers each part works on. */
+EXPORT FAST int64_t attention_room(const Attention *a) {
+    return laid_out(a, NULL).of_value - (float *)NULL + whole(a->most_keys) * whole(a->dv);
+}
+
+/* One head of so many rows (rows, heads, width) from the first on, each row in whole vectors. */
+INLINE void gather(const void *x, int64_t first, int64_t rows, int64_t heads, int64_t head, int64_t width, int64_t narrow,
+                   float *out) {
+    int64_t wide = whole(width);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t k = 0; k < width; k += LANES) {
+            int64_t place = ((first + row) * heads + head) * width + k;
+            _mm512_storeu_ps(out + row * wide + k, load(x, place, lanes(width - k), narrow));
+        }
+}
+
+/* The inverse. */
+INLINE void scatter(const float *x, int64_t first, int64_t rows, int64_t heads, int64_t head, int64_t width,
+                    int64_t narrow, void *out) {
+    int64_t wide = whole(width);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t k = 0; k < width; k += LANES) {
+            int64_t place = ((first + row) * heads + head) * width + k;
+            store(out, place, lanes(width - k), _mm512_loadu_ps(x + row * wide + k), narrow);
+        }
+}
+
+/* (rows, wide) -> (wide, rows rounded up), whatever stands in the rows that are added; both in whole vectors. */
+INLINE void transpose(const float *x, int64_t rows, int64_t wide, float *out) {
+    int64_t across = whole(rows);
+    for (int64_t row = 0; row < across; row += LANES)
+        for (int64_t k = 0; k < wide; k += LANES) {
+            __m512 a[LANES], b[LANES];
+            UNROLLED for (int i = 0; i < LANES; i++) a[i] = _mm512_loadu_ps(x + (row + i) * wide + k);
+            UNROLLED for (int i = 0; i < LANES; i += 2) {
+                b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+                b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+            }
+            UNROLLED for (int i = 0; i < LANES; i += 4) UNROLLED for (int j = 0; j < 2; j++) {
+                __m512d one = _mm512_castps_pd(b[i + j]), other = _mm512_castps_pd(b[i + j + 2]);
+                a[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(one, other));
+                a[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(one, other));
+            }
+            UNROLLED for (int j = 0; j < 4; j++) { /* quarter l of a[4 i + j] is column 4 l + j of rows 4 i and after */
+                __m512 even = _mm512_shuffle_f32x4(a[j], a[j + 4], 0x88), odd = _mm512_shuffle_f32x4(a[j], a[j + 4], 0xdd);
+                __m512 even2 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0x88);
+                __m512 odd2 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0xdd);
+                float *to = out + (k + j) * across + row;
+                _mm512_storeu_ps(to, _mm512_shuffle_f32x4(even, even2, 0x88));
+                _mm512_storeu_ps(to + 4 * across, _mm512_shuffle_f32x4(odd, odd2, 0x88));
+                _mm512_storeu_ps(to + 8 * across, _mm512_shuffle_f32x4(even, even2, 0xdd));
+                _mm512_storeu_ps(to + 12 * across, _mm512_shuffle_f32x4(odd, odd2, 0xdd));
+            }
+        }
+}
+
+/* `rows` rows of `vectors` vectors of a product, from column c on. */
+INLINE void product_block(const float *a, int64_t down, int64_t along, int64_t inner, const float *x, int64_t wide,
+                          int64_t c, const int rows, const int vectors, float *out) {
+    __m512 sums[BLOCK][2];
+    UNROLLED for (int i = 0; i < rows; i++) UNROLLED for (int n = 0; n < vectors; n++) sums[i][n] = _mm512_setzero_ps();
+    for (int64_t j = 0; j < inner; j++) {
+        __m512 read[2];
+        UNROLLED for (int n = 0; n < vectors; n++) read[n] = _mm512_loadu_ps(x + j * wide + c + n * LANES);
+        UNROLLED for (int i = 0; i < rows; i++) {
+            __m512 factor = _mm512_set1_ps(a[i * down + j * along]);
+            UNROLLED for (int n = 0; n < vectors; n++) sums[i][n] = _mm512_fmadd_ps(factor, read[n], sums[i][n]);
+        }
+    }
+    UNROLLED for (int i = 0; i < rows; i++)
+        UNROLLED for (int n = 0; n < vectors; n++) _mm512_storeu_ps(out + i * wide + c + n * LANES, sums[i][n]);
+}
+
+/* (rows, inner) times (inner, wide) -> (rows, wide), in whole vectors; the numbers of the first stand `down` and `along`
+ * apart. Where rows are left over, the last block begins with some that are done already. */
+static FAST void product(const float *a, int64_t down, int64_t along, int64_t rows, int64_t inner, const float *x,
+                         int64_t wide, float *out) {
+    for (int64_t c = 0; c < wide; c += 2 * LANES)
+        for (int64_t row = 0; row < rows; row += rows < BLOCK ? 1 : BLOCK) {
+            int64_t first = rows < BLOCK || row + BLOCK <= rows ? row : rows - BLOCK;
+            const float *from = a + first * down;
+            float *to = out + first * wide;
+            if (rows < BLOCK && wide - c > LANES) product_block(from, down, along, inner, x, wide, c, 1, 2, to);
+            else if (rows < BLOCK) product_block(from, down, along, inner, x, wide, c, 1, 1, to);
+            else if (wide - c > LANES) product_block(from, down, along, inner, x, wide, c, BLOCK, 2, to);
+            else product_block(from, down, along, inner, x, wide, c, BLOCK, 1, to);
+        }
+}
+
+/* softmax(scale x) of the first `seen` of a row in whole vectors, and zeros. */
+INLINE void softmax(float *x, int64_t seen, int64_t wide, float scale) {
+    __m512 most = _mm512_set1_ps(-INFINITY), total = _mm512_setzero_ps(), factor = _mm512_set1_ps(scale);
+    for (int64_t s = 0; s < seen; s += LANES)
+        most = _mm512_mask_max_ps(most, lanes(seen - s), most, _mm512_loadu_ps(x + s));
+    __m512 shift = _mm512_mul_ps(_mm512_set1_ps(_mm512_reduce_max_ps(most)), factor);
+    for (int64_t s = 0; s < wide; s += LANES) {
+        __mmask16 held = s < seen ? lanes(seen - s) : 0;
+        __m512 y = exponential(_mm512_fmsub_ps(_mm512_loadu_ps(x + s), factor, shift));
+        total = _mm512_mask_add_ps(total, held, total, y);
+        _mm512_storeu_ps(x + s, _mm512_maskz_mov_ps(held, y));
+    }
+    __m512 share = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(total));
+    for (int64_t s = 0; s < seen; s += LANES) _mm512_storeu_ps(x + s, _mm512_mul_ps(_mm512_loadu_ps(x + s), share));
+}
+
+/* The gradient of so many scaled scores from that of their softmax, in its place. */
+INLINE void of_scores(float *grad, const float *weights, int64_t seen, float scale) {
+    __m512 total = _mm512_setzero_ps();
+    for (int64_t s = 0; s < seen; s += LANES)
+        total = _mm512_mask3_fmadd_ps(_mm512_loadu_ps(grad + s), _mm512_loadu_ps(weights + s), total, lanes(seen - s));
+    __m512 off = _mm512_set1_ps(_mm512_reduce_add_ps(total)), factor = _mm512_set1_ps(scale);
+    for (int64_t s = 0; s < seen; s += LANES) {
+        __m512 apart = _mm512_sub_ps(_mm512_loadu_ps(grad + s), off);
+        _mm512_storeu_ps(grad + s, _mm512_mul_ps(_mm512_mul_ps(apart, factor), _mm512_loadu_ps(weights + s)));
+    }
+}
+
+INLINE void add(float *x, const float *y, int64_t count) {
+    for (int64_t k = 0; k < count; k += LANES)
+        _mm512_storeu_ps(x + k, _mm512_add_ps(_mm512_loadu_ps(x + k), _mm512_loadu_ps(y + k)));
+}
+
+static FAST void forward_of(const Attention *a, int64_t source, const Head *head) {
+    int64_t first = a->queries[source], t = a->queries[source + 1] - first, from = a->keys[source];
+    int64_t s = a->keys[source + 1] - from, wide = whole(s), dk = whole(a->dk), dv = whole(a->dv);
+    float scale = 1.0f / sqrtf((float)a->dk), *weights = a->weights + a->cells[source];
+    for (int64_t h = 0; h < a->heads; h++, weights += t * wide) {
+        int64_t group = h / (a->heads / a->groups);
+        gather(a->query, first, t, a->heads, h, a->dk, a->narrow, head->q);
+        if (h % (a->heads / a->groups) == 0) {
+            gather(a->key, from, s, a->groups, group, a->dk, a->narrow, head->k);
+            gather(a->value, from, s, a->groups, group, a->dv, a->narrow, head->v);
+            transpose(head->k, s, dk, head->turned);
+        }
+        product(head->q, dk, 1, t, a->dk, head->turned, wide, weights);
+        for (int64_t row = 0; row < t; row++) softmax(weights + row * wide, a->causal ? row + 1 : s, wide, scale);
+        product(weights, wide, 1, t, s, head->v, dv, head->out);
+        scatter(head->out, first, t, a->heads, h, a->dv, a->narrow, a->output);
+    }
+}
+
+static FAST void backward_of(const Attention *a, int64_t source, const Head *head) {
+    int64_t first = a->queries[source], t = a->queries[source + 1] - first, from = a->keys[source];
+    int64_t s = a->keys[source + 1] - from, wide = whole(s), dk = whole(a->dk), dv = whole(a->dv);
+    int64_t each = a->heads / a->groups;
+    float scale = 1.0f / sqrtf((float)a->dk), *weights = a->weights + a->cells[source];
+    for (int64_t h = 0; h < a->heads; h++, weights += t * wide) {
+        gather(a->query, first, t, a->heads, h, a->dk, a->narrow, head->q);
+        gather(a->grad, first, t, a->heads, h, a->dv, a->narrow, head->g);
+        if (h % each == 0) {
+            gather(a->key, from, s, a->groups, h / each, a->dk, a->narrow, head->k);
+            gather(a->value, from, s, a->groups, h / each, a->dv, a->narrow, head->v);
+            transpose(head->v, s, dv, head->turned);
+            memset(head->of_key, 0, (size_t)(s * dk) * sizeof(float));
+            memset(head->of_value, 0, (size_t)(s * dv) * sizeof(float));
+        }
+        product(head->g, dv, 1, t, a->dv, head->turned, wide, head->scores);
+        for (int64_t row = 0; row < t; row++) of_scores(head->scores + row * wide, weights + row * wide, s, scale);
+        product(head->scores, wide, 1, t, s, head->k, dk, head->out);
+        scatter(head->out, first, t, a->heads, h, a->dk, a->narrow, a->grad_query);
+        product(head->scores, 1, wide, s, t, head->q, dk, head->out);
+        add(head->of_key, head->out, s * dk);
+        product(weights, 1, wide, s, t, head->g, dv, head->out);
+        add(head->of_value, head->out, s * dv);
+        if (h % each == each - 1) {
+            scatter(head->of_key, from, s, a->groups, h / each, a->dk, a->narrow, a->grad_key);
+            scatter(head->of_value, from, s, a->groups, h / each, a->dv, a->narrow, a->grad_value);
+        }
+    }
+}
+
+static FAST void some_sequences(const void *job, int64_t part) {
+    const Attention *a = job;
+    Head head = laid_out(a, a->work + part * attention_room(a));
+    for (int64_t n = a->sources * part / a->parts; n < a->sources * (part + 1) / a->parts; n++)
+        if (a->back) backward_of(a, n, &head);
+        else forward_of(a, n, &head);
+}
+
+/* The output and the weights, or the gradients from them. */
+EXPORT void segments_attention(const Attention *attention, int64_t threads) {
+    beside_torch(some_sequences, attention, attention->parts, threads);
+}
+
+/* Dropout.
+ *
+ * Philox (Salmon et al. 2011) draws from a key and a counter, so that any part can be drawn alone; with seven rounds it
+ * passes all tests of theirs. */
+INLINE void philox(uint64_t seed, uint64_t block, __m512i words[4]) {
+    const __m512i numbers = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i factors[2] = {_mm512_set1_epi32((int)0xD2511F53), _mm512_set1_epi32((int)0xCD9E8D57)};
+    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    words[0] = numbers, words[1] = _mm512_set1_epi32((int)block), words[2] = _mm512_set1_epi32((int)(block >> 32));
+    words[3] = _mm512_setzero_si512();
+    for (int round = 0; round < 7; round++) {
+        __m512i high[2], low[2];
+        UNROLLED for (int n = 0; n < 2; n++) {
+            __m512i even = _mm512_mul_epu32(words[2 * n], factors[n]);
+            __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(words[2 * n], 32), factors[n]);
+            low[n] = _mm512_mask_mov_epi32(even, 0xaaaa, _mm512_slli_epi64(odd, 32));
+            high[n] = _mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xaaaa, odd);
+        }
+        words[0] = _mm512_xor_si512(_mm512_xor_si512(high[1], words[1]), _mm512_set1_epi32((int)key[0]));
+        words[2] = _mm512_xor_si512(_mm512_xor_si512(high[0], words[3]), _mm512_set1_epi32((int)key[1]));
+        words[1] = low[1], words[3] = low[0];
+        key[0] += 0x9E3779B9u, key[1] += 0xBB67AE85u;
+    }
+}
+
+/* x of `count` numbers, those kept times `scale`. `kept` has a bit for each, drawn anew where a `threshold` above 0, of
+ * 65536, says how many go; it has room for whole DRAWS. */
+typedef struct {
+    const void *x;
+    void *out;
+    uint64_t *kept, seed;
+    int64_t count, threshold, narrow;
+    double scale;
+} Dropout;
+
+static FAST void drop_some(const void *job, int64_t part) {
+    const Dropout *d = job;
+    __m512 scale = _mm512_set1_ps((float)d->scale);
+    int64_t last = (part + 1) * PIECE < d->count ? (part + 1) * PIECE : d->count;
+    for (int64_t first = part * PIECE; first < last; first += DRAWS) {
+        uint64_t *kept = d->kept + first / 64;
+        if (d->threshold) {
+            __m512i words[4];
+            philox(d->seed, (uint64_t)(first / DRAWS), words);
+            UNROLLED for (int n = 0; n < 4; n++) {
+                __mmask32 stay = _mm512_cmpge_epu16_mask(words[n], _mm512_set1_epi16((short)d->threshold));
+                memcpy((uint32_t *)kept + n, &stay, sizeof stay);
+            }
+        }
+        for (int64_t k = first; k < last && k < first + DRAWS; k += LANES) {
+            __mmask16 stay = (__mmask16)(kept[(k - first) / 64] >> (k - first) % 64), held = lanes(last - k);
+            store(d->out, k, held, _mm512_maskz_mul_ps(stay, load(d->x, k, held, d->narrow), scale), d->narrow);
+        }
+    }
+}
+
+EXPORT void drop(const Dropout *dropout, int64_t threads) {
+    beside_torch(drop_some, dropout, (dropout->count + PIECE - 1) / PIECE, threads);
+}
+
+/* Rotary positions: each head of x (N, H, K) at `positions` (N,), by a table of sines and cosines (positions, K); back if
+ * `back`. */
+typedef struct {
+    const void *x;
+    void *out;
+    const int64_t *positions;
+    const float *turns;
+    int64_t rows, heads, dk, back, narrow, parts;
+} Rotary;
+
+static FAST void turn_some(const void *job, int64_t part) {
+    const Rotary *r = job;
+    int64_t half = r->dk / 2;
+    for (int64_t row = r->rows * part / r->parts; row < r->rows * (part + 1) / r->parts; row++) {
+        const float *sines = r->turns + r->positions[row] * r->dk, *cosines = sines + half;
+        for (int64_t place = row * r->heads * r->dk; place < (row + 1) * r->heads * r->dk; place += r->dk)
+            for (int64_t k = 0; k < half; k += LANES) {
+                __mmask16 held = lanes(half - k);
+                __m512 sine = _mm512_maskz_loadu_ps(held, sines + k), cosine = _mm512_maskz_loadu_ps(held, cosines + k);
+                if (r->back) sine = _mm512_sub_ps(_mm512_setzero_ps(), sine);
+                __m512 one = load(r->x, place + k, held, r->narrow), other = load(r->x, place + half + k, held, r->narrow);
+                __m512 first = _mm512_fnmadd_ps(other, sine, _mm512_mul_ps(one, cosine));
+                __m512 second = _mm512_fmadd_ps(other, cosine, _mm512_mul_ps(one, sine));
+                store(r->out, place + k, held, first, r->narrow);
+                store(r->out, place + half + k, held, second, r->narrow);
+            }
+    }
+}
+
+EXPORT void turn_rows(const Rotary *rotary, int64_t threads) { beside_torch(turn_some, rotary, rotary->parts, threads); }
+
+/* Label-smoothed cross-entropy of each row of logits (N, V) and its target: `losses` and `nlls` (N,); the gradient takes
+ * the place of the logits if it is `wanted`. `counted` (N,) is what each row counts, 1 if NULL. */
+typedef struct {
+    void *logits;
+    const int64_t *targets;
+    const float *counted;
+    float *losses, *nlls;
+    int64_t rows, size, wanted, narrow;
+    double smoothing;
+} Losses;
+
+static FAST void loss_of(const void *job, int64_t row) {
+    const Losses *l = job;
+    int64_t size = l->size, narrow = l->narrow, target = l->targets[row];
+    char *logits = (char *)l->logits + row * size * (narrow ? 2 : 4);
+    float share = l->counted ? l->counted[row] : 1.0f, smoothing = (float)l->smoothing, spread = smoothing / (float)size;
+    __m512 most = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps(), mass = _mm512_setzero_ps();
+    for (int64_t k = 0; k < size; k += LANES) {
+        __mmask16 held = lanes(size - k);
+        __m512 x = load(logits, k, held, narrow);
+        most = _mm512_mask_max_ps(most, held, most, x);
+        sum = _mm512_add_ps(sum, x);
+    }
+    float top = _mm512_reduce_max_ps(most), chosen = _mm512_cvtss_f32(load(logits, target, 1, narrow));
+    for (int64_t k = 0; k < size; k += LANES) {
+        __mmask16 held = lanes(size - k);
+        __m512 y = exponential(_mm512_sub_ps(load(logits, k, held, narrow), _mm512_set1_ps(top)));
+        mass = _mm512_mask_add_ps(mass, held, mass, y);
+    }
+    float log_mass = logf(_mm512_reduce_add_ps(mass)) + top;
+    l->nlls[row] = share * (log_mass - chosen);
+    float apart = smoothing > 0.0f ? spread * _mm512_reduce_add_ps(sum) : 0.0f; /* a logit may be minus infinity */
+    l->losses[row] = share * (log_mass - (1.0f - smoothing) * chosen - apart);
+    for (int64_t k = 0; l->wanted && k < size; k += LANES) {
+        __mmask16 held = lanes(size - k);
+        __m512 y = exponential(_mm512_sub_ps(load(logits, k, held, narrow), _mm512_set1_ps(log_mass)));
+        y = _mm512_sub_ps(y, _mm512_set1_ps(spread));
+        if (target >= k && target < k + LANES)
+            y = _mm512_mask_sub_ps(y, (__mmask16)(1u << (target - k)), y, _mm512_set1_ps(1.0f - smoothing));
+        store(logits, k, held, _mm512_mul_ps(y, _mm512_set1_ps(share)), narrow);
+    }
+}
+
+EXPORT void row_losses(const Losses *losses, int64_t threads) { beside_torch(loss_of, losses, losses->rows, threads); }
+
+#endif

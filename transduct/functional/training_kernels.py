@@ -1,0 +1,194 @@
+"""The face of kernels_training.c: what a training step on a CPU does between its matrix products, with gradients.
+
+The formulas in `functional.attention`, `functional.positions`, `functional.dropout` and `functional.losses` say what is
+computed, and do it where `usable` says no. Let N queries have H heads, M keys G heads, each of which serves H / G query
+heads in turn; K and V are the widths of a key and of a value.
+"""
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from transduct.functional import kernels
+from transduct.functional.kernels import NUMBER, POINTER, empty, pointer
+from transduct.functional.segments import Segments
+
+NARROW = torch.bfloat16
+LANES, DRAWS = 16, 128  # numbers of a vector; random numbers that are drawn at a time
+SHARES = 4  # parts of each thread's work, which another may take
+
+
+class _Attention(ctypes.Structure):
+    _fields_ = [
+        *[(name, POINTER) for name in ("query", "key", "value", "grad")],
+        *[(name, POINTER) for name in ("output", "grad_query", "grad_key", "grad_value", "weights", "work")],
+        *[(name, POINTER) for name in ("queries", "keys", "cells")],
+        *[(name, NUMBER) for name in ("back", "sources", "heads", "groups", "dk", "dv", "causal", "narrow")],
+        *[(name, NUMBER) for name in ("most_queries", "most_keys", "parts")],
+    ]
+
+
+class _Dropout(ctypes.Structure):
+    _fields_ = [
+        *[(name, POINTER) for name in ("x", "out", "kept")],
+        ("seed", ctypes.c_uint64),
+        *[(name, NUMBER) for name in ("count", "threshold", "narrow")],
+        ("scale", ctypes.c_double),
+    ]
+
+
+class _Rotary(ctypes.Structure):
+    _fields_ = [
+        *[(name, POINTER) for name in ("x", "out", "positions", "turns")],
+        *[(name, NUMBER) for name in ("rows", "heads", "dk", "back", "narrow", "parts")],
+    ]
+
+
+class _Losses(ctypes.Structure):
+    _fields_ = [
+        *[(name, POINTER) for name in ("logits", "targets", "counted", "losses", "nlls")],
+        *[(name, NUMBER) for name in ("rows", "size", "wanted", "narrow")],
+        ("smoothing", ctypes.c_double),
+    ]
+
+
+def usable(*tensors: Tensor) -> bool:
+    """Whether there is a library, for tensors like these, which are all of one type."""
+    if torch.compiler.is_compiling() or any(not x.is_cpu for x in tensors):
+        return False
+    kinds = {x.dtype for x in tensors}
+    return (kinds == {torch.float32} or kinds == {NARROW}) and _library() is not None
+
+
+@cache
+def _library() -> Any:
+    """The compiled library, which is told of PyTorch's threads."""
+    found = kernels.library()
+    if found is not None:
+        parallel = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
+        found.share_threads(ctypes.cast(parallel, POINTER) if parallel else None)
+    return found
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, queries: Segments, keys: Segments, causal: bool) -> Tensor:
+    """Attention of each sequence's queries over its own keys: (N, H, K), (M, G, K), (M, G, V) -> (N, H, V)."""
+    return _SegmentsAttention.apply(query, key, value, queries, keys, causal)  # type: ignore[no-untyped-call]
+
+
+class _SegmentsAttention(torch.autograd.Function):
+    """The weights are kept: they are few where sequences are short."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, queries: Segments, keys: Segments, causal: bool
+    ) -> Tensor:
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        wide = (keys.lengths + (LANES - 1)) // LANES * LANES
+        cells = torch.zeros_like(queries.offsets)
+        torch.cumsum(queries.lengths * wide * query.shape[1], 0, out=cells[1:])
+        weights, output = empty(int(cells[-1])), query.new_empty(*query.shape[:2], value.shape[2])
+        ctx.layout = queries, keys, cells, causal
+        ctx.save_for_backward(query, key, value, weights)
+        _attend(ctx.layout, query, key, value, weights, output=output)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, weights = ctx.saved_tensors
+        found = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+        named = dict(zip(("grad_query", "grad_key", "grad_value"), found))
+        _attend(ctx.layout, query, key, value, weights, grad=grads[0].contiguous(), **named)
+        return *found, None, None, None
+
+
+def _attend(layout: Any, query: Tensor, key: Tensor, value: Tensor, weights: Tensor, **others: Tensor) -> None:
+    """Write the output, or the gradients from that of the output."""
+    (queries, keys, cells, causal), threads = layout, torch.get_num_threads()
+    given = _Attention(
+        *map(pointer, (query, key, value)), weights=pointer(weights), queries=pointer(queries.offsets),
+        keys=pointer(keys.offsets), cells=pointer(cells), back="grad" in others, sources=len(queries),
+        heads=query.shape[1], groups=key.shape[1], dk=key.shape[2], dv=value.shape[2], causal=causal,
+        narrow=query.dtype == NARROW, most_queries=queries.longest, most_keys=keys.longest,
+        parts=min(len(queries), threads * SHARES),
+        **{name: pointer(tensor) for name, tensor in others.items()},
+    )  # fmt: skip
+    work = empty(given.parts * _library().attention_room(ctypes.byref(given)))
+    given.work = pointer(work)
+    _library().segments_attention(ctypes.byref(given), threads)
+
+
+def dropped(x: Tensor, threshold: int) -> Tensor:
+    """Zero each number with a probability of `threshold` / 65536 and scale the rest by the inverse of what is kept."""
+    return _Dropped.apply(x, threshold)  # type: ignore[no-untyped-call]
+
+
+class _Dropped(torch.autograd.Function):
+    """A bit for each number says what was kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, threshold: int) -> Tensor:
+        kept = empty(-(-x.numel() // DRAWS) * (DRAWS // 64), dtype=torch.int64)
+        seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_(-(2**63), None))
+        ctx.scale = 65536 / (65536 - threshold)
+        ctx.save_for_backward(kept)
+        return _keep(x, kept, ctx.scale, threshold, seed)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (kept,) = ctx.saved_tensors
+        return _keep(grads[0], kept, ctx.scale), None
+
+
+def _keep(x: Tensor, kept: Tensor, scale: float, threshold: int = 0, seed: int = 0) -> Tensor:
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    given = _Dropout(*map(pointer, (x, out, kept)), seed % 2**64, x.numel(), threshold, x.dtype == NARROW, scale)
+    _library().drop(ctypes.byref(given), torch.get_num_threads())
+    return out
+
+
+def turned(x: Tensor, positions: Tensor, turns: Tensor) -> Tensor:
+    """Rotary positions (N,) in each head of (N, H, K), by a table (positions, K) of sines and then cosines."""
+    return _Turned.apply(x, positions.contiguous(), turns)  # type: ignore[no-untyped-call]
+
+
+class _Turned(torch.autograd.Function):
+    """The gradient is turned back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, positions: Tensor, turns: Tensor) -> Tensor:
+        ctx.places = positions, turns  # which may have been made in inference mode, that nothing is saved of
+        return _turn(x, positions, turns)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return _turn(grads[0], *ctx.places, back=True), None, None
+
+
+def _turn(x: Tensor, positions: Tensor, turns: Tensor, *, back: bool = False) -> Tensor:
+    x, threads = x.contiguous(), torch.get_num_threads()
+    out, parts = torch.empty_like(x), min(len(x), threads * SHARES)
+    given = _Rotary(*map(pointer, (x, out, positions, turns)), *x.shape, back, x.dtype == NARROW, parts)
+    _library().turn_rows(ctypes.byref(given), threads)
+    return out
+
+
+def row_losses(
+    logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool
+) -> tuple[Tensor, Tensor]:
+    """Each row's smoothed loss and its negative log-likelihood, (N,) and (N,); the logits (N, V) are overwritten with
+    their gradient if that is `wanted`. Arguments as those of `functional.row_losses`."""
+    (rows, size), targets = logits.shape, targets.contiguous()
+    losses, nlls = empty(rows), empty(rows)
+    counted = None if counted is None else counted.float().contiguous()
+    tensors = map(pointer, (logits, targets, counted, losses, nlls))
+    given = _Losses(*tensors, rows, size, wanted, logits.dtype == NARROW, smoothing)
+    _library().row_losses(ctypes.byref(given), torch.get_num_threads())
+    return losses, nlls

@@ -12,6 +12,7 @@ from tests.helpers import tiny
 from transduct.config import Recipe
 from transduct.errors import TransductError
 from transduct.models import rnn, transformer
+from transduct.tasks import sections
 from transduct.tasks.sections import (
     Family,
     ModelSection,
@@ -23,6 +24,7 @@ from transduct.tasks.sections import (
     with_options,
 )
 from transduct.training import checkpoint
+from transduct.training.config import TrainingConfig
 
 FAMILIES = {
     "transformer": Family(transformer.Config, transformer.SIZES, transformer.Transformer),
@@ -99,6 +101,17 @@ def test_the_section_of_a_test_set_names_one():
             data_with_test(Section, recipe)
     with pytest.raises(TransductError, match=r"names no test set; give --source$"):
         data_with_test(Section, None, "--source")
+
+
+@pytest.mark.parametrize("fast", ["float32", "bfloat16"])
+def test_the_device_says_what_precision_is_fast_on_it(monkeypatch, fast):
+    asked = []
+    monkeypatch.setattr(sections, "fast_precision", lambda device: asked.append(device) or fast)
+    section = {"precision": "auto", "device": "cpu"}
+    assert sections.training_section(TrainingConfig, section, ()).precision == fast
+    assert asked == [torch.device("cpu")]
+    assert sections.training_section(TrainingConfig, {"precision": "bfloat16"}, ()).precision == "bfloat16"
+    assert len(asked) == 1
 
 
 def test_options_of_a_call_are_laid_over_the_section():

@@ -13,6 +13,7 @@ from transduct.errors import TransductError
 from transduct.tasks.base import Notify
 from transduct.tasks.model import LabelRows, Rename, blank, start_from
 from transduct.training.config import TrainingConfig
+from transduct.training.machine import fast_precision, pick_device
 
 Decoding = TypeVar("Decoding", bound=DecodingConfig)
 Section = TypeVar("Section")
@@ -143,7 +144,7 @@ def tokenizer_section(section: Mapping[str, Any], dropout: str = "") -> Tokenize
 def training_section(
     kind: type[Training], section: Mapping[str, Any], scores: Sequence[str], *, one_shape: bool = False
 ) -> Training:
-    """The `training` section of a recipe.
+    """The `training` section of a recipe, with the precision that the device wants where it is `auto`.
 
     Args:
         scores: what validations may give, of which `best` is one.
@@ -162,6 +163,9 @@ def training_section(
             "recipe: training.compile and training.capture are for translation, whose batches can have one shape; "
             "set both to false"
         )
+    if training.precision == "auto":
+        precision: Any = fast_precision(pick_device(training.device))
+        return replace(training, precision=precision)
     return training
 
 

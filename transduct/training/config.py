@@ -26,8 +26,8 @@ class TrainingConfig:
         clip: the largest joint norm of the gradients; 0 does not clip.
         weight_decay: of Adam, decoupled; on matrices alone.
         betas, epsilon: Adam's.
-        precision: in which layers compute: auto (bfloat16 where the device multiplies it faster, as the run's recipe then
-            says), float32 or bfloat16; weights and optimiser stay in float32.
+        precision: in which layers compute: float32, bfloat16 or auto, which is bfloat16 where the device multiplies it
+            faster (the run's recipe then says which); weights and optimiser stay in float32.
         device: auto (a GPU where there is one), cpu, cuda or cuda:N.
         seed: of the first weights, of the order of the data and of all that is drawn.
         log_every: steps from one line of `log.jsonl` to the next.

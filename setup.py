@@ -15,6 +15,6 @@ KERNELS = Extension(
     define_macros=[("SOURCES", f"{crc32(b''.join(Path(name).read_bytes() for name in SOURCES))}u")],
     extra_compile_args=["-O3"],
     libraries=["m"],
-    optional=True,  # without a compiler decoding takes PyTorch's own operations, and longer
+    optional=True,  # without a compiler PyTorch's own operations do the same, and take longer
 )
 setup(ext_modules=[KERNELS])

@@ -1,19 +1,27 @@
-"""The formula against PyTorch's fused attention, forward and backward, by length.
+"""Attention within sequences, forward and backward, by length: our kernel, the formula, PyTorch's fused kernel.
 
-python benchmarks/attention.py [--threads 2]
+python benchmarks/attention.py [--threads 2] [--precision float32] [--varied]
 
-About 4096 tokens in each batch, 4 heads of width 32; medians of 9 runs, one side after the other, in milliseconds.
+About 4096 tokens in each batch, 4 heads of width 32; medians of 9 runs, one side after the other, in milliseconds. With
+--varied sequences are three quarters as long to as long, as in batches of a plan, so that the formula and the fused
+kernel need them padded; otherwise all are as long.
 """
 
 import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
+from random import Random
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch import Tensor
 
-from transduct.functional.attention import attention
+from transduct.functional import attention, training_kernels
+from transduct.functional.segments import Segments
+
+LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
+TOKENS, HEADS, WIDTH = 4096, 4, 32
 
 
 def milliseconds(run: Callable[[], None]) -> float:
@@ -23,22 +31,42 @@ def milliseconds(run: Callable[[], None]) -> float:
     return 1000 * (time.perf_counter() - started)
 
 
+def by_pytorch(largest: int, tensors: list[Tensor], segments: Segments) -> Tensor:
+    """By the formula where the weights of a head are `largest` at most, else by PyTorch's fused kernel."""
+    usable, explicit = training_kernels.usable, attention.LARGEST_EXPLICIT
+    training_kernels.usable, attention.LARGEST_EXPLICIT = lambda *_: False, largest
+    try:
+        return attention.segment_attention(*tensors, segments, segments)
+    finally:
+        training_kernels.usable, attention.LARGEST_EXPLICIT = usable, explicit
+
+
+def by_the_kernel(tensors: list[Tensor], segments: Segments) -> Tensor:
+    """By the kernel of training, however long they are."""
+    return training_kernels.attention(*tensors, segments, segments, causal=False)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
-    torch.set_num_threads(parser.parse_args().threads)
-    print("| length | formula | fused | ratio |\n| --- | --- | --- | --- |")
-    for length in (8, 16, 32, 64, 128, 256, 512, 1024):
-        shape = (max(1, 4096 // length), 4, length, 32)
-        query, key, value = (torch.randn(shape, requires_grad=True) for _ in range(3))
-        gradient = torch.randn(shape)
-        sides = [
-            lambda: attention(query, key, value).backward(gradient),  # noqa: B023 (called in this turn of the loop)
-            lambda: scaled_dot_product_attention(query, key, value).backward(gradient),  # noqa: B023
-        ]
-        times = [[milliseconds(side) for side in sides] for _ in range(11)][2:]
-        ours, fused = (statistics.median(column) for column in zip(*times, strict=True))
-        print(f"| {length} | {ours:.2f} | {fused:.2f} | {fused / ours:.2f} |")
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--varied", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    print("| length | kernel | formula | fused | the better of these / kernel |\n| --- | --- | --- | --- | --- |")
+    for length in LENGTHS:
+        random, lengths = Random(1), [length] * (TOKENS // length)
+        if options.varied:
+            lengths = [random.randint(max(1, length * 3 // 4), length) for _ in lengths]
+        segments, shape = Segments.of(lengths), (sum(lengths), HEADS, WIDTH)
+        dtype = getattr(torch, options.precision)
+        tensors = [torch.randn(shape).to(dtype).requires_grad_() for _ in range(3)]
+        gradient = torch.randn(shape).to(dtype)
+        sides = [by_the_kernel, partial(by_pytorch, length**2), partial(by_pytorch, 0)]
+        runs = [lambda side=side: side(tensors, segments).backward(gradient) for side in sides]  # noqa: B023
+        times = [[milliseconds(run) for run in runs] for _ in range(11)][2:]
+        ours, formula, fused = (statistics.median(column) for column in zip(*times, strict=True))
+        print(f"| {length} | {ours:.2f} | {formula:.2f} | {fused:.2f} | {min(formula, fused) / ours:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -346,7 +346,9 @@ def test_a_library_of_other_sources_is_named_and_passed_over(monkeypatch, tmp_pa
     monkeypatch.setattr(kernels, "__file__", str(tmp_path / "kernels.py"))
     assert kernels.library.__wrapped__() is not None
     (tmp_path / "kernels_search.c").write_text("/* other */")
-    with pytest.warns(UserWarning, match="built from other sources; decoding is slower until you install again"):
+    with pytest.warns(
+        UserWarning, match="built from other sources; decoding and training are slower until you install again"
+    ):
         assert kernels.library.__wrapped__() is None
     monkeypatch.setattr(ctypes, "CDLL", Stranger)  # of a time when libraries said nothing of their sources
     with pytest.warns(UserWarning, match="built from other sources"):
@@ -359,7 +361,8 @@ def test_a_library_for_another_system_is_passed_over(monkeypatch, tmp_path):
     monkeypatch.setattr(kernels, "__file__", str(tmp_path / "kernels.py"))
     (tmp_path / "_kernels.cpython-311-darwin.so").write_bytes(b"not for this system")
     with pytest.warns(
-        UserWarning, match=r"darwin\.so: cannot be loaded \(.*\); decoding is slower until you install again"
+        UserWarning,
+        match=r"darwin\.so: cannot be loaded \(.*\); decoding and training are slower until you install again",
     ):
         assert kernels.library.__wrapped__() is None
     for path in Path(kernels.__spec__.origin).parent.glob("*kernels*.[chs]*"):

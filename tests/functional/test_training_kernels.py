@@ -181,6 +181,32 @@ def everything():
     return [*found, gone, *gradients(gone, [x]), *losses, logits, turned, *gradients(turned, tensors[:1])]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda query, key, value, queries, keys: (query[1:], key, value, queries, keys),
+        lambda query, key, value, queries, keys: (query, key[:, :, 1:], value, queries, keys),
+        lambda query, key, value, queries, keys: (query, key, value[:, 1:], queries, keys),
+        lambda query, key, value, queries, keys: (query, key, value, queries, Segments.of([2, 3])),
+        lambda query, key, value, queries, keys: (query, key, value, queries, Segments.of([2, 3, 0])),
+        lambda query, key, value, queries, keys: (query[:, :3], key, value, queries, keys),
+    ],
+    ids=["rows", "widths", "heads", "keys", "sequences", "groups"],
+)
+def test_what_does_not_fit_together_is_refused_before_any_memory_is_read(change):
+    tensors, segments = drawn([2, 3], [2, 4])
+    with pytest.raises(ValueError, match=r"\d and \d sequences of 5 and \d tokens: \(\("):
+        training_kernels.attention(*change(*tensors, *segments), False)
+
+
+def test_a_causal_query_past_the_last_key_sees_them_all():
+    tensors, segments = drawn([9, 2], [4, 2])
+    found = training_kernels.attention(*tensors, *segments, True)
+    plain = training_kernels.attention(*tensors, *segments, False)
+    assert torch.equal(found[3:9], plain[3:9])
+    assert not torch.equal(found[:3], plain[:3])
+
+
 def test_a_gradient_of_a_gradient_is_refused_instead_of_wrong():
     tensors, segments = drawn([3, 1], [2, 5])
     outputs = [
@@ -320,7 +346,18 @@ def test_positions_outside_of_the_table_are_computed(monkeypatch, places):
     assert positions.rotary(x, torch.tensor(places)).shape == x.shape
 
 
+def test_each_row_has_a_position():
+    with pytest.raises(ValueError, match="3 positions for 4 rows"):
+        positions.rotary(torch.randn(4, 2, 8), torch.arange(3))
+
+
 # losses of rows
+
+
+@pytest.mark.parametrize("wrong", [-1, 5])
+def test_a_target_that_is_none_of_the_logits_is_refused(wrong):
+    with pytest.raises(IndexError, match=r"a target is -?\d or \d; there are 5 logits"):
+        training_kernels.row_losses(torch.zeros(2, 5), torch.tensor([2, wrong]), 0.0, None, False)
 
 
 @pytest.mark.parametrize("dtype", NEAR, ids=str)

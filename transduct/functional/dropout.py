@@ -10,8 +10,9 @@ from transduct.functional import training_kernels
 def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
     """Zero each number with probability `rate` and scale the rest by 1 / (1 - rate) (Srivastava et al. 2014).
 
-    On a CPU the Bernoulli draws of `torch.nn.functional.dropout` take a fifth of a small model's training step; here
-    one 64-bit draw decides four numbers, so the rate is rounded to a multiple of 1 / 65536.
+    On a CPU the Bernoulli draws of `torch.nn.functional.dropout` take a fifth of a small model's training step. Here
+    sixteen bits decide a number, so the rate is rounded to a multiple of 1 / 65536; a kernel draws them, or else
+    PyTorch, 64 at a time.
     """
     if not training or rate == 0.0:
         return x

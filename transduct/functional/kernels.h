@@ -1,11 +1,12 @@
-/* What the kernels share. They are the few loops of decoding on a CPU that PyTorch has no kernel for: products of 8-bit
+/* What the kernels share. They are the few loops on a CPU that PyTorch has no kernel for. Of decoding: products of 8-bit
  * integers whose activations have a step for each row (kernels_products.c), what a search goes on with
  * (kernels_search.c), and attention of a single query a row and whole encoders and decoders, of which a step is otherwise
- * nothing but calls (kernels_layers.c); and how cores share them (kernels_threads.c).
+ * nothing but calls (kernels_layers.c). Of training: what a step does between its products (kernels_training.c). And how
+ * cores share them (kernels_threads.c).
  *
- * functional/kernels.py calls them; what they compute is said by the formulas in functional/quantisation.py and
- * functional/attention.py, by the layers in blocks/transformer.py and by decoding/search.py, which stand in where these
- * files are not compiled or the processor has no AVX512-VNNI.
+ * functional/kernels.py and functional/training_kernels.py call them; what they compute is said by the formulas in
+ * functional/, by the layers in blocks/transformer.py and by decoding/search.py, which stand in where these files are not
+ * compiled or the processor has no AVX512-VNNI.
  *
  * Let R be rows, D the width that is read, F the width that is written, V the vocabulary, LANES the numbers of a vector.
  */

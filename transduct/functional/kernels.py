@@ -1,4 +1,5 @@
-"""The face of the kernels in C beside it: loops of decoding on a CPU that PyTorch has no kernel for.
+"""The face of the kernels in C beside it: loops of decoding on a CPU that PyTorch has no kernel for. Those of training
+have another (`functional.training_kernels`).
 
 Whoever calls asks `usable` first and has the formula at hand: the library is there if it could be compiled when the
 package was installed, and it wants AVX512-VNNI of the processor; AMX, where there is AMX, gives the same bits sooner.
@@ -118,7 +119,7 @@ def library() -> Any:
                 function.argtypes, function.restype = arguments, RESULTS.get(name)
             return found
     if wrong:
-        warnings.warn(f"{wrong}; decoding is slower until you install again", stacklevel=2)
+        warnings.warn(f"{wrong}; decoding and training are slower until you install again", stacklevel=2)
     return None
 
 

@@ -201,7 +201,8 @@ static FAST void forward_of(const Attention *a, int64_t source, const Head *head
             transpose(head->k, s, dk, head->turned);
         }
         product(head->q, dk, 1, t, a->dk, head->turned, wide, weights);
-        for (int64_t row = 0; row < t; row++) softmax(weights + row * wide, a->causal ? row + 1 : s, wide, scale);
+        for (int64_t row = 0; row < t; row++)
+            softmax(weights + row * wide, a->causal && row < s ? row + 1 : s, wide, scale);
         product(weights, wide, 1, t, s, head->v, dv, head->out);
         scatter(head->out, first, t, a->heads, h, a->dv, a->narrow, a->output);
     }

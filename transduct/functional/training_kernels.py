@@ -75,7 +75,18 @@ def _library() -> Any:
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, queries: Segments, keys: Segments, causal: bool) -> Tensor:
-    """Attention of each sequence's queries over its own keys: (N, H, K), (M, G, K), (M, G, V) -> (N, H, V)."""
+    """Attention of each sequence's queries over its own keys: (N, H, K), (M, G, K), (M, G, V) -> (N, H, V).
+
+    Raises:
+        ValueError: the tensors and the sequences do not fit together, so that others' memory would be read.
+    """
+    shapes = tuple(query.shape), tuple(key.shape), tuple(value.shape)
+    (_, heads, d_k), groups = shapes[0], shapes[1][1]
+    wanted = (queries.total, heads, d_k), (keys.total, groups, d_k), (keys.total, groups, value.shape[2])
+    if shapes != wanted or len(queries) != len(keys) or heads % groups:
+        raise ValueError(
+            f"{len(queries)} and {len(keys)} sequences of {queries.total} and {keys.total} tokens: {shapes}"
+        )
     return _SegmentsAttention.apply(query, key, value, queries, keys, causal)  # type: ignore[no-untyped-call]
 
 
@@ -154,7 +165,13 @@ def _keep(x: Tensor, kept: Tensor, scale: float, threshold: int = 0, seed: int =
 
 
 def turned(x: Tensor, positions: Tensor, turns: Tensor) -> Tensor:
-    """Rotary positions (N,) in each head of (N, H, K), by a table (positions, K) of sines and then cosines."""
+    """Rotary positions (N,) in each head of (N, H, K), by a table (positions, K) of sines and then cosines.
+
+    Raises:
+        ValueError: they are not as many as the rows.
+    """
+    if len(positions) != len(x):
+        raise ValueError(f"{len(positions)} positions for {len(x)} rows")
     return _Turned.apply(x, positions.contiguous(), turns)  # type: ignore[no-untyped-call]
 
 
@@ -184,8 +201,15 @@ def row_losses(
     logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool
 ) -> tuple[Tensor, Tensor]:
     """Each row's smoothed loss and its negative log-likelihood, (N,) and (N,); the logits (N, V) are overwritten with
-    their gradient if that is `wanted`. Arguments as those of `functional.row_losses`."""
+    their gradient if that is `wanted`. Arguments as those of `functional.row_losses`.
+
+    Raises:
+        IndexError: a target is none of the logits.
+    """
     (rows, size), targets = logits.shape, targets.contiguous()
+    least, most = (int(targets.min()), int(targets.max())) if rows else (0, size - 1)
+    if least < 0 or most >= size:
+        raise IndexError(f"a target is {least} or {most}; there are {size} logits")
     losses, nlls = empty(rows), empty(rows)
     counted = None if counted is None else counted.float().contiguous()
     tensors = map(pointer, (logits, targets, counted, losses, nlls))

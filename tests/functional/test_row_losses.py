@@ -67,7 +67,7 @@ def test_the_projected_loss_is_the_same_by_it(monkeypatch, smoothing, counted):
     targets, found = torch.randint(7, (5,), device=DEVICE), []
     counted = None if counted is None else counted.to(DEVICE)
     for fits in (False, True):
-        monkeypatch.setattr(losses, "_fits", lambda _, fits=fits: fits)
+        monkeypatch.setattr(losses, "_fused", lambda _, fits=fits: ours.row_losses if fits else None)
         loss, nll = losses.projected_cross_entropy(hidden, weight, targets, smoothing, counted)
         found.append([loss, nll, *torch.autograd.grad(loss, (hidden, weight))])
     torch.testing.assert_close(found[1], found[0])
@@ -82,7 +82,7 @@ def test_it_is_a_proper_operator():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 def test_a_compiler_takes_the_projected_loss_in_one_piece(monkeypatch):
-    monkeypatch.setattr(losses, "_fits", lambda _: True)
+    monkeypatch.setattr(losses, "_fused", lambda _: ours.row_losses)
     torch._dynamo.reset()
     hidden, weight = (torch.randn(n, 6, device=DEVICE, requires_grad=True) for n in (5, 7))
     targets = torch.randint(7, (5,), device=DEVICE)

@@ -1,6 +1,11 @@
 """What a training step does in C is the formula, gradients too, for any lengths, widths and number of threads."""
 
+import ctypes
 import math
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -40,10 +45,10 @@ def threads():
 @pytest.fixture
 def our_threads():
     """As where PyTorch has another OpenMP than GNU's."""
-    training_kernels._library().share_threads(None)
+    kernels.library().share_threads(None)
     yield
-    training_kernels._library.cache_clear()
-    training_kernels._library()
+    kernels.library.cache_clear()
+    kernels.library()
 
 
 @pytest.fixture
@@ -88,6 +93,37 @@ def assert_close(found, expected, dtype):
 def attend(tensors, segments, causal=False):
     output = training_kernels.attention(*tensors, *segments, causal)
     return [output, *gradients(output, tensors)]
+
+
+THREADS = """
+import os, sys
+import torch
+from transduct.functional import kernels, training_kernels
+if sys.argv[1] == "ours":
+    kernels.library().share_threads(None)
+torch.set_num_threads(2)
+x = torch.ones(1 << 20)
+x.exp()  # in as many threads as PyTorch has
+before = len(os.listdir("/proc/self/task"))
+training_kernels.dropped(x, 100)
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "GOMP_parallel"), reason="PyTorch has another OpenMP than GNU's")
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="threads are counted as Linux tells them")
+@pytest.mark.parametrize("whose, more", [("theirs", "0"), ("ours", "1")])
+def test_pytorchs_threads_do_the_work_and_no_others_wait_for_their_cores(whose, more):
+    call = [sys.executable, "-c", THREADS, whose]
+    assert subprocess.run(call, capture_output=True, text=True, timeout=120, check=True).stdout.split() == [more]
+
+
+def test_several_python_threads_at_once_give_the_same_bits():
+    expected = everything()[0]
+    tensors, segments = drawn([9] * 30, [12] * 30)
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda _: training_kernels.attention(*tensors, *segments, False), range(40))
+        assert all(torch.equal(each, expected) for each in found)
 
 
 # attention
@@ -190,8 +226,9 @@ def everything():
         lambda query, key, value, queries, keys: (query, key, value, queries, Segments.of([2, 3])),
         lambda query, key, value, queries, keys: (query, key, value, queries, Segments.of([2, 3, 0])),
         lambda query, key, value, queries, keys: (query[:, :3], key, value, queries, keys),
+        lambda query, key, value, queries, keys: (query, key.bfloat16(), value, queries, keys),
     ],
-    ids=["rows", "widths", "heads", "keys", "sequences", "groups"],
+    ids=["rows", "widths", "heads", "keys", "sequences", "groups", "types"],
 )
 def test_what_does_not_fit_together_is_refused_before_any_memory_is_read(change):
     tensors, segments = drawn([2, 3], [2, 4])
@@ -241,7 +278,7 @@ def test_they_are_used_where_they_can_be(monkeypatch):
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert not training_kernels.usable(*numbers)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: False)
-    monkeypatch.setattr(training_kernels, "_library", lambda: None)
+    monkeypatch.setattr(kernels, "library", lambda: None)
     assert not training_kernels.usable(*numbers)
 
 
@@ -261,6 +298,37 @@ def test_segments_are_attended_by_the_kernel_where_it_is_faster_and_knows_how(mo
     monkeypatch.setattr(training_kernels, "attention", lambda *given: asked.append(given) or attention(*given))
     formulas.segment_attention(*tensors, *segments, False, bias, rate)
     assert bool(asked) is taken
+
+
+def test_nothing_is_kept_where_no_gradient_is_wanted(monkeypatch):
+    tensors, segments = drawn([30] * 9, [40] * 9)
+    expected, made = attend(tensors, segments)[0], []
+    monkeypatch.setattr(training_kernels, "empty", lambda *shape: made.append(shape) or kernels.empty(*shape))
+    with torch.no_grad():
+        assert torch.equal(training_kernels.attention(*tensors, *segments, False), expected)
+    assert len(made) == 1, "the room to work in"
+
+
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2)], ids=str)
+def test_gradients_that_are_wanted_are_those_of_all(wanted):
+    tensors, segments = drawn([3, 1, 4], [2, 5, 1])
+    expected = attend(tensors, segments)
+    some = [x if number in wanted else x.detach() for number, x in enumerate(tensors)]
+    output = training_kernels.attention(*some, *segments, False)
+    found = gradients(output, [some[number] for number in wanted])
+    assert all(map(torch.equal, found, [expected[1 + number] for number in wanted]))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["query", "key", "value"])
+def test_what_is_no_number_spreads_as_by_the_formula(number, value, without):
+    tensors, segments = drawn([3, 2], [4, 2])
+    with torch.no_grad():
+        tensors[number][1, 0] = value
+    found = training_kernels.attention(*tensors, *segments, False)
+    expected = without(lambda: formulas.segment_attention(*tensors, *segments))
+    assert torch.equal(found.isfinite(), expected.isfinite())
+    assert not found.isfinite().all()
 
 
 # dropout
@@ -329,7 +397,7 @@ def test_rotary_positions_are_the_formula(width, dtype, without):
 
 
 def test_what_a_model_in_use_has_made_serves_a_training():
-    positions._turns.cache_clear()
+    positions.turns.cache_clear()
     with torch.inference_mode():
         places = torch.arange(3)
         positions.rotary(torch.randn(3, 2, 8), places)
@@ -346,12 +414,66 @@ def test_positions_outside_of_the_table_are_computed(monkeypatch, places):
     assert positions.rotary(x, torch.tensor(places)).shape == x.shape
 
 
-def test_each_row_has_a_position():
-    with pytest.raises(ValueError, match="3 positions for 4 rows"):
-        positions.rotary(torch.randn(4, 2, 8), torch.arange(3))
+def test_one_position_serves_all_rows_as_by_the_formula(without):
+    x, place = torch.randn(4, 2, 8), torch.tensor([3])
+    torch.testing.assert_close(positions.rotary(x, place), without(lambda: positions.rotary(x, place)))
+
+
+@pytest.mark.parametrize(
+    "shape, places, table",
+    [
+        ((4, 2, 8), torch.arange(3), torch.zeros(4, 8)),
+        ((4, 2, 8), torch.arange(4).int(), torch.zeros(4, 8)),
+        ((4, 2, 8), torch.arange(4), torch.zeros(4, 6)),
+        ((4, 2, 8), torch.arange(4), torch.zeros(4, 8).double()),
+        ((4, 2, 7), torch.arange(4), torch.zeros(4, 7)),
+    ],
+    ids=["rows", "positions", "width", "table", "odd"],
+)
+def test_what_does_not_fit_together_is_not_turned(shape, places, table):
+    with pytest.raises(ValueError, match=r"positions \(\d,\) for \(4, 2, \d\)"):
+        training_kernels.turned(torch.randn(shape), places, table)
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+def test_the_table_does_not_ask_for_defaults(default):
+    x, places = torch.randn(9, 2, 8), torch.arange(9)
+    expected = positions.rotary(x, places)
+    positions.turns.cache_clear()
+    torch.set_default_dtype(default)
+    try:
+        assert torch.equal(positions.rotary(x, places), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 # losses of rows
+
+
+@pytest.mark.parametrize(
+    "targets, counted", [([1], None), ([1, 2, 3], None), ([1, 2], [1.0])], ids=["few", "many", "shares"]
+)
+def test_each_row_has_a_target_and_a_share(targets, counted):
+    shares = None if counted is None else torch.tensor(counted)
+    with pytest.raises(ValueError, match=r"2 rows of logits, \d targets; expected one for each, and so of shares"):
+        training_kernels.row_losses(torch.zeros(2, 5), torch.tensor(targets), 0.0, shares, False)
+
+
+def test_targets_of_any_whole_numbers_are_read():
+    logits, targets = torch.randn(3, 5), torch.tensor([0, 4, 2])
+    expected = training_kernels.row_losses(logits, targets, 0.1, None, False)
+    assert all(map(torch.equal, training_kernels.row_losses(logits, targets.int(), 0.1, None, False), expected))
+
+
+def test_logits_that_are_all_large_lose_no_digits():
+    logits, targets = torch.randn(50, 30), torch.arange(50) % 30
+    far = (logits + 4096.0).requires_grad_()  # rounded here
+    expected = label_smoothed_cross_entropy(far.double(), targets, 0.1)
+    [grad] = torch.autograd.grad(expected.sum(), far)
+    found = far.detach().clone()
+    losses, _ = training_kernels.row_losses(found, targets, 0.1, None, True)
+    torch.testing.assert_close(losses.double(), expected.detach(), atol=2e-6, rtol=1e-6)
+    torch.testing.assert_close(found, grad, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("wrong", [-1, 5])
@@ -400,8 +522,3 @@ def test_the_control_another_smoothing_differs():
     logits, targets = torch.randn(4, 9), torch.arange(4)
     losses, _ = training_kernels.row_losses(logits.clone(), targets, 0.2, None, False)
     assert not torch.allclose(losses, label_smoothed_cross_entropy(logits, targets, 0.1))
-
-
-def test_a_library_that_is_not_there_is_told_nothing(monkeypatch):
-    monkeypatch.setattr(kernels, "library", lambda: None)
-    assert training_kernels._library.__wrapped__() is None

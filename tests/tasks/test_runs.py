@@ -14,7 +14,7 @@ from tests.recipes import tiny_recipe
 from transduct.config import dump, load_recipe
 from transduct.errors import TransductError
 from transduct.interop import int8
-from transduct.tasks import base, runs, translation
+from transduct.tasks import base, runs, sections, translation
 
 SHORT = tiny_recipe(training={"steps": 2})
 
@@ -118,6 +118,26 @@ def staged(tmp_path, **second):
 
 def weights(directory):
     return (directory / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("in_stages", [False, True])
+def test_a_run_goes_on_in_the_precision_in_which_it_began_on_another_machine(tmp_path, monkeypatch, in_stages):
+    recipe, run, said = staged(tmp_path), tmp_path / "run", []
+    recipe = replace(recipe, stages=recipe.stages * in_stages, training={**recipe.training, "precision": "auto"})
+    monkeypatch.setattr(sections, "fast_precision", lambda device: "float32")
+    runs.train(recipe, run, notify=str)
+    last = run / "stage_2" if in_stages else run
+    for directory in {run, last}:
+        shutil.rmtree(directory / "model")
+    monkeypatch.setattr(sections, "fast_precision", lambda device: "bfloat16")
+    runs.train(recipe, run, resume=True, notify=said.append)
+    assert load_recipe(last / "recipe.yaml").training["precision"] == "float32"
+    assert not any("precision" in line for line in said)
+    told = replace(recipe, training={**recipe.training, "precision": "bfloat16"})
+    for directory in {run, last}:
+        shutil.rmtree(directory / "model")
+    runs.train(told, run, resume=True, notify=said.append)
+    assert "training.precision was float32, goes on with bfloat16" in said, "the control"
 
 
 def test_stages_are_trained_in_turn_each_from_the_model_before(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from transduct.blocks.packed import PackedTable
 from transduct.blocks.quantised import QuantisedTable
 from transduct.blocks.transformer import DecoderLayer, Encoder
 from transduct.functional import kernels
-from transduct.functional.positions import sinusoidal_concatenated
+from transduct.functional.positions import turns
 from transduct.functional.segments import Segments
 from transduct.functional.stepping import MOST, Ahead, Run, Steps
 
@@ -150,10 +150,7 @@ def packed_layers(layers: nn.ModuleList) -> kernels.PackedLayers | None:
     activation = kernels.ACTIVATIONS.index(forward.name)
     heads = own.num_heads, own.num_kv_heads, own.d_k, own.d_v
     sizes = (forward.outer.packed.size, *heads, first.around_attention.pre, activation)
-    turns = None
-    if own.positions is not None:
-        turns = sinusoidal_concatenated(torch.arange(TURNS), own.d_k)
-    return kernels.PackedLayers(sizes, held, turns)
+    return kernels.PackedLayers(sizes, held, None if own.positions is None else turns(TURNS, own.d_k))
 
 
 def _packed_layer(layer: Any) -> tuple[list[kernels.Norm | None], list[kernels.Packed | None]] | None:

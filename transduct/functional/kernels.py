@@ -117,6 +117,8 @@ def library() -> Any:
             for name, arguments in ARGUMENTS.items():
                 function = getattr(found, name)
                 function.argtypes, function.restype = arguments, RESULTS.get(name)
+            parallel = getattr(ctypes.CDLL(None), "GOMP_parallel", None)  # of the OpenMP that PyTorch has loaded
+            found.share_threads(parallel and ctypes.cast(parallel, POINTER))
             return found
     if wrong:
         warnings.warn(f"{wrong}; decoding and training are slower until you install again", stacklevel=2)

@@ -11,6 +11,7 @@ enum {
     BLOCK = 4,       /* rows of a product that share what is read */
     DRAWS = 128,     /* random numbers of 16 bits that are drawn at a time */
     PIECE = 1 << 14, /* numbers of a part of dropout */
+    ROWS = 8,        /* rows of logits of a part */
 };
 
 INLINE __m512 load(const void *x, int64_t place, __mmask16 held, int64_t narrow) {
@@ -36,8 +37,8 @@ INLINE int64_t whole(int64_t count) { return (count + LANES - 1) / LANES * LANES
 /* Attention as functional/attention.py has it, of each of B sequences over its own keys.
  *
  * `query` (N, H, K), `key` (M, G, K), `value` and what comes of them are flat; `queries` and `keys` (B + 1) say where each
- * sequence begins, and `cells` (B + 1) where its `weights` do: (H, T, S rounded up to whole vectors). `back` asks for the
- * gradients, from `grad` (N, H, V). Each of `parts` has its own room to `work` in. */
+ * sequence begins, and `cells` (B + 1) where its `weights` do: (H, T, S rounded up to whole vectors), NULL if they are not
+ * to be kept. `back` asks for the gradients, from `grad` (N, H, V). Each of `parts` has its own room to `work` in. */
 typedef struct {
     const void *query, *key, *value, *grad;
     void *output, *grad_query, *grad_key, *grad_value;
@@ -46,29 +47,44 @@ typedef struct {
     int64_t back, sources, heads, groups, dk, dv, causal, narrow, most_queries, most_keys, parts;
 } Attention;
 
-/* A head of one sequence, each of its rows in whole vectors; and products of them, which the forward pass needs none of. */
+/* Where a part works on one head of one sequence, each row in whole vectors. */
 typedef struct {
-    float *q, *k, *v, *turned, *out, *g, *scores, *of_key, *of_value;
-} Head;
+    float *query;    /* (T, K) */
+    float *key;      /* (S, K) */
+    float *value;    /* (S, V) */
+    float *across;   /* the keys, or backward the values, turned: (K, S) or (V, S) */
+    float *scores;   /* (T, S), or backward their gradient */
+    float *grad;     /* that of the output, (T, V) */
+    float *of_key;   /* the gradient of the key, (S, K), summed over the heads that it serves */
+    float *of_value; /* likewise (S, V) */
+    float *product;  /* what is to be scattered, or added to these two */
+} Room;
 
-static FAST Head laid_out(const Attention *a, float *work) {
-    int64_t dk = whole(a->dk), dv = whole(a->dv), t = a->most_queries, s = whole(a->most_keys), wide = dk > dv ? dk : dv;
-    int64_t out = t > s ? t : s;
-    Head head = {.q = work};
-    head.k = head.q + t * dk;
-    head.v = head.k + s * dk;
-    head.turned = head.v + s * dv;
-    head.out = head.turned + s * wide;
-    head.g = head.out + out * wide;
-    head.scores = head.g + t * dv;
-    head.of_key = head.scores + t * s;
-    head.of_value = head.of_key + s * dk;
-    return head;
+enum { ROOMS = sizeof(Room) / sizeof(float *) };
+
+static FAST void sizes_of(const Attention *a, int64_t sizes[ROOMS]) {
+    int64_t t = whole(a->most_queries), s = whole(a->most_keys), dk = whole(a->dk), dv = whole(a->dv);
+    int64_t wide = dk > dv ? dk : dv, longer = t > s ? t : s;
+    const int64_t all[ROOMS] = {t * dk, s * dk, s * dv, s * wide, t * s, t * dv, s * dk, s * dv, longer * wide};
+    memcpy(sizes, all, sizeof all);
 }
 
 /* How many numbers each part works on. */
 EXPORT FAST int64_t attention_room(const Attention *a) {
-    return laid_out(a, NULL).of_value - (float *)NULL + whole(a->most_keys) * whole(a->dv);
+    int64_t sizes[ROOMS], sum = 0;
+    sizes_of(a, sizes);
+    for (int n = 0; n < ROOMS; n++) sum += sizes[n];
+    return sum;
+}
+
+static FAST Room room_of(const Attention *a, int64_t part) {
+    int64_t sizes[ROOMS];
+    float *rooms[ROOMS], *next = a->work + part * attention_room(a);
+    sizes_of(a, sizes);
+    for (int n = 0; n < ROOMS; n++) rooms[n] = next, next += sizes[n];
+    Room room;
+    memcpy(&room, rooms, sizeof room);
+    return room;
 }
 
 /* One head of so many rows (rows, heads, width) from the first on, each row in whole vectors. */
@@ -143,15 +159,16 @@ INLINE void product_block(const float *a, int64_t down, int64_t along, int64_t i
  * apart. Where rows are left over, the last block begins with some that are done already. */
 static FAST void product(const float *a, int64_t down, int64_t along, int64_t rows, int64_t inner, const float *x,
                          int64_t wide, float *out) {
+    int64_t step = rows < BLOCK ? 1 : BLOCK;
     for (int64_t c = 0; c < wide; c += 2 * LANES)
-        for (int64_t row = 0; row < rows; row += rows < BLOCK ? 1 : BLOCK) {
-            int64_t first = rows < BLOCK || row + BLOCK <= rows ? row : rows - BLOCK;
+        for (int64_t row = 0; row < rows; row += step) {
+            int64_t first = row + step <= rows ? row : rows - step;
             const float *from = a + first * down;
             float *to = out + first * wide;
-            if (rows < BLOCK && wide - c > LANES) product_block(from, down, along, inner, x, wide, c, 1, 2, to);
-            else if (rows < BLOCK) product_block(from, down, along, inner, x, wide, c, 1, 1, to);
-            else if (wide - c > LANES) product_block(from, down, along, inner, x, wide, c, BLOCK, 2, to);
-            else product_block(from, down, along, inner, x, wide, c, BLOCK, 1, to);
+            if (wide - c > LANES && step > 1) product_block(from, down, along, inner, x, wide, c, BLOCK, 2, to);
+            else if (wide - c > LANES) product_block(from, down, along, inner, x, wide, c, 1, 2, to);
+            else if (step > 1) product_block(from, down, along, inner, x, wide, c, BLOCK, 1, to);
+            else product_block(from, down, along, inner, x, wide, c, 1, 1, to);
         }
 }
 
@@ -188,67 +205,75 @@ INLINE void add(float *x, const float *y, int64_t count) {
         _mm512_storeu_ps(x + k, _mm512_add_ps(_mm512_loadu_ps(x + k), _mm512_loadu_ps(y + k)));
 }
 
-static FAST void forward_of(const Attention *a, int64_t source, const Head *head) {
-    int64_t first = a->queries[source], t = a->queries[source + 1] - first, from = a->keys[source];
-    int64_t s = a->keys[source + 1] - from, wide = whole(s), dk = whole(a->dk), dv = whole(a->dv);
-    float scale = 1.0f / sqrtf((float)a->dk), *weights = a->weights + a->cells[source];
-    for (int64_t h = 0; h < a->heads; h++, weights += t * wide) {
-        int64_t group = h / (a->heads / a->groups);
-        gather(a->query, first, t, a->heads, h, a->dk, a->narrow, head->q);
-        if (h % (a->heads / a->groups) == 0) {
-            gather(a->key, from, s, a->groups, group, a->dk, a->narrow, head->k);
-            gather(a->value, from, s, a->groups, group, a->dv, a->narrow, head->v);
-            transpose(head->k, s, dk, head->turned);
-        }
-        product(head->q, dk, 1, t, a->dk, head->turned, wide, weights);
-        for (int64_t row = 0; row < t; row++)
-            softmax(weights + row * wide, a->causal && row < s ? row + 1 : s, wide, scale);
-        product(weights, wide, 1, t, s, head->v, dv, head->out);
-        scatter(head->out, first, t, a->heads, h, a->dv, a->narrow, a->output);
+/* One key head of one sequence, and the query heads that it serves, in so many rows of queries and keys from the first. */
+typedef struct {
+    int64_t group, each, query, t, key, s;
+    float *weights; /* of its first query head */
+} Place;
+
+static FAST Place place_of(const Attention *a, int64_t number, const Room *room) {
+    int64_t source = number / a->groups, query = a->queries[source], key = a->keys[source];
+    Place p = {number % a->groups, a->heads / a->groups, query, a->queries[source + 1] - query, key,
+               a->keys[source + 1] - key, room->scores};
+    if (a->weights) p.weights = a->weights + a->cells[source] + p.group * p.each * p.t * whole(p.s);
+    return p;
+}
+
+static FAST void forward_of(const Attention *a, int64_t number, const Room *room) {
+    const Place p = place_of(a, number, room);
+    int64_t wide = whole(p.s), dk = whole(a->dk), dv = whole(a->dv);
+    float scale = 1.0f / sqrtf((float)a->dk), *weights = p.weights;
+    gather(a->key, p.key, p.s, a->groups, p.group, a->dk, a->narrow, room->key);
+    gather(a->value, p.key, p.s, a->groups, p.group, a->dv, a->narrow, room->value);
+    transpose(room->key, p.s, dk, room->across);
+    for (int64_t head = p.group * p.each; head < (p.group + 1) * p.each; head++) {
+        gather(a->query, p.query, p.t, a->heads, head, a->dk, a->narrow, room->query);
+        product(room->query, dk, 1, p.t, a->dk, room->across, wide, weights);
+        for (int64_t row = 0; row < p.t; row++)
+            softmax(weights + row * wide, a->causal && row < p.s ? row + 1 : p.s, wide, scale);
+        product(weights, wide, 1, p.t, p.s, room->value, dv, room->product);
+        scatter(room->product, p.query, p.t, a->heads, head, a->dv, a->narrow, a->output);
+        if (a->weights) weights += p.t * wide;
     }
 }
 
-static FAST void backward_of(const Attention *a, int64_t source, const Head *head) {
-    int64_t first = a->queries[source], t = a->queries[source + 1] - first, from = a->keys[source];
-    int64_t s = a->keys[source + 1] - from, wide = whole(s), dk = whole(a->dk), dv = whole(a->dv);
-    int64_t each = a->heads / a->groups;
-    float scale = 1.0f / sqrtf((float)a->dk), *weights = a->weights + a->cells[source];
-    for (int64_t h = 0; h < a->heads; h++, weights += t * wide) {
-        gather(a->query, first, t, a->heads, h, a->dk, a->narrow, head->q);
-        gather(a->grad, first, t, a->heads, h, a->dv, a->narrow, head->g);
-        if (h % each == 0) {
-            gather(a->key, from, s, a->groups, h / each, a->dk, a->narrow, head->k);
-            gather(a->value, from, s, a->groups, h / each, a->dv, a->narrow, head->v);
-            transpose(head->v, s, dv, head->turned);
-            memset(head->of_key, 0, (size_t)(s * dk) * sizeof(float));
-            memset(head->of_value, 0, (size_t)(s * dv) * sizeof(float));
-        }
-        product(head->g, dv, 1, t, a->dv, head->turned, wide, head->scores);
-        for (int64_t row = 0; row < t; row++) of_scores(head->scores + row * wide, weights + row * wide, s, scale);
-        product(head->scores, wide, 1, t, s, head->k, dk, head->out);
-        scatter(head->out, first, t, a->heads, h, a->dk, a->narrow, a->grad_query);
-        product(head->scores, 1, wide, s, t, head->q, dk, head->out);
-        add(head->of_key, head->out, s * dk);
-        product(weights, 1, wide, s, t, head->g, dv, head->out);
-        add(head->of_value, head->out, s * dv);
-        if (h % each == each - 1) {
-            scatter(head->of_key, from, s, a->groups, h / each, a->dk, a->narrow, a->grad_key);
-            scatter(head->of_value, from, s, a->groups, h / each, a->dv, a->narrow, a->grad_value);
-        }
+static FAST void backward_of(const Attention *a, int64_t number, const Room *room) {
+    const Place p = place_of(a, number, room);
+    int64_t wide = whole(p.s), dk = whole(a->dk), dv = whole(a->dv);
+    float scale = 1.0f / sqrtf((float)a->dk), *weights = p.weights;
+    gather(a->key, p.key, p.s, a->groups, p.group, a->dk, a->narrow, room->key);
+    gather(a->value, p.key, p.s, a->groups, p.group, a->dv, a->narrow, room->value);
+    transpose(room->value, p.s, dv, room->across);
+    memset(room->of_key, 0, (size_t)(p.s * dk) * sizeof(float));
+    memset(room->of_value, 0, (size_t)(p.s * dv) * sizeof(float));
+    for (int64_t head = p.group * p.each; head < (p.group + 1) * p.each; head++, weights += p.t * wide) {
+        gather(a->query, p.query, p.t, a->heads, head, a->dk, a->narrow, room->query);
+        gather(a->grad, p.query, p.t, a->heads, head, a->dv, a->narrow, room->grad);
+        product(room->grad, dv, 1, p.t, a->dv, room->across, wide, room->scores);
+        for (int64_t row = 0; row < p.t; row++) of_scores(room->scores + row * wide, weights + row * wide, p.s, scale);
+        product(room->scores, wide, 1, p.t, p.s, room->key, dk, room->product);
+        scatter(room->product, p.query, p.t, a->heads, head, a->dk, a->narrow, a->grad_query);
+        product(room->scores, 1, wide, p.s, p.t, room->query, dk, room->product);
+        add(room->of_key, room->product, p.s * dk);
+        product(weights, 1, wide, p.s, p.t, room->grad, dv, room->product);
+        add(room->of_value, room->product, p.s * dv);
     }
+    scatter(room->of_key, p.key, p.s, a->groups, p.group, a->dk, a->narrow, a->grad_key);
+    scatter(room->of_value, p.key, p.s, a->groups, p.group, a->dv, a->narrow, a->grad_value);
 }
 
-static FAST void some_sequences(const void *job, int64_t part) {
+static FAST void some_heads(const void *job, int64_t part) {
     const Attention *a = job;
-    Head head = laid_out(a, a->work + part * attention_room(a));
-    for (int64_t n = a->sources * part / a->parts; n < a->sources * (part + 1) / a->parts; n++)
-        if (a->back) backward_of(a, n, &head);
-        else forward_of(a, n, &head);
+    const Room room = room_of(a, part);
+    int64_t all = a->sources * a->groups;
+    for (int64_t n = all * part / a->parts; n < all * (part + 1) / a->parts; n++)
+        if (a->back) backward_of(a, n, &room);
+        else forward_of(a, n, &room);
 }
 
 /* The output and the weights, or the gradients from them. */
 EXPORT void segments_attention(const Attention *attention, int64_t threads) {
-    beside_torch(some_sequences, attention, attention->parts, threads);
+    beside_torch(some_heads, attention, attention->parts, threads);
 }
 
 /* Dropout.
@@ -276,13 +301,13 @@ INLINE void philox(uint64_t seed, uint64_t block, __m512i words[4]) {
     }
 }
 
-/* x of `count` numbers, those kept times `scale`. `kept` has a bit for each, drawn anew where a `threshold` above 0, of
- * 65536, says how many go; it has room for whole DRAWS. */
+/* x of `count` numbers, those that are kept times `scale`. `kept` has a bit for each, in whole DRAWS, which are `drawn`
+ * first if asked for: `threshold` of 65536 numbers go. */
 typedef struct {
     const void *x;
     void *out;
     uint64_t *kept, seed;
-    int64_t count, threshold, narrow;
+    int64_t count, drawn, threshold, narrow;
     double scale;
 } Dropout;
 
@@ -292,7 +317,7 @@ static FAST void drop_some(const void *job, int64_t part) {
     int64_t last = (part + 1) * PIECE < d->count ? (part + 1) * PIECE : d->count;
     for (int64_t first = part * PIECE; first < last; first += DRAWS) {
         uint64_t *kept = d->kept + first / 64;
-        if (d->threshold) {
+        if (d->drawn) {
             __m512i words[4];
             philox(d->seed, (uint64_t)(first / DRAWS), words);
             UNROLLED for (int n = 0; n < 4; n++) {
@@ -353,38 +378,44 @@ typedef struct {
     double smoothing;
 } Losses;
 
-static FAST void loss_of(const void *job, int64_t row) {
-    const Losses *l = job;
+INLINE void loss_of(const Losses *l, int64_t row) {
     int64_t size = l->size, narrow = l->narrow, target = l->targets[row];
     char *logits = (char *)l->logits + row * size * (narrow ? 2 : 4);
     float share = l->counted ? l->counted[row] : 1.0f, smoothing = (float)l->smoothing, spread = smoothing / (float)size;
     __m512 most = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps(), mass = _mm512_setzero_ps();
     for (int64_t k = 0; k < size; k += LANES) {
         __mmask16 held = lanes(size - k);
-        __m512 x = load(logits, k, held, narrow);
-        most = _mm512_mask_max_ps(most, held, most, x);
-        sum = _mm512_add_ps(sum, x);
+        most = _mm512_mask_max_ps(most, held, most, load(logits, k, held, narrow));
     }
-    float top = _mm512_reduce_max_ps(most), chosen = _mm512_cvtss_f32(load(logits, target, 1, narrow));
+    /* All is told from the largest logit on, so that nothing is lost where all of them are large. */
+    float top = _mm512_reduce_max_ps(most), chosen = _mm512_cvtss_f32(load(logits, target, 1, narrow)) - top;
     for (int64_t k = 0; k < size; k += LANES) {
         __mmask16 held = lanes(size - k);
-        __m512 y = exponential(_mm512_sub_ps(load(logits, k, held, narrow), _mm512_set1_ps(top)));
-        mass = _mm512_mask_add_ps(mass, held, mass, y);
+        __m512 x = _mm512_maskz_sub_ps(held, load(logits, k, held, narrow), _mm512_set1_ps(top));
+        sum = _mm512_add_ps(sum, x);
+        mass = _mm512_mask_add_ps(mass, held, mass, exponential(x));
     }
-    float log_mass = logf(_mm512_reduce_add_ps(mass)) + top;
-    l->nlls[row] = share * (log_mass - chosen);
+    float log_mass = logf(_mm512_reduce_add_ps(mass));
     float apart = smoothing > 0.0f ? spread * _mm512_reduce_add_ps(sum) : 0.0f; /* a logit may be minus infinity */
+    l->nlls[row] = share * (log_mass - chosen);
     l->losses[row] = share * (log_mass - (1.0f - smoothing) * chosen - apart);
     for (int64_t k = 0; l->wanted && k < size; k += LANES) {
         __mmask16 held = lanes(size - k);
-        __m512 y = exponential(_mm512_sub_ps(load(logits, k, held, narrow), _mm512_set1_ps(log_mass)));
-        y = _mm512_sub_ps(y, _mm512_set1_ps(spread));
+        __m512 x = _mm512_sub_ps(load(logits, k, held, narrow), _mm512_set1_ps(top));
+        __m512 y = _mm512_sub_ps(exponential(_mm512_sub_ps(x, _mm512_set1_ps(log_mass))), _mm512_set1_ps(spread));
         if (target >= k && target < k + LANES)
             y = _mm512_mask_sub_ps(y, (__mmask16)(1u << (target - k)), y, _mm512_set1_ps(1.0f - smoothing));
         store(logits, k, held, _mm512_mul_ps(y, _mm512_set1_ps(share)), narrow);
     }
 }
 
-EXPORT void row_losses(const Losses *losses, int64_t threads) { beside_torch(loss_of, losses, losses->rows, threads); }
+static FAST void some_losses(const void *job, int64_t part) {
+    const Losses *l = job;
+    for (int64_t row = part * ROWS; row < (part + 1) * ROWS && row < l->rows; row++) loss_of(l, row);
+}
+
+EXPORT void row_losses(const Losses *losses, int64_t threads) {
+    beside_torch(some_losses, losses, (losses->rows + ROWS - 1) / ROWS, threads);
+}
 
 #endif

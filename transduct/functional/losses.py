@@ -4,7 +4,7 @@ Let N be tokens, D the model width, V the vocabulary; B pictures, Q object queri
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -176,13 +176,8 @@ def _losses_of_rows(
     logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The sums of the smoothed and of the plain losses, and the gradient of the logits (n, V), which are used up."""
-    if _fits(logits):
-        from transduct.functional.row_losses import row_losses
-
-        losses, nlls = row_losses(logits, targets, smoothing, counted, wanted)
-        return losses.sum(), nlls.sum(), logits if wanted else None
-    if training_kernels.usable(logits):
-        losses, nlls = training_kernels.row_losses(logits, targets, smoothing, counted, wanted)
+    if fused := _fused(logits):
+        losses, nlls = fused(logits, targets, smoothing, counted, wanted)
         return losses.sum(), nlls.sum(), logits if wanted else None
     dtype, size, labels = logits.dtype, logits.shape[1], targets[:, None]
     shares = None if counted is None else counted[:, None]  # (n, 1)
@@ -206,9 +201,15 @@ def _sum(x: Tensor, shares: Tensor | None) -> Tensor:
     return x.sum() if shares is None else (x.sum(-1, keepdim=True) * shares).sum()
 
 
-def _fits(logits: Tensor) -> bool:
-    """Whether the kernel that passes over each row twice, and writes the gradient in its place, takes this device."""
-    return logits.dtype != torch.float64 and trusted("row_losses", logits.device, logits.dtype)
+def _fused(logits: Tensor) -> Callable[..., tuple[Tensor, Tensor]] | None:
+    """The kernel that passes over each row and writes the gradient in its place, if one takes this device and type."""
+    if training_kernels.usable(logits):
+        return training_kernels.row_losses
+    if logits.dtype == torch.float64 or not trusted("row_losses", logits.device, logits.dtype):
+        return None
+    from transduct.functional.row_losses import row_losses
+
+    return row_losses
 
 
 def matching_costs(logits: Tensor, boxes: Tensor, labels: Tensor, targets: Tensor, sizes: Sequence[int]) -> Tensor:

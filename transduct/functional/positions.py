@@ -69,10 +69,10 @@ def rotary(x: Tensor, positions: Tensor) -> Tensor:
 
     The dot product of a turned query and a turned key depends on their distance alone.
     """
-    if training_kernels.usable(x) and positions.dtype == torch.int64 and len(positions):
+    if training_kernels.usable(x) and positions.dtype == torch.int64 and 0 < len(positions) == len(x):
         least, most = map(int, positions.aminmax())
         if least >= 0 and most < LONGEST_TABLE:
-            return training_kernels.turned(x, positions, _turns(1 << most.bit_length(), x.shape[-1]))
+            return training_kernels.turned(x, positions, turns(1 << most.bit_length(), x.shape[-1]))
     angles = positions[:, None] * frequencies(x.shape[-1], x.device)  # (N, K / 2)
     cos, sin = angles.cos()[:, None].to(x.dtype), angles.sin()[:, None].to(x.dtype)  # (N, 1, K / 2)
     first, second = x.chunk(2, -1)
@@ -80,9 +80,12 @@ def rotary(x: Tensor, positions: Tensor) -> Tensor:
 
 
 @cache
-def _turns(length: int, width: int) -> Tensor:
-    """(length, width): sines and then cosines of the angles of so many positions."""
-    return sinusoidal_concatenated(torch.arange(length, device="cpu"), width)
+def turns(length: int, width: int) -> Tensor:
+    """(length, width): sines and then cosines of the angles of so many positions, in float32 on the CPU, whatever type
+    and device others have made PyTorch's defaults."""
+    exponents = torch.arange(0, width, 2, dtype=torch.float32, device="cpu") / width
+    angles = torch.arange(length, device="cpu")[:, None] * 10000.0**-exponents  # (length, width / 2)
+    return torch.cat((angles.sin(), angles.cos()), 1)
 
 
 def distances(queries: int, keys: int, device: torch.device | None = None) -> Tensor:

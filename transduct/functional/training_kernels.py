@@ -6,7 +6,6 @@ heads in turn; K and V are the widths of a key and of a value.
 """
 
 import ctypes
-from functools import cache
 from typing import Any
 
 import torch
@@ -36,7 +35,7 @@ class _Dropout(ctypes.Structure):
     _fields_ = [
         *[(name, POINTER) for name in ("x", "out", "kept")],
         ("seed", ctypes.c_uint64),
-        *[(name, NUMBER) for name in ("count", "threshold", "narrow")],
+        *[(name, NUMBER) for name in ("count", "drawn", "threshold", "narrow")],
         ("scale", ctypes.c_double),
     ]
 
@@ -61,17 +60,7 @@ def usable(*tensors: Tensor) -> bool:
     if torch.compiler.is_compiling() or any(not x.is_cpu for x in tensors):
         return False
     kinds = {x.dtype for x in tensors}
-    return (kinds == {torch.float32} or kinds == {NARROW}) and _library() is not None
-
-
-@cache
-def _library() -> Any:
-    """The compiled library, which is told of PyTorch's threads."""
-    found = kernels.library()
-    if found is not None:
-        parallel = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
-        found.share_threads(ctypes.cast(parallel, POINTER) if parallel else None)
-    return found
+    return (kinds == {torch.float32} or kinds == {NARROW}) and kernels.library() is not None
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, queries: Segments, keys: Segments, causal: bool) -> Tensor:
@@ -83,27 +72,31 @@ def attention(query: Tensor, key: Tensor, value: Tensor, queries: Segments, keys
     shapes = tuple(query.shape), tuple(key.shape), tuple(value.shape)
     (_, heads, d_k), groups = shapes[0], shapes[1][1]
     wanted = (queries.total, heads, d_k), (keys.total, groups, d_k), (keys.total, groups, value.shape[2])
-    if shapes != wanted or len(queries) != len(keys) or heads % groups:
+    alike = query.dtype == key.dtype == value.dtype
+    if shapes != wanted or not alike or len(queries) != len(keys) or heads % groups:
         raise ValueError(
             f"{len(queries)} and {len(keys)} sequences of {queries.total} and {keys.total} tokens: {shapes}"
         )
-    return _SegmentsAttention.apply(query, key, value, queries, keys, causal)  # type: ignore[no-untyped-call]
+    keep = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+    return _SegmentsAttention.apply(query, key, value, queries, keys, causal, keep)  # type: ignore[no-untyped-call]
 
 
 class _SegmentsAttention(torch.autograd.Function):
-    """The weights are kept: they are few where sequences are short."""
+    """The weights are kept for the gradients: they are few where sequences are short."""
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, queries: Segments, keys: Segments, causal: bool
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, queries: Segments, keys: Segments, causal: bool, keep: bool
     ) -> Tensor:
-        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
-        wide = (keys.lengths + (LANES - 1)) // LANES * LANES
-        cells = torch.zeros_like(queries.offsets)
-        torch.cumsum(queries.lengths * wide * query.shape[1], 0, out=cells[1:])
-        weights, output = empty(int(cells[-1])), query.new_empty(*query.shape[:2], value.shape[2])
+        query, key, value = _row(query), _row(key), _row(value)
+        output, cells, weights = query.new_empty(*query.shape[:2], value.shape[2]), None, None
+        if keep:
+            wide = (keys.lengths + (LANES - 1)) // LANES * LANES
+            cells = torch.zeros_like(queries.offsets)
+            torch.cumsum(queries.lengths * wide * query.shape[1], 0, out=cells[1:])
+            weights = empty(int(cells[-1]))
+            ctx.save_for_backward(query, key, value, weights)
         ctx.layout = queries, keys, cells, causal
-        ctx.save_for_backward(query, key, value, weights)
         _attend(ctx.layout, query, key, value, weights, output=output)
         return output
 
@@ -113,11 +106,11 @@ class _SegmentsAttention(torch.autograd.Function):
         query, key, value, weights = ctx.saved_tensors
         found = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         named = dict(zip(("grad_query", "grad_key", "grad_value"), found))
-        _attend(ctx.layout, query, key, value, weights, grad=grads[0].contiguous(), **named)
-        return *found, None, None, None
+        _attend(ctx.layout, query, key, value, weights, grad=_row(grads[0]), **named)
+        return *found, None, None, None, None
 
 
-def _attend(layout: Any, query: Tensor, key: Tensor, value: Tensor, weights: Tensor, **others: Tensor) -> None:
+def _attend(layout: Any, query: Tensor, key: Tensor, value: Tensor, weights: Tensor | None, **others: Tensor) -> None:
     """Write the output, or the gradients from that of the output."""
     (queries, keys, cells, causal), threads = layout, torch.get_num_threads()
     given = _Attention(
@@ -125,12 +118,12 @@ def _attend(layout: Any, query: Tensor, key: Tensor, value: Tensor, weights: Ten
         keys=pointer(keys.offsets), cells=pointer(cells), back="grad" in others, sources=len(queries),
         heads=query.shape[1], groups=key.shape[1], dk=key.shape[2], dv=value.shape[2], causal=causal,
         narrow=query.dtype == NARROW, most_queries=queries.longest, most_keys=keys.longest,
-        parts=min(len(queries), threads * SHARES),
+        parts=min(len(queries) * key.shape[1], threads * SHARES),
         **{name: pointer(tensor) for name, tensor in others.items()},
     )  # fmt: skip
-    work = empty(given.parts * _library().attention_room(ctypes.byref(given)))
+    work = empty(given.parts * kernels.library().attention_room(ctypes.byref(given)))
     given.work = pointer(work)
-    _library().segments_attention(ctypes.byref(given), threads)
+    kernels.library().segments_attention(ctypes.byref(given), threads)
 
 
 def dropped(x: Tensor, threshold: int) -> Tensor:
@@ -144,10 +137,10 @@ class _Dropped(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, threshold: int) -> Tensor:
         kept = empty(-(-x.numel() // DRAWS) * (DRAWS // 64), dtype=torch.int64)
-        seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_(-(2**63), None))
+        seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_(-(2**63), None)) % 2**64
         ctx.scale = 65536 / (65536 - threshold)
         ctx.save_for_backward(kept)
-        return _keep(x, kept, ctx.scale, threshold, seed)
+        return _keep(x, kept, ctx.scale, drawn=True, threshold=threshold, seed=seed)
 
     @staticmethod
     @once_differentiable
@@ -156,11 +149,12 @@ class _Dropped(torch.autograd.Function):
         return _keep(grads[0], kept, ctx.scale), None
 
 
-def _keep(x: Tensor, kept: Tensor, scale: float, threshold: int = 0, seed: int = 0) -> Tensor:
-    x = x.contiguous()
+def _keep(x: Tensor, kept: Tensor, scale: float, **draws: int) -> Tensor:
+    x = _row(x)
     out = torch.empty_like(x)
-    given = _Dropout(*map(pointer, (x, out, kept)), seed % 2**64, x.numel(), threshold, x.dtype == NARROW, scale)
-    _library().drop(ctypes.byref(given), torch.get_num_threads())
+    tensors = {"x": pointer(x), "out": pointer(out), "kept": pointer(kept)}
+    given = _Dropout(**tensors, count=x.numel(), narrow=x.dtype == NARROW, scale=scale, **draws)
+    kernels.library().drop(ctypes.byref(given), torch.get_num_threads())
     return out
 
 
@@ -168,10 +162,12 @@ def turned(x: Tensor, positions: Tensor, turns: Tensor) -> Tensor:
     """Rotary positions (N,) in each head of (N, H, K), by a table (positions, K) of sines and then cosines.
 
     Raises:
-        ValueError: they are not as many as the rows.
+        ValueError: they do not fit together, so that others' memory would be read.
     """
-    if len(positions) != len(x):
-        raise ValueError(f"{len(positions)} positions for {len(x)} rows")
+    rows, _, d_k = x.shape
+    whole = positions.dtype == torch.int64 and turns.dtype == torch.float32 and d_k % 2 == 0
+    if not whole or (len(positions), turns.shape[1]) != (rows, d_k):
+        raise ValueError(f"{positions.dtype} positions {tuple(positions.shape)} for {tuple(x.shape)}")
     return _Turned.apply(x, positions.contiguous(), turns)  # type: ignore[no-untyped-call]
 
 
@@ -190,10 +186,13 @@ class _Turned(torch.autograd.Function):
 
 
 def _turn(x: Tensor, positions: Tensor, turns: Tensor, *, back: bool = False) -> Tensor:
-    x, threads = x.contiguous(), torch.get_num_threads()
-    out, parts = torch.empty_like(x), min(len(x), threads * SHARES)
-    given = _Rotary(*map(pointer, (x, out, positions, turns)), *x.shape, back, x.dtype == NARROW, parts)
-    _library().turn_rows(ctypes.byref(given), threads)
+    x, threads = _row(x), torch.get_num_threads()
+    (rows, heads, d_k), out = x.shape, torch.empty_like(x)
+    given = _Rotary(
+        *map(pointer, (x, out, positions, turns)), rows=rows, heads=heads, dk=d_k, back=back, narrow=x.dtype == NARROW,
+        parts=min(rows, threads * SHARES),
+    )  # fmt: skip
+    kernels.library().turn_rows(ctypes.byref(given), threads)
     return out
 
 
@@ -204,15 +203,23 @@ def row_losses(
     their gradient if that is `wanted`. Arguments as those of `functional.row_losses`.
 
     Raises:
+        ValueError: there is not a target, or a share, for each row.
         IndexError: a target is none of the logits.
     """
-    (rows, size), targets = logits.shape, targets.contiguous()
+    (rows, size), targets = logits.shape, targets.long().contiguous()
+    counted = None if counted is None else counted.float().contiguous()
+    if any(len(each) != rows for each in (targets, counted) if each is not None):
+        raise ValueError(f"{rows} rows of logits, {len(targets)} targets; expected one for each, and so of shares")
     least, most = (int(targets.min()), int(targets.max())) if rows else (0, size - 1)
     if least < 0 or most >= size:
         raise IndexError(f"a target is {least} or {most}; there are {size} logits")
     losses, nlls = empty(rows), empty(rows)
-    counted = None if counted is None else counted.float().contiguous()
     tensors = map(pointer, (logits, targets, counted, losses, nlls))
-    given = _Losses(*tensors, rows, size, wanted, logits.dtype == NARROW, smoothing)
-    _library().row_losses(ctypes.byref(given), torch.get_num_threads())
+    given = _Losses(*tensors, rows=rows, size=size, wanted=wanted, narrow=logits.dtype == NARROW, smoothing=smoothing)
+    kernels.library().row_losses(ctypes.byref(given), torch.get_num_threads())
     return losses, nlls
+
+
+def _row(x: Tensor) -> Tensor:
+    """The numbers as they are to be read, one after the other."""
+    return x.resolve_neg().contiguous()

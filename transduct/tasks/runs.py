@@ -54,6 +54,7 @@ def _train_stages(
     ranks = Ranks.join(pick_device(str(stages[0].training.get("device", "auto"))))
     if ranks.rank != 0:  # one of them speaks
         notify = ignore
+    stages = [_as_begun(stage, _stage(directory, number)) for number, stage in enumerate(stages)]
     if not recipe.ensemble:
         stages = [_after(stage, directory, number) for number, stage in enumerate(stages)]
     elif len(stages) < 2 or any(not hasattr(task_module(stage.task), "combine") for stage in stages):
@@ -170,6 +171,14 @@ def _after(stage: Recipe, directory: Path, number: int) -> Recipe:
     return replace(stage, model={**stage.model, "start_from": str(_stage(directory, number - 1) / "model")})
 
 
+def _as_begun(recipe: Recipe, directory: Path) -> Recipe:
+    """A recipe whose precision is `auto` with that in which its run has begun, perhaps on another machine."""
+    if recipe.training.get("precision") != "auto" or not (directory / RECIPE).exists():
+        return recipe
+    held = load_recipe(directory / RECIPE).training.get("precision", "auto")
+    return replace(recipe, training={**recipe.training, "precision": held})
+
+
 def _filled_in(recipe: Recipe, directory: Path) -> Recipe:
     """A recipe with every default of its task."""
     filled: Recipe = task_module(recipe.task).create(recipe, directory, ignore).recipe
@@ -189,7 +198,7 @@ def _train_one(
     if ranks.rank != 0:  # one of them speaks
         notify = report = ignore
     prepare_machine()  # a task may compute before it trains
-    task: Task = task_module(recipe.task).create(recipe, directory, notify)
+    task: Task = task_module(recipe.task).create(_as_begun(recipe, directory), directory, notify)
     own = {directory: task.recipe}
     with claimed(directory, task.recipe, resume, notify, own, _filled_in) if ranks.rank == 0 else nullcontext():
         ranks.wait()

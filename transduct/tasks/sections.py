@@ -253,8 +253,8 @@ def asked_for(config: Decoding, options: Mapping[str, Any], where: str, count: i
     is no fair draw.
     """
     found = with_options(config, options, where)
-    if idle := [name for name in ("top_k", "top_p") if name in options and not found.temperature]:
-        raise TransductError(f"{where}: {idle[0]} cuts what is drawn from, and nothing is; set temperature above 0")
+    if idle := [name for name in ("top_k", "top_p", "seed") if name in options and not found.temperature]:
+        raise TransductError(f"{where}: {idle[0]} is of draws, and nothing is drawn; set temperature above 0")
     if "beam" in options:
         return found
     return with_options(found, {"beam": count if found.temperature > 0.0 else max(found.beam, count)}, where)

@@ -205,6 +205,26 @@ stages: [{<<: [*two, *one], x: 5}]
     assert found.stages == [{"x": 5, "y": 3}]
 
 
+def test_of_several_merged_mappings_the_first_wins(recipe):
+    text = """
+task: t
+data: {a: &first {steps: 1, rate: 1}, b: &second {steps: 2, rate: 2, more: 2}}
+model: {<<: [*first, *second], rate: 3}
+"""
+    assert load_recipe(recipe(text)).model == {"steps": 1, "rate": 3, "more": 2}
+
+
+def test_mappings_that_merge_each_other_many_times_stay_small(recipe):
+    lines = ["task: t", "data:", "  a0: &a0 {key: 1}"]
+    lines += [f"  a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 30)]  # 9^29 keys
+    assert load_recipe(recipe("\n".join(lines))).data["a29"] == {"key": 1}
+
+
+def test_only_mappings_are_merged(recipe):
+    with pytest.raises(TransductError, match="expected a mapping or list of mappings for merging, but found scalar"):
+        load_recipe(recipe("task: t\nmodel: {<<: 3}"))
+
+
 def test_folders_may_begin_at_home(recipe, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     path = recipe("task: t\ndata: {root: ~/a}\nstages: [{data: {root: b}}, {}, {data: }]")

@@ -22,6 +22,7 @@ from transduct.errors import TransductError
 
 Record = TypeVar("Record")
 PROFILES = "profiles"
+MERGE = "tag:yaml.org,2002:merge"
 SHOWN = 60  # characters of an override in an error about what it says
 NAMED = re.compile(  # what an error of a recipe is about: (stage, full name of a key or section, key of the section)
     r"(?:stages\[(\d+)\]: )?(?:(?:unknown|missing) (?:key ')?)?([\w.\[\]-]+)'?(?:: (\w+))?"
@@ -68,6 +69,21 @@ class _Loader(yaml.SafeLoader):
                     )
                 seen.add((key.tag, key.value))
         return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Lay a mapping over those that it merges (`<<`), of several the first over the others. PyYAML 6.0.4 lays the
+        last over the first, unless their keys are letters (its issue 953)."""
+        merged = [value for key, value in node.value if key.tag == MERGE]
+        layers = [layer for value in merged for layer in (value.value if value.id == "sequence" else [value])]
+        if all(isinstance(layer, yaml.MappingNode) for layer in layers):  # else what comes next says so
+            pairs = {}
+            for layer in reversed(layers):
+                self.flatten_mapping(layer)
+                pairs.update({(key.tag, str(key.value)): (key, value) for key, value in layer.value})
+            own = [pair for pair in node.value if pair[0].tag != MERGE]
+            names = {(key.tag, str(key.value)) for key, _ in own}
+            node.value = [pair for name, pair in pairs.items() if name not in names] + own
+        super().flatten_mapping(node)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -19,6 +19,15 @@ def test_lines_come_in_numbered_chunks(trained_run, tmp_path, monkeypatch, capsy
     assert capsys.readouterr() == ("", said)
 
 
+def test_what_has_no_lines_is_refused(tmp_path):
+    (tmp_path / "text").touch()
+    lines.require_text(tmp_path / "text")
+    lines.require_text(None)
+    for path, what in ((tmp_path, "a folder"), (tmp_path / "gone", "no such file")):
+        with pytest.raises(TransductError, match=f"{path}: {what}; give a text file, or none for stdin"):
+            lines.require_text(path)
+
+
 def test_whole_text_is_not_remarked_upon(trained_run, tmp_path, capsys):
     (tmp_path / "text").write_text("a\n")
     assert list(lines.chunks(str(trained_run), tmp_path / "text")) == [(0, ["a"], None)]

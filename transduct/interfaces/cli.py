@@ -172,7 +172,7 @@ def translate(
     Example: transduct translate runs/de-en input.de > output.en
     """
     from transduct.errors import TransductError
-    from transduct.interfaces.lines import chunks, naming_lines, typed
+    from transduct.interfaces.lines import chunks, naming_lines, require_text, typed
     from transduct.interfaces.start import load
 
     named = {
@@ -181,9 +181,7 @@ def translate(
         "shortlist": shortlist or None, "captured": captured or None,
     }  # fmt: skip
     options = {name: value for name, value in named.items() if value is not None}
-    if file is not None and (file.is_dir() or not file.exists()):
-        what = "a folder" if file.is_dir() else "no such file"
-        raise TransductError(f"{file}: {what}; give a text file, or none for stdin")
+    require_text(file)
     if attention is not None:
         from transduct.interfaces.pictures import check_ending, draw_attention, require_folders
 

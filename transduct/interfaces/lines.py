@@ -42,6 +42,17 @@ class Piped:
             return True
 
 
+def require_text(file: Path | None) -> None:
+    """Refuse, before a model is loaded for it, what no lines can be read of.
+
+    Raises:
+        TransductError: it is a folder or not there.
+    """
+    if file is not None and (file.is_dir() or not file.exists()):
+        what = "a folder" if file.is_dir() else "no such file"
+        raise TransductError(f"{file}: {what}; give a text file, or none for stdin")
+
+
 def chunks(
     model: str, file: Path | None, prefixes: Path | None = None
 ) -> Iterator[tuple[int, list[str], list[str] | None]]:

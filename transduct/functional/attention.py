@@ -23,7 +23,7 @@ Bias = Callable[[Tensor, int], Tensor]
 # (benchmarks/results/cpu_202611.md).
 LARGEST_EXPLICIT = 128 * 128
 # The kernel of training, which keeps the weights, is faster than either up to so many of a head; no side is longer.
-MOST_KEPT, LONGEST_KEPT = 512 * 512, 2048
+MOST_KEPT, LONGEST_KEPT = 384 * 384, 2048
 
 # On a GPU, the kernel made for short sequences is for keys up to this many; beyond them padding is what is small.
 LONGEST_SHORT = 1024

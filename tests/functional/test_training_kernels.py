@@ -141,7 +141,7 @@ def test_attention_is_the_formula_for_any_lengths(queries, keys, kv_heads, dtype
 @pytest.mark.parametrize(("d_k", "d_v"), WIDTHS, ids=str)
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 def test_attention_is_the_formula_for_any_widths(d_k, d_v, causal, dtype, without):
-    lengths = [3, 0, 18, 1, 5]
+    lengths = [3, 0, 18, 1, 5, 70]
     tensors, (layout, _) = drawn(lengths, lengths, d_k=d_k, d_v=d_v, dtype=dtype)
     found = attend(tensors, (layout, layout), causal)
     assert_close(found, by_the_formula(tensors, (layout, layout), causal, without), dtype)
@@ -158,19 +158,20 @@ def test_the_future_is_hidden_to_the_bit():
     assert not torch.isclose(before[10:], after[10:]).all(1).all(1).any()
 
 
-def test_one_sequence_does_not_see_another_and_room_that_was_used_leaves_nothing(monkeypatch):
-    tensors, segments = drawn([3, 1, 4], [2, 17, 1])
-    expected = attend(tensors, segments)
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_one_sequence_does_not_see_another_and_room_that_was_used_leaves_nothing(monkeypatch, causal):
+    tensors, segments = drawn([3, 1, 4, 50], [2, 17, 1, 45])
+    expected = attend(tensors, segments, causal)
 
     def full_of_nan(*shape, dtype=torch.float32):
         return torch.full(shape, float("nan") if dtype.is_floating_point else -1, dtype=dtype)
 
     monkeypatch.setattr(training_kernels, "empty", full_of_nan)
     monkeypatch.setattr(torch, "empty_like", lambda x: torch.full_like(x, float("nan")))
-    assert all(map(torch.equal, attend(tensors, segments), expected))
+    assert all(map(torch.equal, attend(tensors, segments, causal), expected))
     parts = [x.detach().split(segments[0 if n == 0 else 1].lengths.tolist()) for n, x in enumerate(tensors)]
     alone = [
-        training_kernels.attention(*part, Segments.of([len(part[0])]), Segments.of([len(part[1])]), False)
+        training_kernels.attention(*part, Segments.of([len(part[0])]), Segments.of([len(part[1])]), causal)
         for part in zip(*parts)
     ]
     assert torch.equal(torch.cat(alone), expected[0])

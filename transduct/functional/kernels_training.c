@@ -138,12 +138,12 @@ INLINE void transpose(const float *x, int64_t rows, int64_t wide, float *out) {
         }
 }
 
-/* `rows` rows of `vectors` vectors of a product, from column c on. */
-INLINE void product_block(const float *a, int64_t down, int64_t along, int64_t inner, const float *x, int64_t wide,
-                          int64_t c, const int rows, const int vectors, float *out) {
+/* `rows` rows of `vectors` vectors of a product, from column c on, summed from `begin` to `end`. */
+INLINE void product_block(const float *a, int64_t down, int64_t along, int64_t begin, int64_t end, const float *x,
+                          int64_t wide, int64_t c, const int rows, const int vectors, float *out) {
     __m512 sums[BLOCK][2];
     UNROLLED for (int i = 0; i < rows; i++) UNROLLED for (int n = 0; n < vectors; n++) sums[i][n] = _mm512_setzero_ps();
-    for (int64_t j = 0; j < inner; j++) {
+    for (int64_t j = begin; j < end; j++) {
         __m512 read[2];
         UNROLLED for (int n = 0; n < vectors; n++) read[n] = _mm512_loadu_ps(x + j * wide + c + n * LANES);
         UNROLLED for (int i = 0; i < rows; i++) {
@@ -155,20 +155,26 @@ INLINE void product_block(const float *a, int64_t down, int64_t along, int64_t i
         UNROLLED for (int n = 0; n < vectors; n++) _mm512_storeu_ps(out + i * wide + c + n * LANES, sums[i][n]);
 }
 
+/* What causality leaves of a product: all; the sums up to its own row, as of weights and values; those from it on, as of
+ * turned weights; or the columns up to its own row, as of scores. */
+typedef enum { ALL, PAST, FUTURE, SEEN } Part;
+
 /* (rows, inner) times (inner, wide) -> (rows, wide), in whole vectors; the numbers of the first stand `down` and `along`
  * apart. Where rows are left over, the last block begins with some that are done already. */
 static FAST void product(const float *a, int64_t down, int64_t along, int64_t rows, int64_t inner, const float *x,
-                         int64_t wide, float *out) {
+                         int64_t wide, float *out, Part part) {
     int64_t step = rows < BLOCK ? 1 : BLOCK;
     for (int64_t c = 0; c < wide; c += 2 * LANES)
         for (int64_t row = 0; row < rows; row += step) {
-            int64_t first = row + step <= rows ? row : rows - step;
+            int64_t first = row + step <= rows ? row : rows - step, next = first + step;
+            if (part == SEEN && c >= next) continue;
+            int64_t begin = part == FUTURE && first < inner ? first : 0, end = part == PAST && next < inner ? next : inner;
             const float *from = a + first * down;
             float *to = out + first * wide;
-            if (wide - c > LANES && step > 1) product_block(from, down, along, inner, x, wide, c, BLOCK, 2, to);
-            else if (wide - c > LANES) product_block(from, down, along, inner, x, wide, c, 1, 2, to);
-            else if (step > 1) product_block(from, down, along, inner, x, wide, c, BLOCK, 1, to);
-            else product_block(from, down, along, inner, x, wide, c, 1, 1, to);
+            if (wide - c > LANES && step > 1) product_block(from, down, along, begin, end, x, wide, c, BLOCK, 2, to);
+            else if (wide - c > LANES) product_block(from, down, along, begin, end, x, wide, c, 1, 2, to);
+            else if (step > 1) product_block(from, down, along, begin, end, x, wide, c, BLOCK, 1, to);
+            else product_block(from, down, along, begin, end, x, wide, c, 1, 1, to);
         }
 }
 
@@ -188,14 +194,15 @@ INLINE void softmax(float *x, int64_t seen, int64_t wide, float scale) {
     for (int64_t s = 0; s < seen; s += LANES) _mm512_storeu_ps(x + s, _mm512_mul_ps(_mm512_loadu_ps(x + s), share));
 }
 
-/* The gradient of so many scaled scores from that of their softmax, in its place. */
-INLINE void of_scores(float *grad, const float *weights, int64_t seen, float scale) {
+/* The gradient of so many scaled scores from that of their softmax, in its place, and zeros. */
+INLINE void of_scores(float *grad, const float *weights, int64_t seen, int64_t wide, float scale) {
     __m512 total = _mm512_setzero_ps();
     for (int64_t s = 0; s < seen; s += LANES)
         total = _mm512_mask3_fmadd_ps(_mm512_loadu_ps(grad + s), _mm512_loadu_ps(weights + s), total, lanes(seen - s));
     __m512 off = _mm512_set1_ps(_mm512_reduce_add_ps(total)), factor = _mm512_set1_ps(scale);
-    for (int64_t s = 0; s < seen; s += LANES) {
-        __m512 apart = _mm512_sub_ps(_mm512_loadu_ps(grad + s), off);
+    for (int64_t s = 0; s < wide; s += LANES) {
+        __mmask16 held = s < seen ? lanes(seen - s) : 0;
+        __m512 apart = _mm512_maskz_sub_ps(held, _mm512_loadu_ps(grad + s), off);
         _mm512_storeu_ps(grad + s, _mm512_mul_ps(_mm512_mul_ps(apart, factor), _mm512_loadu_ps(weights + s)));
     }
 }
@@ -210,6 +217,11 @@ typedef struct {
     int64_t group, each, query, t, key, s;
     float *weights; /* of its first query head */
 } Place;
+
+/* How many keys a query sees. */
+INLINE int64_t seen_by(const Attention *a, const Place *p, int64_t row) {
+    return a->causal && row < p->s ? row + 1 : p->s;
+}
 
 static FAST Place place_of(const Attention *a, int64_t number, const Room *room) {
     int64_t source = number / a->groups, query = a->queries[source], key = a->keys[source];
@@ -228,10 +240,9 @@ static FAST void forward_of(const Attention *a, int64_t number, const Room *room
     transpose(room->key, p.s, dk, room->across);
     for (int64_t head = p.group * p.each; head < (p.group + 1) * p.each; head++) {
         gather(a->query, p.query, p.t, a->heads, head, a->dk, a->narrow, room->query);
-        product(room->query, dk, 1, p.t, a->dk, room->across, wide, weights);
-        for (int64_t row = 0; row < p.t; row++)
-            softmax(weights + row * wide, a->causal && row < p.s ? row + 1 : p.s, wide, scale);
-        product(weights, wide, 1, p.t, p.s, room->value, dv, room->product);
+        product(room->query, dk, 1, p.t, a->dk, room->across, wide, weights, a->causal ? SEEN : ALL);
+        for (int64_t row = 0; row < p.t; row++) softmax(weights + row * wide, seen_by(a, &p, row), wide, scale);
+        product(weights, wide, 1, p.t, p.s, room->value, dv, room->product, a->causal ? PAST : ALL);
         scatter(room->product, p.query, p.t, a->heads, head, a->dv, a->narrow, a->output);
         if (a->weights) weights += p.t * wide;
     }
@@ -249,13 +260,14 @@ static FAST void backward_of(const Attention *a, int64_t number, const Room *roo
     for (int64_t head = p.group * p.each; head < (p.group + 1) * p.each; head++, weights += p.t * wide) {
         gather(a->query, p.query, p.t, a->heads, head, a->dk, a->narrow, room->query);
         gather(a->grad, p.query, p.t, a->heads, head, a->dv, a->narrow, room->grad);
-        product(room->grad, dv, 1, p.t, a->dv, room->across, wide, room->scores);
-        for (int64_t row = 0; row < p.t; row++) of_scores(room->scores + row * wide, weights + row * wide, p.s, scale);
-        product(room->scores, wide, 1, p.t, p.s, room->key, dk, room->product);
+        product(room->grad, dv, 1, p.t, a->dv, room->across, wide, room->scores, a->causal ? SEEN : ALL);
+        for (int64_t row = 0; row < p.t; row++)
+            of_scores(room->scores + row * wide, weights + row * wide, seen_by(a, &p, row), wide, scale);
+        product(room->scores, wide, 1, p.t, p.s, room->key, dk, room->product, a->causal ? PAST : ALL);
         scatter(room->product, p.query, p.t, a->heads, head, a->dk, a->narrow, a->grad_query);
-        product(room->scores, 1, wide, p.s, p.t, room->query, dk, room->product);
+        product(room->scores, 1, wide, p.s, p.t, room->query, dk, room->product, a->causal ? FUTURE : ALL);
         add(room->of_key, room->product, p.s * dk);
-        product(weights, 1, wide, p.s, p.t, room->grad, dv, room->product);
+        product(weights, 1, wide, p.s, p.t, room->grad, dv, room->product, a->causal ? FUTURE : ALL);
         add(room->of_value, room->product, p.s * dv);
     }
     scatter(room->of_key, p.key, p.s, a->groups, p.group, a->dk, a->narrow, a->grad_key);

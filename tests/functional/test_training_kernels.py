@@ -284,20 +284,25 @@ def test_they_are_used_where_they_can_be(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "longest, bias, rate, taken",
+    "queries, keys, bias, rate, causal, taken",
     [
-        (4, None, 0.0, True),
-        (4, None, 0.5, False),
-        (4, lambda q, s: torch.zeros(1), 0.0, False),
-        (600, None, 0.0, False),
+        (4, 4, None, 0.0, False, True),
+        (4, 4, None, 0.5, False, False),
+        (4, 4, lambda query, keys: torch.zeros(1), 0.0, False, False),
+        (450, 450, None, 0.0, False, False),
+        (450, 450, None, 0.0, True, True),
+        (600, 600, None, 0.0, True, False),
+        (4, 3000, None, 0.0, False, False),
     ],
 )
-def test_segments_are_attended_by_the_kernel_where_it_is_faster_and_knows_how(monkeypatch, longest, bias, rate, taken):
-    tensors, segments = drawn([longest, 2], [longest, 2])
+def test_segments_are_attended_by_the_kernel_where_it_is_faster_and_knows_how(
+    monkeypatch, queries, keys, bias, rate, causal, taken
+):
+    tensors, segments = drawn([queries, 2], [keys, 2])
     asked = []
     attention = training_kernels.attention
     monkeypatch.setattr(training_kernels, "attention", lambda *given: asked.append(given) or attention(*given))
-    formulas.segment_attention(*tensors, *segments, False, bias, rate)
+    formulas.segment_attention(*tensors, *segments, causal, bias, rate)
     assert bool(asked) is taken
 
 

@@ -22,8 +22,8 @@ Bias = Callable[[Tensor, int], Tensor]
 # On a CPU, two matrix products and a softmax beat the fused kernel until the scores of one head outgrow the cache
 # (benchmarks/results/cpu_202611.md).
 LARGEST_EXPLICIT = 128 * 128
-# The kernel of training, which keeps the weights, is faster than either up to so many of a head; no side is longer.
-MOST_KEPT, LONGEST_KEPT = 384 * 384, 2048
+# The kernel of training, which keeps the weights, is faster than either up to so many of a head that are seen.
+MOST_KEPT, LONGEST_KEPT = 384 * 384, 2048  # no side is longer than the second
 
 # On a GPU, the kernel made for short sequences is for keys up to this many; beyond them padding is what is small.
 LONGEST_SHORT = 1024
@@ -146,7 +146,7 @@ def segment_attention(
     if bias is None and dropout == 0.0 and _fits(query, value, keys):
         return _short_attention(query, key, value, queries, keys, causal)
     longest = queries.longest, keys.longest
-    few = longest[0] * longest[1] <= MOST_KEPT and max(longest) <= LONGEST_KEPT
+    few = longest[0] * longest[1] // (1 + causal) <= MOST_KEPT and max(longest) <= LONGEST_KEPT
     if few and bias is None and dropout == 0.0 and training_kernels.usable(query, key, value):
         return training_kernels.attention(query, key, value, queries, keys, causal)
     padded = pad(query, queries).transpose(1, 2)  # (B, H, T, K)

@@ -250,6 +250,14 @@ def test_a_joint_does_not_click():
         np.testing.assert_array_equal(whole[part][100:1900], steady[100:1900])
 
 
+@pytest.mark.parametrize("size", [5, 79, 80, 81, 5000])
+def test_the_own_noise_of_a_recording_is_a_percentile_of_its_loudness(size):
+    sound = np.random.default_rng(size).standard_normal(size).astype(np.float32)
+    parts = [part for part in np.split(sound, range(80, size, 80)) if len(part) == min(80, size)]
+    expected = np.percentile([np.sqrt(np.mean(part**2)) for part in parts], 10)
+    assert own_noise(sound, 8000) == pytest.approx(expected, rel=1e-6)
+
+
 def test_a_pause_is_as_noisy_as_the_recording_before_it(monkeypatch):
     monkeypatch.setattr(utterances_of, "HUSH", 0.0)
     random = np.random.default_rng(1)

@@ -234,9 +234,15 @@ def dithered(samples: Sound) -> Sound:
     Where nothing at all is recorded, as between words that were put together, a logarithm falls without end, and
     with it the mean and the deviation of its band.
     """
-    noise = np.random.Generator(np.random.Philox(key=0)).standard_normal(len(samples), np.float32)
+    noise = _noise(1 << len(samples).bit_length())[: len(samples)]
     level = np.sqrt(np.mean(np.square(samples))) if len(samples) else 0.0
     return samples + np.float32(level * 10.0 ** (-DITHER / 20.0)) * noise
+
+
+@lru_cache(32)
+def _noise(size: int) -> Sound:
+    """Faint noise; what is longer begins with what is shorter."""
+    return np.random.Generator(np.random.Philox(key=0)).standard_normal(size, np.float32)
 
 
 def log_mel(samples: Sound, features: Features, warp: float = 1.0) -> Sound:

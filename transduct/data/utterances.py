@@ -352,7 +352,9 @@ def own_noise(sound: Sound, rate: int) -> float:
     """The loudness of the quietest parts of a recording, in which nobody speaks."""
     size = min(round(QUIET[0] * rate), len(sound))
     parts = sound[: len(sound) // size * size].reshape(-1, size)
-    return float(np.percentile(np.sqrt((parts**2).mean(1)), QUIET[1]))
+    loudness = np.sort(np.sqrt((parts**2).mean(1)))
+    place = QUIET[1] / 100.0 * (len(loudness) - 1)  # as numpy.percentile has it, which takes ten times as long
+    return float(np.interp(place, np.arange(len(loudness)), loudness))
 
 
 def tokens_of(features: Features, samples: int) -> int:

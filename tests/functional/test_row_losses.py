@@ -82,7 +82,7 @@ def test_it_is_a_proper_operator():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 def test_a_compiler_takes_the_projected_loss_in_one_piece(monkeypatch):
-    monkeypatch.setattr(losses, "_fused", lambda _: ours.row_losses)
+    monkeypatch.setattr(losses, "trusted", lambda *_: True)
     torch._dynamo.reset()
     hidden, weight = (torch.randn(n, 6, device=DEVICE, requires_grad=True) for n in (5, 7))
     targets = torch.randint(7, (5,), device=DEVICE)

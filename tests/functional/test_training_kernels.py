@@ -118,6 +118,21 @@ def test_pytorchs_threads_do_the_work_and_no_others_wait_for_their_cores(whose, 
     assert subprocess.run(call, capture_output=True, text=True, timeout=120, check=True).stdout.split() == [more]
 
 
+def test_many_threads_with_long_sequences_take_little_room(monkeypatch, threads):
+    made = []
+    monkeypatch.setattr(training_kernels, "empty", lambda *shape: made.append(*shape) or kernels.empty(*shape))
+    threads(3)
+    rooms = []
+    with torch.no_grad():
+        for length in (20, 300):
+            tensors, segments = drawn([length] * 9, [length] * 9)
+            training_kernels.attention(*tensors, *segments, False)
+            alone, one = drawn([length], [length], heads=1, kv_heads=1)
+            training_kernels.attention(*alone, *one, False)
+            rooms.append(made[-2] // made[-1])
+    assert rooms == [3 * training_kernels.SHARES, 3]
+
+
 def test_several_python_threads_at_once_give_the_same_bits():
     expected = everything()[0]
     tensors, segments = drawn([9] * 30, [12] * 30)

@@ -18,7 +18,8 @@ from transduct.functional.segments import Segments
 
 NARROW = torch.bfloat16
 LANES, DRAWS = 16, 128  # numbers of a vector; random numbers that are drawn at a time
-SHARES = 4  # parts of each thread's work, which another may take
+SHARES = 4  # parts of each thread's work, which another may take,
+LARGE = 2**16  # unless each of them needs room for more numbers than this
 
 
 class _Attention(ctypes.Structure):
@@ -118,10 +119,11 @@ def _attend(layout: Any, query: Tensor, key: Tensor, value: Tensor, weights: Ten
         keys=pointer(keys.offsets), cells=pointer(cells), back="grad" in others, sources=len(queries),
         heads=query.shape[1], groups=key.shape[1], dk=key.shape[2], dv=value.shape[2], causal=causal,
         narrow=query.dtype == NARROW, most_queries=queries.longest, most_keys=keys.longest,
-        parts=min(len(queries) * key.shape[1], threads * SHARES),
         **{name: pointer(tensor) for name, tensor in others.items()},
     )  # fmt: skip
-    work = empty(given.parts * kernels.library().attention_room(ctypes.byref(given)))
+    room = kernels.library().attention_room(ctypes.byref(given))
+    given.parts = min(len(queries) * key.shape[1], threads * (SHARES if room <= LARGE else 1))
+    work = empty(given.parts * room)
     given.work = pointer(work)
     kernels.library().segments_attention(ctypes.byref(given), threads)
 

@@ -75,7 +75,7 @@ def test_files_may_lie_at_home(tmp_path, monkeypatch, trained_run):
     (tmp_path / "a").write_text("x\n" * 20)
     recipe = runs.file_recipe("translation", {"source": ["~/a"], "target": "~/a", "valid_source": None}, [], str)
     assert recipe.data["train"] == [{"source": [f"{tmp_path}/a"], "target": f"{tmp_path}/a"}]
-    assert len(base.score(trained_run, {"source": "~/a", "reference": "~/a"})) == 20
+    assert len([*base.scores(trained_run, {"source": "~/a", "reference": "~/a"})]) == 20
 
 
 def test_a_task_that_is_none_is_refused(tmp_path):
@@ -105,7 +105,7 @@ def test_files_are_changed_as_the_recipe_changes_its_own(tmp_path):
     assert reports[0].scores == reports[1].scores == reports[2].scores
     model = base.load(alone)
     joined = [target.replace(" ", "") for _, target in pairs]
-    assert base.score(alone, files) == model.score([source for source, _ in pairs], joined)
+    assert [*base.scores(alone, files)] == model.score([source for source, _ in pairs], joined)
 
 
 def test_a_recipe_that_lies_beside_a_model_is_not_its_own(trained_run, tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from transduct.blocks import fused
 from transduct.data.samples import generate
 from transduct.data.sources import Replacement
 from transduct.data.tokenizer import Tokenizer
+from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig, flat
 from transduct.decoding.shortlist import Shortlist
 from transduct.errors import TransductError
@@ -193,6 +194,17 @@ def test_targets_may_be_texts_and_ids_side_by_side(translator):
 def test_pairs_that_cannot_be_scored_are_refused(translator, texts, targets, message):
     with pytest.raises(TransductError, match=message):
         translator.score(texts, targets)
+
+
+def test_scores_are_told_before_all_are_known(translator, monkeypatch):
+    expected, asked, real = translator.score(TEXTS[:5], TEXTS[:5]), [], engine.score
+    monkeypatch.setattr("transduct.tasks.translator.SCORED", 2)
+    monkeypatch.setattr(engine, "score", lambda *given: asked.append(len(given[1])) or real(*given))
+    scores = translator.scores(TEXTS[:5], TEXTS[:5])
+    first = [next(scores), next(scores)]
+    assert asked == [2]
+    assert [*first, *scores] == pytest.approx(expected, abs=1e-4)
+    assert asked == [2, 2, 1]
 
 
 def test_a_beam_is_as_wide_as_what_is_shown(translator):

@@ -392,10 +392,10 @@ def score(
 
     Example: transduct score runs/de-en --source test.de --target test.en
     """
-    from transduct.tasks.base import score as score_files
+    from transduct.tasks.base import scores
 
-    for value in score_files(model, {"source": str(source), "reference": str(target)}, device):
-        print(f"{value:.6f}")
+    for value in scores(model, {"source": str(source), "reference": str(target)}, device):
+        print(f"{value:.6f}", flush=True)
 
 
 @app.command()

@@ -144,15 +144,14 @@ def evaluate(
         return model.evaluate(data, other, **options)
 
 
-def score(path: str | Path, files: Mapping[str, str], device: str = "auto") -> list[float]:
-    """Forced decoding: the log-probability of each first reference in the files given."""
+def scores(path: str | Path, files: Mapping[str, str], device: str = "auto") -> Iterator[float]:
+    """Forced decoding: the log-probability of each first reference in the files given, as soon as it is known."""
     model = load(path, device, verb="score")
     sources, references = _test_set(path, files)
     try:
-        scores: list[float] = model.score(sources, [texts[0] for texts in references])
+        yield from model.scores(sources, [texts[0] for texts in references])
     except TransductError as error:
         raise TransductError(f"{' and '.join(files.values()) or 'data.test'}: {error}") from error
-    return scores
 
 
 def _test_set(path: str | Path, files: Mapping[str, str]) -> Any:

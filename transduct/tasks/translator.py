@@ -1,7 +1,7 @@
 """A trained translation model in use: text in, text out, with scores and attention."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ FAMILIES = {
 }
 log = logging.getLogger("transduct")
 SHORTLIST, ALIGNED, COMMON = "shortlist.safetensors", 50, 100  # the most tokens to a source token, and to all
+SCORED = 1024  # pairs whose scores are told at once
 
 
 class Translator:
@@ -146,6 +147,10 @@ class Translator:
         Raises:
             TransductError: the counts differ, or a text is longer than the model.
         """
+        return [*self.scores(texts, targets)]
+
+    def scores(self, texts: Sequence[str], targets: Sequence[str | Sequence[int]]) -> Iterator[float]:
+        """As `score`, which looks at all pairs first, but each as soon as it is known."""
         check_inputs(texts)
         ids = self._target_ids(targets, "pair")
         if len(texts) != len(ids):
@@ -156,12 +161,14 @@ class Translator:
                 raise TransductError(
                     f"pair {number}: {max(map(len, pair))} tokens, the model takes {self.longest}; shorten it"
                 )
-        sources, ids = [[*source, Tokenizer.END] for source in sources], [self._turned(target) for target in ids]
         budget = self._budget(self.model, self.decoding)
-        scores = engine.score(self.model, sources, ids, Tokenizer.BEGIN, Tokenizer.END, budget)
-        if self.review is None:
-            return scores
-        return self.review.scores(scores, sources, ids, self._budget(self.review.model, self.decoding))
+        for start in range(0, len(ids), SCORED):
+            some = [[*source, Tokenizer.END] for source in sources[start : start + SCORED]]
+            wanted = [self._turned(target) for target in ids[start : start + SCORED]]
+            found = engine.score(self.model, some, wanted, Tokenizer.BEGIN, Tokenizer.END, budget)
+            if self.review is not None:
+                found = self.review.scores(found, some, wanted, self._budget(self.review.model, self.decoding))
+            yield from found
 
     @torch.inference_mode()
     def attention(self, text: str, target: str | Sequence[int] | None = None, **options: Any) -> TextAttention:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def share_cores() -> None:
-    """Call before torch is imported. Its OpenMP threads spin while they wait for each other, on a busy machine on the
-    core that the other one needs: a sentence then takes ten times as long.
+    """Limit how long torch's OpenMP threads wait awake; call before torch is imported. On a busy machine a waiting
+    thread would else hold the core that the other one needs: a sentence then takes ten times as long.
 
     An OMP_WAIT_POLICY that is set already is respected.
     """

@@ -9,14 +9,14 @@ class TransductError(Exception):
 
 
 class NotFinite(TransductError):
-    """A model answers with NaN; training goes back to where it did not."""
+    """A model's outputs are NaN or infinite; while training, the trainer catches this and goes back."""
 
     def __init__(self) -> None:
         super().__init__("the model's numbers are not finite (NaN or infinite); train it again, at a lower rate")
 
 
 class WrongData(TransductError):
-    """Something is wrong with data whose files are not known there; whoever knows them puts their names before."""
+    """Data are wrong, found where the names of their files are not known; `tasks.base.naming_files` adds them."""
 
 
 class TrainingFailed(Exception):

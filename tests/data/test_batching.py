@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from transduct.data import batching
-from transduct.data.batching import load, philox, plan
+from transduct.data.batching import load, philox, plan, random_of
 from transduct.errors import TransductError
 
 RANDOM = np.random.default_rng(1)
@@ -44,6 +44,12 @@ def test_seeds_below_zero_are_seeds_like_others():
     assert all(one != other for one, other in combinations(plans[:4], 2))
     drawn = np.random.Generator(np.random.Philox(key=[7, 3])).integers(1 << 60, size=9)  # as it always was
     assert np.random.Generator(philox(7, 3)).integers(1 << 60, size=9).tolist() == drawn.tolist()
+
+
+def test_what_is_drawn_for_an_example_depends_on_all_its_numbers_alone():
+    drawn = {key: random_of(*key).random() for key in [(1, 2, 3), (1, 2, 4), (1, 3, 2), (2, 1, 3), (1, 2, 3, 0)]}
+    assert len({*drawn.values()}) == len(drawn)
+    assert all(random_of(*map(np.int64, key)).random() == value for key, value in drawn.items())
 
 
 @pytest.mark.parametrize("window", [1, 7, 100, 500, 10_000])

@@ -441,3 +441,8 @@ def test_rows_become_a_column(kind):
     assert (flat.tolist(), lengths.tolist()) == ([5, 6, 7, 8, 9, 10], [2, 1, 3])
     flat, lengths = module.ragged([])
     assert (flat.dtype, len(flat), len(lengths)) == (np.int32, 0, 0)
+
+
+@pytest.mark.parametrize("rows", [[], [[]], [[5, 6], [], [8, 9, 10]]])
+def test_a_column_is_its_rows_again(rows):
+    assert [row.tolist() for row in module.lists_of(module.ragged(rows))] == rows

@@ -16,7 +16,7 @@ from tokenizers import normalizers
 from transduct import config
 from transduct.data import tokenizer as module
 from transduct.data.samples import generate
-from transduct.data.tokenizer import Side, Tokenizer, TokenizerConfig, tokenizers_in, train_tokenizers
+from transduct.data.tokenizer import Side, Tokenizer, TokenizerConfig, tokenizers_in, train_tokenizer, train_tokenizers
 from transduct.errors import TransductError
 
 KINDS = ["bpe", "unigram", "word", "character", "verbatim", "byte"]
@@ -302,6 +302,13 @@ def test_shared_and_separate_tokenizers():
     assert (source.kind, target.kind) == ("word", "character")
     assert 0 not in source.encode([pairs[0][0]])[0]
     assert 0 in source.encode([pairs[0][1]])[0]
+
+
+def test_a_tokenizer_is_trained_on_a_sample_of_its_texts():
+    texts = [f"w{number}" for number in range(50)]
+    few = train_tokenizer(iter(texts), TokenizerConfig("word", 100, sample=10))
+    assert sum(0 not in ids for ids in few.encode(texts)) == 10
+    assert train_tokenizer(texts, TokenizerConfig("word", 100)).text == Tokenizer.train(texts, "word", 100).text
 
 
 @pytest.mark.parametrize("shared", [True, False])

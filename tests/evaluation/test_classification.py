@@ -88,7 +88,7 @@ def test_of_words_that_come_twice_only_as_many_are_shared():
 
 @pytest.mark.parametrize("score", [label_scores, span_scores, macro_f1, mcnemar])
 def test_what_cannot_be_scored_is_said(score):
-    with pytest.raises(TransductError, match="2 predictions but 1 answers; give one of each for an example"):
+    with pytest.raises(TransductError, match="2 predictions but 1 answers; give one prediction for each answer"):
         score(["a", "b"], ["a"])
     with pytest.raises(TransductError, match="nothing to score; give at least one prediction and its answer"):
         score([], [])

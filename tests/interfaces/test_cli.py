@@ -71,7 +71,6 @@ def program(monkeypatch, capsysbinary):
     """Call the program in this process: bytes in, bytes out, an exit status."""
 
     def call(*words, given=b""):
-        monkeypatch.setattr(cli._Debug, "on", False)
         monkeypatch.setattr(sys, "argv", ["transduct", *map(str, words)])
         monkeypatch.setattr(sys, "stdin", Input(io.BytesIO(given)))
         capsysbinary.readouterr()
@@ -561,7 +560,10 @@ def test_convert_writes_for_another_tool(program, trained_run, tmp_path):
     done = program("convert", tmp_path / "none", tmp_path / "x", "--precision", "int8")
     assert_refused(done, "no config.json here")
     done = program("convert", tmp_path / "ct2", tmp_path / "x")
-    assert_refused(done, "config.json: says no format, so another program wrote it or is to read it; expected a mod")
+    assert_refused(
+        done,
+        "config.json: has no 'format', so transduct did not write it, or wrote it for another tool; expected a mod",
+    )
 
 
 def test_convert_makes_a_model_smaller(program, trained_run, tmp_path):
@@ -753,7 +755,7 @@ DAMAGES = {
     "no configuration": ("config.json", lambda path: path.unlink(), "no config.json here; give a run or a model"),
     "configuration cut": ("config.json", truncate, "config.json: not valid JSON"),
     "another version": ("config.json", lambda p: change_config(p, format=99), "format 99, this version reads 1 to 1"),
-    "no version": ("config.json", lambda p: change_config(p, format=None), "says no format"),
+    "no version": ("config.json", lambda p: change_config(p, format=None), "has no 'format'"),
     "Hugging Face's": (
         "config.json",
         lambda path: path.write_text('{"model_type": "marian"}'),

@@ -307,7 +307,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     "content, said",
-    [("{", "not valid JSON"), ("\ud800", "not valid JSON"), ("[]", "holds no JSON object"), ("{}", "says no format"),
+    [("{", "not valid JSON"), ("\ud800", "not valid JSON"), ("[]", "holds no JSON object"), ("{}", "has no 'format'"),
      ('{"format": 0}', "format 0"), ('{"format": 2}', "format 2"), ('{"format": "1"}', "format '1'"),
      ('{"format": true}', "format True")],
 )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from tests.training.toy import train
 from transduct.errors import TrainingFailed
 from transduct.training import log as module
-from transduct.training.log import Meter, RunLog, ignore, memory_used
+from transduct.training.log import Meter, RunLog, ignore
 
 
 @pytest.fixture
@@ -160,17 +160,3 @@ def test_what_is_done_in_a_pause_takes_no_time_of_training(monkeypatch):
     now[0] += 1.0
     record = meter.record(1, 0, 0.1)
     assert (record["seconds"], record["tokens_per_second"]) == (10.0, 15.0)
-
-
-@pytest.mark.parametrize("platform, unit", [("linux", 1024), ("darwin", 1)])
-def test_memory_is_in_bytes_on_every_system(monkeypatch, platform, unit):
-    class Usage:
-        ru_maxrss = 3000
-
-    monkeypatch.setattr(module.torch.cuda, "is_initialized", lambda: False)
-    monkeypatch.setattr(module.resource, "getrusage", lambda who: Usage)
-    monkeypatch.setattr(module.sys, "platform", platform)
-    assert memory_used() == 3000 * unit
-    monkeypatch.setattr(module.torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(module.torch.cuda, "max_memory_allocated", lambda: 77)
-    assert memory_used() == 77

@@ -487,7 +487,7 @@ def test_outside_the_main_thread_it_trains_without_signals(tmp_path):
 
 
 def test_an_epoch_without_batches_is_refused(tmp_path):
-    with pytest.raises(TrainingFailed, match="an epoch holds no batch; is the corpus smaller than the weights allow"):
+    with pytest.raises(TrainingFailed, match="no example was drawn in a whole epoch; raise the weights"):
         train(tmp_path, batches=lambda split, epoch, start, rank, world: iter([]))
 
 

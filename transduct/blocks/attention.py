@@ -109,7 +109,7 @@ def attention_over_past(
 
     Args:
         query: (R, H, 1, K), the R / B rows of a source side by side.
-        keys, values: (B, G, t, K) and (B, G, t, V), the tokens of all rows of a source.
+        keys, values: (B, G, n, K) and (B, G, n, V), of the n = t * beam tokens that the rows of a source have written.
         bias: added to the scaled scores; broadcasts to (R, H, 1, S + t).
         seen: added to the scores of the past; broadcasts to (R, H, 1, t).
 
@@ -181,7 +181,7 @@ class MultiHeadAttention(nn.Module):
         self.joint: nn.Module | None = None
 
     def join(self) -> None:
-        """Make one matrix of the three that read the same in self-attention, for a model in use."""
+        """Fuse the projections of query, key and value into one product, for a model in use."""
         parts = (self.query, self.key, self.value)
         with torch.device("meta"):
             joint = Linear(self.query.in_features, sum(part.out_features for part in parts))
@@ -207,7 +207,7 @@ class MultiHeadAttention(nn.Module):
         (B, H, T, S) is added to the scaled scores, in place of that of the positions.
         """
         lengths = segments.lengths[segments.sequence] if self.positions and not causal else None
-        query, key, value = self._project(x, segments.positions, lengths)
+        query, key, value = self.project(x, segments.positions, lengths)
         of_positions = self.positions.bias if self.positions else None
         term = of_positions if bias is None else lambda *_: bias
         return self._attend(query, key, value, segments, segments, causal, term, weights)
@@ -247,7 +247,7 @@ class MultiHeadAttention(nn.Module):
         """
         if positions is None and self.positions is not None:
             positions = cache.positions(len(x), x.device)
-        query, key, value = self._project(x, positions, None)
+        query, key, value = self.project(x, positions, None)
         cache.append(key, value)
         lineage = lineage or Lineage()
         bias = self.positions.bias if self.positions else None
@@ -273,7 +273,7 @@ class MultiHeadAttention(nn.Module):
 
         Each prompt stands at the end of its row, so that whatever follows stands at the right distance.
         """
-        _, key, value = self._project(x, segments.positions, None)
+        _, key, value = self.project(x, segments.positions, None)
         keys, values = (_pad_before(part, segments).transpose(1, 2).contiguous() for part in (key, value))
         bias = None if segments.equal else hiding(~segments.mask.flip(1))[:, None, None]  # (B, 1, 1, S)
         return Memory(keys, values, bias)
@@ -297,18 +297,12 @@ class MultiHeadAttention(nn.Module):
             return self.output(kernels.rows_attention(query, keys, values, times, memory.lengths).flatten(1))  # (R, D)
         return self._read(self.query(x), memory.keys, memory.values, memory.bias)
 
-    def _read(self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-        """The rows of a source as its queries over the same keys: (R, H * K) -> (R, D)."""
-        rows = query.shape[0]
-        query = query.reshape(keys.shape[0], -1, self.num_heads, self.d_k).transpose(1, 2)  # (B, H, beam, K)
-        heads = padded_attention(query, keys, values, bias)  # (B, H, beam, V)
-        return self.output(heads.transpose(1, 2).reshape(rows, -1))  # (R, D)
+    def project(self, x: Tensor, positions: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Query (N, H, K), key (N, G, K) and value (N, G, V) of self-attention over (N, D), positions in them.
 
-    def _keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        key = self.key(x).unflatten(-1, (self.num_kv_heads, self.d_k))  # (M, G, K)
-        return key, self.value(x).unflatten(-1, (self.num_kv_heads, self.d_v))  # (M, G, V)
-
-    def _project(self, x: Tensor, positions: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        Args:
+            lengths: (N,) of the sequence of each token, where it is known.
+        """
         if self.joint is not None:
             widths = [self.num_heads * self.d_k, self.num_kv_heads * self.d_k, self.num_kv_heads * self.d_v]
             parts = self.joint(x).split(widths, -1)
@@ -323,6 +317,17 @@ class MultiHeadAttention(nn.Module):
             longest = self.positions.for_keys.max_length if self.positions.for_keys else 1
             lengths = torch.full_like(positions, longest)
         return self.positions.apply_to(query, key, value, positions, lengths)
+
+    def _read(self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+        """The rows of a source as its queries over the same keys: (R, H * K) -> (R, D)."""
+        rows = query.shape[0]
+        query = query.reshape(keys.shape[0], -1, self.num_heads, self.d_k).transpose(1, 2)  # (B, H, beam, K)
+        heads = padded_attention(query, keys, values, bias)  # (B, H, beam, V)
+        return self.output(heads.transpose(1, 2).reshape(rows, -1))  # (R, D)
+
+    def _keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        key = self.key(x).unflatten(-1, (self.num_kv_heads, self.d_k))  # (M, G, K)
+        return key, self.value(x).unflatten(-1, (self.num_kv_heads, self.d_v))  # (M, G, V)
 
     def _attend(
         self,

@@ -18,15 +18,15 @@ class Clock:
     """A token counter that lives on the device: caches then have a fixed size, as a captured graph needs.
 
     Attributes:
-        now: (1,) tokens of each row, which is the place of the next one too.
-        reach: how many places of the rooms are looked at, more than `now`; those not written yet are hidden.
+        now: (1,) how many tokens each row holds, which is the index of the next one.
+        reach: how many places of the buffers attention reads, more than `now`; those not written yet are hidden.
     """
 
     now: Tensor
     reach: int
 
     def turned(self, bias: Tensor) -> Tensor:
-        """A bias (..., S + reach) for a query that stands at the last key, for the one that stands at `now`."""
+        """Shift a bias (..., S + reach), computed for a query at the last key, to one at `now`."""
         last = bias.shape[-1] - 1
         places = torch.arange(last + 1, device=bias.device) + (self.reach - 1 - self.now)
         return bias.index_select(-1, places.clamp(max=last))
@@ -36,8 +36,8 @@ class Clock:
 class KVCache:
     """The keys (B, G, t, beam, K) and values (B, G, t, beam, V) of every token a self-attention has seen.
 
-    Rooms are taken in doubling steps, so that appending a token copies nothing most of the time, or are fixed where a
-    clock counts the tokens. Nor is a row copied when others go on from it: `Lineage` says whose tokens each row sees.
+    The buffers double when they are full, so that appending rarely copies; where a clock counts the tokens, their
+    size is fixed. Reordering beams copies nothing: `Lineage` says whose tokens each row sees.
     """
 
     beam: int = 1
@@ -102,7 +102,7 @@ class KVCache:
         """Keep these sources, in this order.
 
         Args:
-            still: so many of them are the first already; in inference they stay where they are, and others move up.
+            still: how many of the first keep their place; in inference only the others are copied.
         """
         assert self.clock is None, "sources of rooms that are fixed are gathered"
         if self.keys is None:
@@ -124,7 +124,7 @@ def standing_still(sources: Tensor) -> int:
 
 @dataclass
 class Lineage:
-    """Who descends from whom: of the tokens that the rows of a source have written, those that each row goes on from.
+    """The ancestry of beams: for each row and step, which row of its source wrote the token that it goes on from.
 
     Attributes:
         slots: (R, t) in 32 bits, which of the source's rows has written each token that a row sees; None with one row a

@@ -47,7 +47,7 @@ class Decoder(nn.ModuleList):
         return model.logits(model.decoder_norm(x))
 
     def ahead(self, model: Any, state: "MemoryState", run: Run) -> Ahead | None:  # noqa: ARG002 (who runs layers alone)
-        """As many steps of a search as need nobody's decision, where they take one call; None where they do not."""
+        """Take steps of a search in one call, up to the first that needs a decision; None if this decoder cannot."""
         return None
 
 
@@ -93,7 +93,7 @@ class MemoryState:
         self.lineage.select(rows)
 
     def rooms(self, sources: int, longest: int, room: int) -> "MemoryRooms":
-        """Room for other sources like these: so many of them, of so many tokens, and so many tokens a row."""
+        """Buffers of a fixed size for at most `sources` sources of `longest` tokens, and `room` output tokens a row."""
         return MemoryRooms(self, sources, longest, room)
 
 

@@ -36,7 +36,7 @@ class FusedEncoder(Encoder):
             return super().forward(x, segments, weights)
         if segments.longest <= limit:
             return self.packed.encode(x, segments.offsets, segments.longest)
-        # Each sequence goes its own way, whatever lies beside it: 8-bit steps would tell of a rounding apart.
+        # Computed apart, so that no sentence depends on its batch: in 8-bit steps a rounding apart becomes visible.
         parts = list(torch.split(x, segments.lengths.tolist()))
         short = [place for place, part in enumerate(parts) if len(part) <= limit]
         if short:

@@ -1,4 +1,4 @@
-"""Layers laid out for the processor, for a model in use on a CPU. Their numbers are as they were.
+"""Layers repacked for fast inference on a CPU; what they compute is unchanged.
 
 Let N be tokens, D the width that is read, F the width that is written, V the vocabulary.
 """

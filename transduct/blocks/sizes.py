@@ -1,4 +1,4 @@
-"""What the sizes of any model must be."""
+"""Checks that the configurations of all models share."""
 
 from typing import Any
 

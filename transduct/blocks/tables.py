@@ -1,4 +1,4 @@
-"""Tables of tokens: looked up in, multiplied with, narrowed; as plain numbers or kept otherwise."""
+"""Embedding tables, for look-up and output projection: plain tensors, or `Rows` that are packed or quantised."""
 
 from copy import copy
 from typing import Any, Protocol

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing import get_start_method
+from random import Random
 from typing import Any, TypeVar
 
 import numpy as np
@@ -54,6 +55,11 @@ def plan(
     for start in range(0, len(order), window):
         batches += _cut(order[start : start + window], lengths, budget, growth, random)
     return [batches[i] for i in random.permutation(len(batches))]
+
+
+def random_of(seed: int, epoch: int, *example: int) -> Random:
+    """What is drawn for an example, which depends on nothing but these numbers."""
+    return Random("/".join(map(str, (seed, epoch, *example))))
 
 
 def philox(seed: int, number: int) -> np.random.Philox:

@@ -215,6 +215,12 @@ def ragged(rows: Sequence[np.ndarray] | Sequence[Sequence[int]]) -> Ragged:
     return np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum())), lengths
 
 
+def lists_of(column: Ragged) -> list[np.ndarray]:
+    """The lists of a column, the inverse of `ragged`."""
+    flat, lengths = column
+    return np.split(flat, np.cumsum(lengths))[:-1]
+
+
 def write_rows(
     folder: Path, columns: int, sources: Iterable[tuple[float, Iterable[Sequence[Ragged]]]]
 ) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from random import Random
 
 import numpy as np
 
-from transduct.data.corpus import Corpus
+from transduct.data.corpus import Corpus, lists_of
 from transduct.data.tokenizer import Tokenizer
 
 SAMPLED = 1000  # rows looked at
@@ -23,8 +23,7 @@ def growth(corpus: Corpus, columns: Sequence[int], beside: int, tokenizer: Token
         return 1.0
     held = corpus.columns(np.linspace(0, len(corpus.lengths) - 1, count).astype(np.int64))
     random, before, after = Random(0), beside * count, beside * count
-    for tokens, lengths in (held[column] for column in columns):
-        before += len(tokens)
-        rows = np.split(tokens, np.cumsum(lengths)[:-1])
-        after += sum(len(tokenizer.resegment(row.tolist(), dropout, random)) for row in rows)
+    for column in (held[number] for number in columns):
+        before += len(column[0])
+        after += sum(len(tokenizer.resegment(row.tolist(), dropout, random)) for row in lists_of(column))
     return after / before if before else 1.0

@@ -80,7 +80,7 @@ def check_section(data: Any) -> None:
 
 
 def check_weight(weight: float) -> None:
-    """Refuse how often an epoch cannot show each row, for it is held in memory how often it does.
+    """Refuse a weight that is not above 0, or so large that the plan of an epoch would not fit into memory.
 
     Raises:
         ValueError: it cannot.

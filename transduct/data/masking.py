@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
 
-from transduct.data.batching import Indices, philox
+from transduct.data.batching import Indices, philox, random_of
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.files import check_section, counted
 from transduct.data.sources import TextSource
@@ -78,7 +77,7 @@ class Masking:
         """
         hidden, places, ends = list(tokens), [], (Tokenizer.BEGIN, Tokenizer.END)
         for number, (start, stop) in zip(numbers, pairwise(offsets), strict=True):
-            random = Random(f"{self.seed}/{self.epoch}/{number}")
+            random = random_of(self.seed, self.epoch, number)
             text = [place for place in range(start, stop) if tokens[place] not in ends]
             for place in random.sample(text, max(1, round(self.share * len(text)))):
                 places.append(place)

@@ -1,7 +1,7 @@
 """How a tokenizer that was SentencePiece's reads text: its rules for characters, and the names of its pieces.
 
-No text holds a blank when it is cut. Of the entries of such a tokenizer those that begin with one are ids that no text
-is cut into, and those after a lone blank cut text and have no id (`interop/sentencepiece.py` makes them so).
+Blanks become ▁ before a text is cut, so that entries which begin with a real blank never match: they are ids without a
+piece. Those after a lone blank are pieces without an id (`interop/sentencepiece.py` makes them so).
 """
 
 import base64

@@ -144,8 +144,7 @@ class DataConfig:
         drop_duplicates: whether of equal pairs only the first is trained on.
         replace: changes of the text as it is read, in this order; a model keeps those of the source for its inputs.
         backwards: whether the target is written from its last token to its first; where such a model and others decide
-            together (`ensemble`), the first and those that write as it does search, and the rest say what they hold of
-            what was found.
+            together (`ensemble`), the first and those that write as it does search, and the rest score what was found.
         held_out: takes that many pairs, each with a source of its own, out of `train` to validate on, and leaves out of
             it every pair that shares a source or a target with one of them.
         metrics: what `evaluate` scores: bleu, chrf, ter, exact_match, word_error_rate (outputs that equal no reference,

@@ -317,6 +317,15 @@ class Tokenizer:
         return {token for piece, token in self._library.get_vocab().items() if piece.startswith(BLANK)}
 
 
+def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
+    """The tokenizer of texts, trained on a sample of them.
+
+    Raises:
+        TransductError: there is no text, or no merge to drop.
+    """
+    return Tokenizer.train(sample(texts, config.sample), config.kind, config.size, config.dropout)
+
+
 def train_tokenizers(pairs: Iterable[Pair], config: TokenizerConfig) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers of source and target, one and the same where shared, trained on a sample of the pairs.
 

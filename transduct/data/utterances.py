@@ -15,7 +15,7 @@ import numpy as np
 
 from transduct.data.audio import ENDINGS, Features, Masks, Sound, filterbanks, masked, read_sound, resampled
 from transduct.data.batching import FIXED, philox
-from transduct.data.corpus import Corpus, Ragged, ragged, write_rows
+from transduct.data.corpus import Corpus, Ragged, lists_of, ragged, write_rows
 from transduct.data.files import Refused, pack, read_members, unpack
 from transduct.data.text import read_lines
 from transduct.errors import TransductError
@@ -289,9 +289,9 @@ class Utterances:
         """The filterbanks (T, M) of an utterance, and its text."""
         drawn, augment = self.draw(seed, epoch, number), self.augment
         rows = drawn.recordings * len(augment.speeds) + drawn.speed
-        (letters, sizes), (words, lengths) = self.corpus.columns(rows)
-        texts = [part.astype(np.int32).tobytes().decode("utf-32-le") for part in _split(letters, sizes)]
-        sounds = [unpack(part, 2 * len(part), np.int16).astype(np.float32) / 32768.0 for part in _split(words, lengths)]
+        letters, words = map(lists_of, self.corpus.columns(rows))
+        texts = [part.astype(np.int32).tobytes().decode("utf-32-le") for part in letters]
+        sounds = [unpack(part, 2 * len(part), np.int16).astype(np.float32) / 32768.0 for part in words]
         samples = spoken(sounds, drawn.pauses, augment, self.features.rate, drawn.random)
         warp = 1.0 + round(augment.warp * float(drawn.random.uniform(-1.0, 1.0)), 2)  # few, so that filters are kept
         mel = masked(filterbanks(samples, self.features, warp), augment.masks, drawn.random)
@@ -301,10 +301,6 @@ class Utterances:
 def _groups(of: np.ndarray, start: int, stop: int) -> list[np.ndarray]:
     """The recordings of each speaker among those from start to stop."""
     return [start + np.flatnonzero(of[start:stop] == speaker) for speaker in np.unique(of[start:stop])]
-
-
-def _split(flat: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
-    return np.split(flat, np.cumsum(lengths)[:-1])
 
 
 def draw_string(

@@ -1,4 +1,4 @@
-"""Decoding on a GPU without a word from the host: a step of model and search is one graph, captured once and replayed.
+"""Search on a GPU as CUDA graphs: a step of model and search is captured once and replayed, and waits for no host.
 
 A step of a base model is two hundred small kernels, and Python needs longer to launch them than the device to run them.
 A graph wants shapes and addresses that stay. So the sources of a batch are put into rooms (`MemoryRooms`, `DeviceBeam`)

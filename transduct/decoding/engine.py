@@ -108,7 +108,7 @@ def check_search(config: Any) -> None:
 
 
 def room_for(source: int) -> int:
-    """How many tokens a translation may have, its end counted, of a source of so many, its end counted."""
+    """The most tokens of a translation for a source of so many, each with its end."""
     return 2 * source + 20
 
 
@@ -201,7 +201,7 @@ def generate(
 
 
 def on_own_threads(model: Any) -> AbstractContextManager[None]:
-    """Where a model's products are those of `functional.kernels`, nothing else is shared by threads meanwhile."""
+    """Where products are those of `functional.kernels`, only they use several threads, PyTorch's operations one."""
     first = next(model.parameters())
     ours = first.is_cpu and first.dtype != torch.bfloat16 and kernels.library() is not None
     return CORES.products_alone() if ours else nullcontext()

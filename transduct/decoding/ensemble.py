@@ -74,7 +74,7 @@ class Ensemble(nn.Module):
 
 @dataclass(frozen=True)
 class Review:
-    """What models that write from the other end say of outputs: they chose first what the others chose last, so what
+    """Rescoring by models that write from the other end: they chose first what the others chose last, so what
     both find likely is more often right (Liu et al. 2016; Sennrich et al. 2016).
 
     Attributes:
@@ -113,6 +113,6 @@ class Review:
 
 
 def mean(logits: Sequence[Tensor]) -> Tensor:
-    """The logarithm of the mean of what several logits (N, V) hold likely: (N, V)."""
+    """The logarithm of the mean of the softmaxes of several logits (N, V): (N, V)."""
     likely = torch.stack([each.float().log_softmax(-1) for each in logits])
     return likely.logsumexp(0) - math.log(len(logits))

@@ -243,8 +243,8 @@ class Beam:
         return self.take(continuations(logits, normaliser, self.scores, self.end, limits, length))
 
     def ahead(self, model: Decodes, state: Any, filters: Sequence[Filter]) -> "Continuations | None":
-        """Where the model can take several steps at once: all after which there is nothing to decide, and what is found
-        in the one after them. None where it must be asked for each, or a filter wants to see the logits."""
+        """Let the model take several steps in one call, through the first in which an output may end: that step's
+        continuations. None where it must be asked for each step, or a filter wants to see the logits."""
         plain = [each for each in filters if isinstance(each, Forbid)]
         most = min([self._first_limit + 1, *(each.until for each in plain)]) - self.history.shape[1]
         if most < 1 or len(plain) < len(filters) or not hasattr(model, "ahead"):
@@ -316,8 +316,8 @@ class Continuations(NamedTuple):
     """The likeliest next tokens of each source, in order; a score of minus infinity stands where less is possible.
 
     Attributes:
-        scores, origin, tokens: (B, beam) of the likeliest of all what each is worth, its row of the source, and itself.
-        live: (B, beam) what the likeliest are worth that do not end the sentence.
+        scores, origin, tokens: (B, beam) of the best, ends among them: score, row of the source gone on from, token.
+        live: (B, beam) the scores of the best that do not end the sentence.
         rows, newest: (R,) the row that each of those goes on from, and its token.
         ends: whether any of the likeliest may end the sentence.
     """

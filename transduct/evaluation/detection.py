@@ -1,4 +1,4 @@
-"""Objects boxes and the right ones to COCO's average precision, in percent.
+"""Predicted boxes and the true ones to COCO's average precision, in percent.
 
 A detection is right if it has the class and enough of the place (IoU) of an object that no better one has taken. In
 the order of their scores the detections draw a curve of precision over recall; its mean height is average precision.
@@ -100,7 +100,9 @@ def detection_scores(found: Sequence[Objects], there: Sequence[Objects], classes
         TransductError: the counts differ, or no picture holds an object.
     """
     if len(found) != len(there):
-        raise TransductError(f"{len(found):,} predictions for {len(there):,} pictures; give one of each for a picture")
+        raise TransductError(
+            f"{len(found):,} predictions for {len(there):,} pictures; give one prediction for each picture"
+        )
     each = {name: ranked(found, there, label) for label, name in enumerate(classes)}
     held = {name: ranking for name, ranking in each.items() if ranking.objects.any()}
     if not held:

@@ -1,5 +1,5 @@
-"""The face of the kernels in C beside it: loops of decoding on a CPU that PyTorch has no kernel for. Those of training
-have another (`functional.training_kernels`).
+"""Bindings to the kernels in C beside it: loops of decoding on a CPU that PyTorch has no kernel for. Those for training
+are in `functional.training_kernels`.
 
 Whoever calls asks `usable` first and has the formula at hand: the library is there if it could be compiled when the
 package was installed, and it wants AVX512-VNNI of the processor; AMX, where there is AMX, gives the same bits sooner.

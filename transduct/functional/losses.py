@@ -44,12 +44,17 @@ def vector_quantise(vectors: Tensor, codebook: Tensor, commitment: float) -> tup
         The nearest vectors (N, D), their gradient that of `vectors`; their numbers (N,); and the sum of
         |sg[z] - e|^2 + beta |z - sg[e]|^2, the last two terms of equation 3.
     """
-    distances = codebook.square().sum(1) - 2 * vectors @ codebook.T  # (N, V), less |z|^2, the same for all
-    codes = distances.argmin(1)
+    codes = nearest_codes(vectors, codebook)
     nearest = lookup(codebook, codes)  # (N, D)
     moved = (vectors.detach() - nearest).square().sum()
     committed = (vectors - nearest.detach()).square().sum()
     return vectors + (nearest - vectors).detach(), codes, moved + commitment * committed
+
+
+def nearest_codes(vectors: Tensor, codebook: Tensor) -> Tensor:
+    """The numbers (N,) of the nearest vectors of a codebook (V, D) to vectors (N, D)."""
+    distances = codebook.square().sum(1) - 2 * vectors @ codebook.T  # (N, V), less |z|^2, the same for all
+    return distances.argmin(1)
 
 
 def gumbel_softmax(logits: Tensor, temperature: float) -> Tensor:

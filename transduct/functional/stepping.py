@@ -24,7 +24,7 @@ Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool]  # the field
 
 
 class Run(NamedTuple):
-    """What the steps of a search begin with.
+    """A search before some steps.
 
     Attributes:
         history: (R, t) the tokens of each row, of which the caches hold all but the newest.
@@ -48,7 +48,7 @@ class Run(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """What the rows hold and are worth before the last of some steps, as above, and what was found in it.
+    """A search before the last of some steps, as in `Run`, and what that step found.
 
     Attributes:
         slots: (R, t) of `rows_attention`, with that step's own.

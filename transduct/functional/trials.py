@@ -20,7 +20,7 @@ OLDEST = (8, 0)  # the first cards that multiply bfloat16 and have the shared me
 
 
 def trusted(kernel: str, device: torch.device, *about: object) -> bool:
-    """Whether a kernel is to be used: on a CUDA device, where its module's `trial` of what it is `about` was passed.
+    """Whether a kernel is to be used: on a CUDA device, if its module's `trial(device, *about)` found it right.
 
     One that fails is warned of once, and PyTorch's own operations do its work.
     """

@@ -4,7 +4,6 @@ import math
 import multiprocessing
 import os
 import platform
-import resource
 import statistics
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from random import Random
 from typing import Any
 
 from transduct.errors import TransductError
+from transduct.training.memory import peak_memory
 
 OURS, PEERS = "transduct.tasks.speed", "transduct.interfaces.peers"
 DECODING_PEERS, TRAINING_PEERS = ("ctranslate2", "transformers"), ("transformers", "torch")
@@ -151,21 +151,7 @@ def _contend(pipe: Connection, side: Side) -> None:
         while seconds < SHORTEST:
             tokens += run()
             seconds = time.perf_counter() - started
-        pipe.send((tokens / seconds, _peak_memory()))
-
-
-def _peak_memory() -> float:
-    """MB that this process has held at most, on its GPU if it uses one. (What `getrusage` tells begins with that of the
-    process before it.)"""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return torch.cuda.max_memory_allocated() / 2**20
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS
-        return peak / (2**20 if sys.platform == "darwin" else 1024)
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+        pipe.send((tokens / seconds, peak_memory() / 2**20))
 
 
 def decoding_rows(sizes: Sizes, against: str | None, folder: Path, given: tuple[str, Path] | None) -> list[Row]:

@@ -59,14 +59,8 @@ def options(
     """Options of every command."""
 
 
-class _Debug:
-    """Whether --debug was given."""
-
-    on = False
-
-
 def _say(line: object, stream: TextIO | None = None) -> None:
-    """Print, to stderr if not said; of the processes that torchrun began one speaks."""
+    """Print to stderr, or to `stream`; of the processes that torchrun began only rank 0 prints."""
     from transduct.interfaces.ending import rank
 
     if rank() == "0":
@@ -80,9 +74,9 @@ def main() -> None:
 
     open_streams()
     words = from_home(sys.argv[1:])
-    if "--debug" in (words[: words.index("--")] if "--" in words else words):  # wherever it stands
+    debug = "--debug" in (words[: words.index("--")] if "--" in words else words)  # wherever it stands
+    if debug:
         words.remove("--debug")
-        _Debug.on = True
     if next((word for word in words if not word.startswith("-")), None) == "train":
         words = repeated(words)
     share_cores()
@@ -93,7 +87,7 @@ def main() -> None:
         print(f"transduct: {error.format_message()} (see: transduct --help)", file=sys.stderr)
         raise SystemExit(2) from None
     except Exception as error:  # noqa: BLE001 (whatever it is, it is said in one line)
-        line, status = ended(error, _Debug.on)
+        line, status = ended(error, debug)
         print(f"transduct: {'' if rank() == '0' else f'rank {rank()}: '}{line}", file=sys.stderr)
         raise SystemExit(status) from None
 
@@ -303,32 +297,32 @@ def convert(
     """
     from transduct.errors import TransductError
     from transduct.interop import ctranslate2, huggingface, int8, onnx
-    from transduct.tasks.base import copy_model, load, model_directory, task_of
+    from transduct.tasks.base import copy_model, load, model_directory
     from transduct.tasks.ensemble import combine
 
     formats = {"ctranslate2": ctranslate2.convert, "huggingface": huggingface.convert, "onnx": onnx.convert}
-    precisions = {None: copy_model, "int8": int8.convert}
+    for name, known in ((to, [*formats]), (precision, ["int8"])):
+        if name is not None and name not in known:
+            raise TransductError(f"unknown '{name}'; known are: {', '.join(known)}")
     if others:
         if to or precision or shortlist:
             raise TransductError("--with puts models of ours together as they are; make a directory of them first")
         combine([model_directory(each) for each in (model, *others)], out)
-        print(out)
-        return
-    for name, known in ((to, formats), (precision, precisions)):
-        if name is not None and name not in known:
-            raise TransductError(f"unknown '{name}'; known are: {', '.join(filter(None, known))}")
-    if theirs := huggingface.found_in(Path(model)):
+    elif huggingface.found_in(Path(model)):
         if to or precision or shortlist:
             raise TransductError(
                 f"{model}: is Hugging Face's; make it a model of ours first: transduct convert {model} OUT"
             )
-    elif task_of(model) and (to is None) == (precision is None and shortlist is None):
-        raise TransductError("give --format, for another tool, or --precision and --shortlist, for a model of ours")
-    if to or theirs:
-        (formats[to] if to else huggingface.read)(model_directory(model), out)
+        huggingface.read(model_directory(model), out)
     else:
-        beside = dict if shortlist is None else lambda: load(model, verb="shortlist_of").shortlist_of(shortlist)
-        precisions[precision](model_directory(model), out, beside)
+        directory = model_directory(model)
+        if (to is None) == (precision is None and shortlist is None):
+            raise TransductError("give --format, for another tool, or --precision and --shortlist, for a model of ours")
+        if to:
+            formats[to](directory, out)
+        else:
+            beside = dict if shortlist is None else lambda: load(model, verb="shortlist_of").shortlist_of(shortlist)
+            (int8.convert if precision else copy_model)(directory, out, beside)
     print(out)
 
 

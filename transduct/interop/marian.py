@@ -158,7 +158,7 @@ def their_config(config: Config) -> dict[str, Any]:
 def our_weights(
     model: Transformer, held: dict[str, Tensor], source: Sequence[int], target: Sequence[int], where: Path
 ) -> dict[str, Tensor]:
-    """The weights of a model of ours, by name, of theirs, which lose their positions.
+    """Marian's weights under the names of ours; their table of positions is left out.
 
     Args:
         source, target: the ids there of our tokens, in order.
@@ -200,7 +200,7 @@ def our_weights(
 
 
 def their_weights(model: Transformer) -> dict[str, Tensor]:
-    """The weights of a model of theirs, by name, of ours."""
+    """Our weights under the names of Marian's."""
     weights = {BIAS: torch.zeros(1, model.config.target_size)}
     for name, weight in checkpoint.weights_of(model).items():
         weights[_theirs(name, model.config.tie)[0]] = weight.contiguous()

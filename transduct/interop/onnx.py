@@ -120,7 +120,7 @@ class EncoderGraph(nn.Module):
             held: Any = layer
 
             def attend(y: Tensor, attention: Any = held.self_attention) -> Tensor:
-                parts = projected(attention, y, positions, of)  # (N, heads, width) each
+                parts = attention.project(y, positions, of)  # (N, heads, width) each
                 query, key, value = (part.view(count, longest, *part.shape[1:]).transpose(1, 2) for part in parts)
                 heads = attended(query, key, value, hidden + biased(attention, query, longest))  # (B, H, S, V)
                 return attention.output(heads.transpose(1, 2).flatten(2).flatten(0, 1))
@@ -167,7 +167,7 @@ class StepGraph(nn.Module):
             held: Any = layer
 
             def attend(y: Tensor, attention: Any = held.self_attention, i: int = i) -> Tensor:
-                query, key, value = (part.unsqueeze(2) for part in projected(attention, y, positions, None))
+                query, key, value = (part.unsqueeze(2) for part in attention.project(y, positions, None))
                 key = torch.cat((past_keys[i].flatten(0, 1), key), 2)  # (R, G, T + 1, K)
                 value = torch.cat((past_values[i].flatten(0, 1), value), 2)
                 new_keys.append(key.view(count, rows, *key.shape[1:]))
@@ -185,19 +185,6 @@ class StepGraph(nn.Module):
         scores = self.model.logits(self.model.decoder_norm(x)).log_softmax(-1)  # (R, target vocabulary)
         scores = scores.index_fill(1, torch.tensor(Tokenizer.UNWRITTEN), float("-inf"))
         return scores.view(count, rows, -1), torch.stack(new_keys), torch.stack(new_values)
-
-
-def projected(attention: Any, x: Tensor, positions: Tensor, lengths: Tensor | None) -> list[Tensor]:
-    """Query (N, H, K), key (N, G, K) and value (N, G, V) of self-attention, positions in them: of (N, D)."""
-    heads = attention.num_heads, attention.num_kv_heads, attention.num_kv_heads
-    linears = attention.query, attention.key, attention.value
-    parts = [linear(x).unflatten(-1, (count, -1)) for linear, count in zip(linears, heads, strict=True)]
-    if attention.positions is None:
-        return parts
-    if lengths is None:  # a decoder does not know its final length
-        vectors = attention.positions.for_keys
-        lengths = torch.full_like(positions, vectors.max_length if vectors else 1)
-    return list(attention.positions.apply_to(*parts, positions, lengths))
 
 
 def attended(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from transduct.blocks.tables import embedding_table
 from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, initialise, make_norm
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
-from transduct.functional.losses import divergence_from_uniform, gumbel_softmax, vector_quantise
+from transduct.functional.losses import divergence_from_uniform, gumbel_softmax, nearest_codes, vector_quantise
 from transduct.functional.segments import Segments
 
 CODES_SIZES: dict[str, dict[str, Any]] = {
@@ -106,8 +106,8 @@ class DiscreteVAE(nn.Module):
     def encode(self, pictures: Tensor) -> Tensor:
         """Pictures (B, 3, height, width) of -1 to 1 -> the codes of their places, row by row, (B, P)."""
         features = self._features(pictures)
-        scores = features if self._drawn else 2 * features @ self.codebook.T - self.codebook.square().sum(1)
-        return scores.argmax(1).view(len(pictures), -1)  # (B, P)
+        codes = features.argmax(1) if self._drawn else nearest_codes(features, self.codebook)
+        return codes.view(len(pictures), -1)  # (B, P)
 
     def decode(self, codes: Tensor) -> Tensor:
         """Codes (B, P) -> pictures (B, 3, height, width) of about -1 to 1."""

@@ -221,10 +221,22 @@ def copy_model(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes
         TransductError: `out` exists or cannot be written, or a member of an ensemble lies elsewhere.
     """
     require_absent(out)
-    members = configuration(directory).get("members", [])
-    if not isinstance(members, list) or not all(isinstance(name, str) and name.isalnum() for name in members):
-        raise TransductError(f"{directory / CONFIG}: members is {members!r:.60}, expected names of folders there")
+    members = members_in(directory, configuration(directory))
     write_directory(out, {**files_in(directory, members), **more()})
+
+
+def members_in(directory: Path, config: Mapping[str, Any]) -> list[str]:
+    """The folders of the members of an ensemble, which lie in its own; of a single model none.
+
+    Raises:
+        TransductError: what `config` says is no list of such names.
+    """
+    if "members" not in config:
+        return []
+    names = config["members"]
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) and n.isalnum() for n in names):
+        raise TransductError(f"{directory / CONFIG}: members is {names!r:.60}, expected names of folders there")
+    return names
 
 
 def _recipe_of(model: str | Path) -> Recipe | None:

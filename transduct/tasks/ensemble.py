@@ -11,6 +11,7 @@ from typing import Any
 from transduct.config import Recipe
 from transduct.data.tokenizer import Tokenizer, tokenizers_in
 from transduct.errors import TransductError
+from transduct.tasks.base import members_in
 from transduct.training import checkpoint
 
 FAMILY, MEMBERS = "ensemble", "members"
@@ -100,12 +101,7 @@ def members_of(directory: Path, config: dict[str, Any]) -> list[Path]:
     Raises:
         TransductError: they are not named, something of one is missing or damaged, or their tokenizers differ.
     """
-    names = config.get(MEMBERS)
-    if not isinstance(names, list) or not names or not all(isinstance(n, str) and n.isalnum() for n in names):
-        raise TransductError(
-            f"{directory / checkpoint.CONFIG}: members is {names!r:.60}, expected names of folders there"
-        )
-    members = [directory / name for name in names]
+    members = [directory / name for name in members_in(directory, {MEMBERS: None} | config)]
     for member in members:
         checkpoint.read_json(member / checkpoint.CONFIG, "a member of the ensemble; copy it again")
         for path in tokenizers_in(member):

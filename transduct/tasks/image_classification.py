@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from random import Random
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from transduct.config import Recipe, record
 from transduct.data.augmentation import Augmentation, augmented, mixed
-from transduct.data.batching import Indices, plan
+from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.files import WORDS, Policy, Refused, check_section, names_of, pack
@@ -124,7 +123,7 @@ class MakeBatch:
     epoch: int
 
     def __call__(self, numbers: Indices) -> Batch:
-        generators = [Random(f"{self.seed}/{self.epoch}/{number}") for number in numbers.tolist()]
+        generators = [random_of(self.seed, self.epoch, number) for number in numbers.tolist()]
         pictures, labels = rows_of(self.corpus, numbers, self.size)
         changed = [augmented(*each) for each in zip(pictures, [self.how] * len(pictures), generators)]
         others, shares = labels.copy(), np.ones(len(labels), np.float32)

@@ -24,8 +24,7 @@ from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
 from transduct.data.files import check_section, names_of
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, texts_of
-from transduct.data.tokenizer import Tokenizer
-from transduct.data.vocabulary import sample
+from transduct.data.tokenizer import Tokenizer, train_tokenizer
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.decoding.search import FixedLength
@@ -335,8 +334,7 @@ class LanguageModelingTask:
         return int(self.corpus.lengths.sum())
 
     def _trained_tokenizer(self) -> Tokenizer:
-        config = self.tokenizer_config
-        return Tokenizer.train(sample(self._lines(), config.sample), config.kind, config.size)
+        return train_tokenizer(self._lines(), self.tokenizer_config)
 
     def _tokens(self) -> Iterator[Indices]:
         """The text in parts, an end before it."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduct.config import Recipe, record
-from transduct.data.batching import Indices, plan
+from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
-from transduct.data.corpus import Corpus
+from transduct.data.corpus import Corpus, lists_of
 from transduct.data.dropout import growth
 from transduct.data.files import names_of
 from transduct.data.masking import (
@@ -35,8 +34,7 @@ from transduct.data.masking import (
 from transduct.data.pieces import BLANK
 from transduct.data.sources import TextSource
 from transduct.data.text import texts_of
-from transduct.data.tokenizer import Tokenizer
-from transduct.data.vocabulary import sample
+from transduct.data.tokenizer import Tokenizer, train_tokenizer
 from transduct.decoding.engine import in_batches
 from transduct.errors import TransductError
 from transduct.evaluation.classification import mcnemar, wilson_interval
@@ -132,11 +130,10 @@ class MakeBatch:
 
     def _lines(self, side: int, numbers: Indices, rows: Indices) -> list[Any]:
         """What the examples of these numbers show of one side of these rows."""
-        tokens, lengths = self.corpus.columns(rows)[side]
-        lines = np.split(tokens, np.cumsum(lengths)[:-1])
+        lines = lists_of(self.corpus.columns(rows)[side])
         if not self.dropout:
             return lines
-        randoms = (Random(f"{self.masking.seed}/{self.masking.epoch}/{number}/{side}") for number in numbers.tolist())
+        randoms = (random_of(self.masking.seed, self.masking.epoch, number, side) for number in numbers.tolist())
         return [self.tokenizer.resegment(line.tolist(), self.dropout, r) for line, r in zip(lines, randoms)]
 
 
@@ -396,9 +393,7 @@ class MaskedLanguageModelingTask:
         write_model(directory, "masked_language_modeling", model, {"mask": self.data.mask}, tokenizers, about)
 
     def _trained_tokenizer(self) -> Tokenizer:
-        config = self.tokenizer_config
-        lines = texts_of(self.data.train, Path(self.data.root))
-        return Tokenizer.train(sample(lines, config.sample), config.kind, config.size, config.dropout)
+        return train_tokenizer(texts_of(self.data.train, Path(self.data.root)), self.tokenizer_config)
 
 
 create, load = MaskedLanguageModelingTask, MaskedLanguageModel.load  # which `base.py` and `runs.py` call by name

@@ -48,7 +48,7 @@ class Movable:
 
 
 def three_of(count: int) -> range:
-    """The numbers of so many examples that are shown as samples: the first, and two as far from each other."""
+    """The indices, evenly spaced, of up to three of so many examples, to be shown as samples."""
     return range(0, count, max(1, count // 3))[:3]
 
 

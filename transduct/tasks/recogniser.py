@@ -181,7 +181,8 @@ class Recogniser:
             TransductError: a file is missing, damaged, silent, too short or too long, or an option unknown.
         """
         check_inputs(inputs, "sound")
-        return self._texts(self._generate([self._sound(each) for each in inputs], options)[0])
+        sounds = [self._sound(each, f"input {number}") for number, each in enumerate(inputs, 1)]
+        return self._texts(self._generate(sounds, options)[0])
 
     def evaluate(
         self, data: Spoken | Sequence[Recording], against: "Recogniser | None" = None, **options: Any
@@ -261,21 +262,21 @@ class Recogniser:
         width = config.bands // config.groups
         return [f"bands {i * width + 1} to {(i + 1) * width}" for i in range(config.groups)]
 
-    def _sound(self, given: Given) -> Sound:
+    def _sound(self, given: Given, what: str = "input") -> Sound:
         features, longest = self.hearing.features, self.hearing.max_seconds
         if isinstance(given, np.ndarray):
             if given.ndim != 1 or given.dtype.kind != "f":
                 raise TransductError(
-                    f"input: found an array of shape {given.shape}, {given.dtype}, expected samples, (N,), from -1.0 "
+                    f"{what}: found an array of shape {given.shape}, {given.dtype}, expected samples, (N,), from -1.0 "
                     "to 1.0; mix channels, scale whole numbers"
                 )
-            samples = checked(given.astype(np.float32), features.rate, "input")
-            return usable(samples, features.rate, features, longest, "input")
+            samples = checked(given.astype(np.float32), features.rate, what)
+            return usable(samples, features.rate, features, longest, what)
         if not isinstance(given, str | Path | bytes):
             raise TransductError(
-                f"input: found a {type(given).__name__}, expected a file's name, its content or an array of samples"
+                f"{what}: found a {type(given).__name__}, expected a file's name, its content or an array of samples"
             )
-        name, file = ("input", given) if isinstance(given, bytes) else (str(given), Path(given))
+        name, file = (what, given) if isinstance(given, bytes) else (str(given), Path(given))
         samples, rate = read_sound(file, name, longest)
         return usable(samples, rate, features, longest, name)
 

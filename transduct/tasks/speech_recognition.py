@@ -20,7 +20,7 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, build, inputs_of
 from transduct.data.files import Policy, Refused, check_section, names_of
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer import Tokenizer, train_tokenizer
 from transduct.data.utterances import (
     STACK,
     Augment,
@@ -32,7 +32,6 @@ from transduct.data.utterances import (
     tokens_of,
     write_recordings,
 )
-from transduct.data.vocabulary import sample
 from transduct.errors import TransductError
 from transduct.functional.losses import ctc_loss, projected_cross_entropy
 from transduct.functional.segments import Segments
@@ -195,9 +194,9 @@ class SpeechRecognitionTask:
         self.corpus = build(self.directory / "corpus", inputs, self._fill, self.notify)
 
     def _trained_tokenizer(self) -> Tokenizer:
-        config, found = self.tokenizer_config, Tally(Refused(self.data.broken))
+        found = Tally(Refused(self.data.broken))
         texts = (each.text for source in self.data.train for each in self._recordings(source, found))
-        return Tokenizer.train(sample(texts, config.sample), config.kind, config.size)
+        return train_tokenizer(texts, self.tokenizer_config)
 
     def _recordings(self, source: SoundSource, found: Tally) -> Iterator[Recording]:
         """The recordings of a source that are trained on."""

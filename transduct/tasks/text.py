@@ -46,7 +46,7 @@ def run_tokenizer(
     """
     if not path.exists():
         if any(path.parent.glob("checkpoints/step_*")):
-            raise TransductError(f"{path}: has gone, and the checkpoints here know its tokens alone; copy it back")
+            raise TransductError(f"{path}: is missing, and the checkpoints here were trained with it; copy it back")
         held = next((start / name for name in names if (start / name).exists()), None) if start else None
         tokenizer = Tokenizer.load(held) if held else train()
         if dropout:  # which another model's may have nothing for

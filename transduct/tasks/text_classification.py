@@ -9,23 +9,20 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain, compress, islice
 from pathlib import Path
-from random import Random
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from transduct.config import Recipe, record
-from transduct.data.batching import Indices, plan
+from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
-from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
+from transduct.data.corpus import Corpus, Ragged, build, inputs_of, lists_of, ragged, write_rows
 from transduct.data.dropout import growth
 from transduct.data.files import check_section, names_of
 from transduct.data.filters import Seen, hashes
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
-from transduct.data.tokenizer import Tokenizer
-from transduct.data.vocabulary import sample
+from transduct.data.tokenizer import Tokenizer, train_tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.functional.segments import flatten, pad
@@ -117,15 +114,14 @@ class MakeBatch:
     epoch: int
 
     def __call__(self, numbers: Indices) -> Batch:
-        columns = [np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in self.corpus.columns(numbers)]
-        rows = zip(*columns, strict=True)
+        rows = zip(*map(lists_of, self.corpus.columns(numbers)), strict=True)
         if not self.dropout:
             return make_batch(list(rows))
         return make_batch([self._drawn(number, *row) for number, row in zip(numbers.tolist(), rows, strict=True)])
 
     def _drawn(self, number: int, first: Any, second: Any, places: Any, labels: Any) -> tuple[Any, Any, Any, Any]:
         """A row with its words cut anew; where that makes it too long, as it was."""
-        generator = Random(f"{self.seed}/{self.epoch}/{number}")
+        generator = random_of(self.seed, self.epoch, number)
         drawn = [self.tokenizer.resegment(part.tolist(), self.dropout, generator) for part in (first, second)]
         if len(drawn[0]) + len(drawn[1]) > self.max_length:
             return first, second, places, labels
@@ -292,10 +288,8 @@ class TextClassificationTask:
         self._validation = next((examples for source, examples in short if source is data.valid), None)
 
     def _trained_tokenizer(self) -> Tokenizer:
-        config = self.tokenizer_config
         rows = chain.from_iterable(read_examples(source, self.data) for source in self.data.train)
-        texts = sample((text for texts, _, _ in rows for text in texts), config.sample)
-        return Tokenizer.train(texts, config.kind, config.size, config.dropout)
+        return train_tokenizer((text for texts, _, _ in rows for text in texts), self.tokenizer_config)
 
     def build_model(self) -> Bert:
         """The model of the recipe for the tokenizer and the labels, begun from another's weights if it says so."""

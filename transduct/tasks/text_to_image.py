@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,12 @@ import torch
 from torch import Tensor
 
 from transduct.config import Recipe, record
-from transduct.data.batching import Indices, plan
+from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
-from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
+from transduct.data.corpus import Corpus, Ragged, inputs_of, lists_of, ragged
 from transduct.data.files import Refused, names_of
 from transduct.data.pictures import Examples, PicturesConfig, Unread, pictures_given, prepare, read_examples
-from transduct.data.tokenizer import Tokenizer
-from transduct.data.vocabulary import sample
+from transduct.data.tokenizer import Tokenizer, train_tokenizer
 from transduct.decoding.engine import flat
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
@@ -120,11 +118,10 @@ class MakeBatch:
     epoch: int
 
     def __call__(self, numbers: Indices) -> Batch:
-        (words, lengths), (codes, sizes) = self.corpus.columns(numbers)
-        captions = np.split(words + self.begin + 1, np.cumsum(lengths)[:-1])
-        pictures = np.split(codes, np.cumsum(sizes)[:-1])
-        kept = [Random(f"{self.seed}/{self.epoch}/{number}").random() >= self.drop for number in numbers]
-        return make_batch([words if keep else [] for words, keep in zip(captions, kept)], pictures, self.begin)
+        captions, pictures = map(lists_of, self.corpus.columns(numbers))
+        kept = [random_of(self.seed, self.epoch, number).random() >= self.drop for number in numbers]
+        shown: list[Any] = [words + self.begin + 1 if keep else [] for words, keep in zip(captions, kept)]
+        return make_batch(shown, pictures, self.begin)
 
 
 def make_batch(captions: Sequence[Any], pictures: Sequence[Any], begin: int) -> Batch:
@@ -217,8 +214,7 @@ class TextToImageTask:
         refused = Refused(self.data.broken)  # named and counted when the corpus is prepared
         root, size = Path(self.data.root), self.data.size
         captions = (text for source in self.data.train for text, _ in source.read(root, size, refused, True))
-        config = self.tokenizer_config
-        return Tokenizer.train(sample(captions, config.sample), config.kind, config.size)
+        return train_tokenizer(captions, self.tokenizer_config)
 
     def _codes_weights(self, start: Path) -> dict[str, Tensor]:
         """The weights of the discrete VAE in a model, by the names they have there alone."""

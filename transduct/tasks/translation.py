@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from random import Random
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -18,9 +17,9 @@ from torch import Tensor
 
 from transduct.blocks.tables import output_of
 from transduct.config import Recipe, record
-from transduct.data.batching import Indices, plan
+from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
-from transduct.data.corpus import Corpus, prepare
+from transduct.data.corpus import Corpus, lists_of, prepare
 from transduct.data.dropout import growth
 from transduct.data.files import names_of, opened, require_file
 from transduct.data.sources import DataConfig, Replacement, TextSource, changes_of
@@ -87,10 +86,10 @@ class MakeBatch:
     def _side(self, side: int, numbers: Indices, tokens: np.ndarray, lengths: np.ndarray) -> Flat:
         if not self.dropout:
             return tokens, lengths
-        rows, drawn = np.split(tokens, np.cumsum(lengths)[:-1]), []
+        rows, drawn = lists_of((tokens, lengths)), []
         room = math.inf if self.shape is None else self.shape.tokens - len(tokens) - len(rows)
         for number, row in zip(numbers.tolist(), rows, strict=True):
-            generator = Random(f"{self.seed}/{self.epoch}/{number}/{side}")
+            generator = random_of(self.seed, self.epoch, number, side)
             pieces = self.tokenizers[side].resegment(row.tolist(), self.dropout, generator)
             fits = len(pieces) < self.max_length and len(pieces) - len(row) <= room
             drawn.append(pieces if fits else row)

@@ -172,7 +172,9 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     if found is None and "model_type" in content:
         raise TransductError(f"{path}: Hugging Face's; make a model of ours of it: transduct convert {path.parent} OUT")
     if found is None:
-        raise TransductError(f"{path}: says no format, so another program wrote it or is to read it; expected {what}")
+        raise TransductError(
+            f"{path}: has no 'format', so transduct did not write it, or wrote it for another tool; expected {what}"
+        )
     if type(found) is not int or not 1 <= found <= FORMAT:
         raise TransductError(
             f"{path}: format {found!r}, this version reads 1 to {FORMAT}; expected {what}, "
@@ -235,8 +237,8 @@ def average(paths: Sequence[Path]) -> dict[str, Tensor]:
 class Checkpoints:
     """The checkpoints of a run, `checkpoints/step_N/`, and which of them are kept.
 
-    Regular ones are those the schedule asks for. A better validation and an interruption leave others, of which a final
-    average takes none but the best, so that an interrupted run ends like one that was not.
+    Regular ones are those the schedule asks for. A new best score and an interruption write others too; of those the
+    final average takes the best alone, so that an interrupted run ends like one that was not.
     """
 
     def __init__(self, directory: Path) -> None:

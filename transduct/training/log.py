@@ -1,8 +1,6 @@
 """The record of a run: `log.jsonl`, one JSON object a line, and TensorBoard events where it is installed."""
 
 import json
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,9 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from transduct.training.checkpoint import write_file
+from transduct.training.memory import peak_memory
 
 Event = dict[str, Any]
 
@@ -99,7 +96,7 @@ class Meter:
             "loss": sum(self.losses) / len(self.losses),
             "tokens_per_second": round(self.tokens / passed, 1),
             "learning_rate": learning_rate,
-            "memory": memory_used(),
+            "memory": peak_memory(),
             "waiting": round(self.waited / passed, 4),
         }
         self.forget()
@@ -109,11 +106,3 @@ class Meter:
         """Begin anew: what was counted is in the record, or of steps that training goes back behind."""
         self.since, self.tokens, self.waited = self.seconds, 0, 0.0
         self.losses: list[float] = []
-
-
-def memory_used() -> int:
-    """Peak bytes: of the GPU if this process uses one, of the process if not."""
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return torch.cuda.max_memory_allocated()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

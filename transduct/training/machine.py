@@ -85,8 +85,8 @@ def keep_freed_memory() -> None:
 
 
 def forget_shapes() -> None:
-    """Let PyTorch's matrix library keep few of the kernels that it makes, one for each shape: flat batches have
-    thousands, and a run would take several times the memory. It asks once, so this comes before the first product."""
+    """Limit oneDNN's cache of kernels, one for each shape: flat batches have thousands of shapes, and a run would take
+    several times the memory. oneDNN reads the limit once, so this comes before the first product."""
     for library in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(library, SHAPES)
 

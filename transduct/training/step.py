@@ -95,7 +95,7 @@ class Stepper:
         self._set_up()
 
     def _set_up(self) -> None:
-        """Anew whenever the optimiser's tensors are others: what was captured knows only the old ones."""
+        """Make the functions of a step; again after `restore`, for graphs hold the addresses of the old tensors."""
         config = self.config
         self._backward: Callable[[Any, Mapping[str, Any]], Tensor] = self._accumulate
         if config.compile or config.capture:

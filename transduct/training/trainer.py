@@ -252,7 +252,9 @@ class Trainer:
                 held = True
                 yield micro_batches
             if empty and not held:  # two in turn: the first may have been resumed at its end
-                raise TrainingFailed("an epoch holds no batch; is the corpus smaller than the weights allow?")
+                raise TrainingFailed(
+                    "no example was drawn in a whole epoch; raise the weights in data.train, or give more data"
+                )
             empty = not held
             self.state = replace(self.state, epoch=self.state.epoch + 1, batch=0)
 

@@ -77,7 +77,7 @@ def test_widths_of_keys_and_values_are_free():
 @pytest.mark.parametrize("scheme", [None, *SCHEMES])
 @torch.no_grad()
 def test_a_token_at_a_time_equals_all_at_once(scheme):
-    rows, length, d_k, d_v = 3, 20, 32, 40  # longer than the first room of a cache, and than the reach of no scheme
+    rows, length, d_k, d_v = 3, 20, 32, 40  # longer than what a cache holds at first, and than the reach of no scheme
     positions = AttentionPositions(scheme, 32, HEADS, d_k, d_v) if scheme else None
     attention = randomise(MultiHeadAttention(D, HEADS, d_k, d_v, 2, positions=positions))
     x, cache = torch.randn(rows, length, D), KVCache()
@@ -90,7 +90,7 @@ def test_a_token_at_a_time_equals_all_at_once(scheme):
 @pytest.mark.parametrize("scheme", [None, *SCHEMES])
 @torch.no_grad()
 def test_the_rows_of_a_source_go_on_from_its_prompt(scheme, lengths):
-    beam, count, d_k, d_v = 3, 18, 40, 44  # longer than the first room of a cache
+    beam, count, d_k, d_v = 3, 18, 40, 44  # longer than what a cache holds at first
     positions = AttentionPositions(scheme, 40, HEADS, d_k, d_v) if scheme else None
     attention = randomise(MultiHeadAttention(D, HEADS, d_k, d_v, 2, positions=positions))
     prompts, rows = torch.randn(sum(lengths), D).split(lengths), torch.randn(len(lengths) * beam, count, D)
@@ -155,17 +155,17 @@ def test_a_cache_holds_what_it_was_given_through_growth_and_selection(beam):
 
 @pytest.mark.parametrize("inference", [True, False])
 @pytest.mark.parametrize("kept", [[0, 1], [0, 2, 3], [3, 1], [0, 1, 2, 3], [2, 2, 0]])
-def test_sources_that_go_leave_the_others_in_the_same_room(kept, inference):
+def test_sources_that_go_leave_the_others_in_their_place(kept, inference):
     with torch.inference_mode(inference):
         cache, kept = KVCache(2), torch.tensor(kept)
         for _ in range(3):
             cache.append(torch.randn(8, 1, 3), torch.randn(8, 1, 5))
-        before, rooms = [held.clone() for held in cache.held()], [room.data_ptr() for room in cache.rooms]
+        before, buffers = [held.clone() for held in cache.held()], [buffer.data_ptr() for buffer in cache.buffers]
         cache.select(kept, standing_still(kept))
         for found, given in zip(cache.held(), before, strict=True):
             assert torch.equal(found, given[kept])
-        assert [room.data_ptr() == place for room, place in zip(cache.rooms, rooms)] == [inference] * 2
-        assert all(room.is_contiguous() for room in cache.rooms)
+        assert [buffer.data_ptr() == place for buffer, place in zip(cache.buffers, buffers)] == [inference] * 2
+        assert all(buffer.is_contiguous() for buffer in cache.buffers)
 
 
 def test_what_stands_still_is_what_was_first_already():

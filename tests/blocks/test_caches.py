@@ -1,4 +1,4 @@
-"""Rooms that are fixed, where a clock on the device counts the tokens, hold what rooms that grow hold."""
+"""Buffers that are fixed, where a clock on the device counts the tokens, hold what buffers that grow hold."""
 
 import pytest
 import torch
@@ -7,18 +7,18 @@ from tests.helpers import randomise
 from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
 from transduct.blocks.caches import Clock, KVCache, Lineage, Memory
 
-D, HEADS, ROOM = 16, 4, 40  # more than the growing ones begin with
+D, HEADS, CAPACITY = 16, 4, 40  # more than the growing ones begin with
 
 
-def clock(reach=ROOM):
+def clock(reach=CAPACITY):
     return Clock(torch.zeros(1, dtype=torch.int64), reach)
 
 
 def fixed(sources, beam, groups, d_k, d_v, time):
-    """A cache and a lineage of fixed rooms, which hold nonsense where nothing has been written."""
-    rooms = [torch.full((sources, groups, ROOM, beam, width), 1e3) for width in (d_k, d_v)]
+    """A cache and a lineage of fixed buffers, which hold nonsense where nothing has been written."""
+    buffers = [torch.full((sources, groups, CAPACITY, beam, width), 1e3) for width in (d_k, d_v)]
     slots = torch.full((sources * beam, time.reach), -1, dtype=torch.int32)
-    return KVCache(beam, *rooms, clock=time), Lineage(beam, slots, time)
+    return KVCache(beam, *buffers, clock=time), Lineage(beam, slots, time)
 
 
 @pytest.mark.parametrize("scheme", ["alibi", "relative"])
@@ -33,10 +33,10 @@ def test_a_bias_is_turned_to_where_the_query_stands(scheme, prompt):
 
 
 @pytest.mark.parametrize("beam", [1, 2])
-def test_fixed_rooms_hold_what_growing_rooms_hold(beam):
+def test_fixed_buffers_hold_what_growing_buffers_hold(beam):
     time = clock()
     growing, (cache, _) = KVCache(beam), fixed(4 // beam, beam, 1, 3, 5, time)
-    for number in range(ROOM):
+    for number in range(CAPACITY):
         key, value = torch.randn(4, 1, 3), torch.randn(4, 1, 5)
         assert torch.equal(cache.positions(4, key.device), growing.positions(4, key.device))
         growing.append(key, value)
@@ -44,21 +44,21 @@ def test_fixed_rooms_hold_what_growing_rooms_hold(beam):
         time.now.add_(1)
         for found, expected in zip(cache.held(), growing.held(), strict=True):
             assert torch.equal(found[:, :, : (number + 1) * beam], expected)
-    assert (growing.times, cache.times) == (ROOM, ROOM)
+    assert (growing.times, cache.times) == (CAPACITY, CAPACITY)
 
 
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("prompted", [False, True])
 @pytest.mark.parametrize("scheme", [None, "alibi", "relative", "rotary"])
 @torch.no_grad()
-def test_attention_over_fixed_rooms_is_attention_over_growing_ones(scheme, beam, prompted):
+def test_attention_over_fixed_buffers_is_attention_over_growing_ones(scheme, beam, prompted):
     sources, time = 2, clock()
     rows = sources * beam
     inside = AttentionPositions(scheme, 64, HEADS, 6, 6) if scheme else None
     attention = randomise(MultiHeadAttention(D, HEADS, 6, 6, 2, positions=inside))
     prompt = Memory(torch.randn(sources, 2, 3, 6), torch.randn(sources, 2, 3, 6), None) if prompted else None
     states = [(KVCache(beam), Lineage(beam)), fixed(sources, beam, 2, 6, 6, time)]
-    for _ in range(ROOM):
+    for _ in range(CAPACITY):
         x, found = torch.randn(rows, D), []
         chosen = (torch.randint(beam, (sources, beam)) + torch.arange(sources)[:, None] * beam).flatten()
         for cache, lineage in states:
@@ -79,9 +79,9 @@ def test_what_is_hidden_is_said_in_the_type_that_is_asked_for():
     ]
 
 
-def test_fixed_rooms_are_asked_in_vain_to_grow():
+def test_fixed_buffers_are_asked_in_vain_to_grow():
     cache, _ = fixed(1, 1, 1, 3, 3, clock())
-    with pytest.raises(AssertionError, match="rooms that are fixed do not grow"):
-        cache.make_room(torch.zeros(1), 1, 1, 3, 3)
-    with pytest.raises(AssertionError, match="sources of rooms that are fixed are gathered"):
+    with pytest.raises(AssertionError, match="fixed buffers do not grow"):
+        cache.grow(torch.zeros(1), 1, 1, 3, 3)
+    with pytest.raises(AssertionError, match="sources of fixed buffers are gathered"):
         cache.select(torch.tensor([0]))

@@ -103,17 +103,17 @@ def test_rows_are_exchanged_and_finished_sources_leave(kind):
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("scheme, mode", PLACES)
 @torch.no_grad()
-def test_rooms_that_stay_hold_what_growing_ones_hold(scheme, mode, beam):
+def test_buffers_that_stay_hold_what_growing_ones_hold(scheme, mode, beam):
     model = tiny(positions=scheme, position_mode=mode)
     lengths, rows = [3, 1, 4], 3 * beam
-    rooms = started(model, [2], beam).rooms(5, 8, 16)
-    for part in [*(x for pair in (*rooms.caches, *rooms.memories) for x in pair)]:
+    fixed = started(model, [2], beam).fixed(5, 8, 16)
+    for part in [*(x for pair in (*fixed.caches, *fixed.memories) for x in pair)]:
         part.fill_(10.0)  # left over from others
-    for seed in (1, 2):  # and again, in the same rooms
+    for seed in (1, 2):  # and again, in the same buffers
         growing = started(model, lengths, beam, seed)
-        rooms.admit(growing, torch.tensor(lengths))
+        fixed.admit(growing, torch.tensor(lengths))
         for number in range(12):
-            part = rooms.part(5, 8 if number < 8 else 16)
+            part = fixed.part(5, 8 if number < 8 else 16)
             tokens = torch.randint(SIZE, (rows,))
             chosen = (torch.randint(beam, (3, beam)) + torch.arange(3)[:, None] * beam).flatten()
             expected, _ = model.step(tokens, growing)
@@ -125,19 +125,19 @@ def test_rooms_that_stay_hold_what_growing_ones_hold(scheme, mode, beam):
 
 
 @torch.no_grad()
-def test_sources_move_to_the_front_of_their_rooms():
+def test_sources_move_to_the_front_of_their_buffers():
     model, beam, kept = tiny(), 2, torch.tensor([2, 0])
     growing = started(model, LENGTHS, beam)
-    rooms = growing.rooms(4, 4, 16)
-    rooms.admit(growing, torch.tensor(LENGTHS))
+    fixed = growing.fixed(4, 4, 16)
+    fixed.admit(growing, torch.tensor(LENGTHS))
     for tokens in torch.randint(SIZE, (3, len(LENGTHS) * beam)):
         model.step(tokens, growing)
-        model.step(torch.cat((tokens, tokens[:beam])), rooms.part(4, 16))
+        model.step(torch.cat((tokens, tokens[:beam])), fixed.part(4, 16))
     rows = torch.tensor([4, 5, 0, 1])
     growing.select(rows)
-    rooms.gather(kept)
+    fixed.gather(kept)
     tokens = torch.randint(SIZE, (4,))
-    found, _ = model.step(tokens, rooms.part(2, 16))
+    found, _ = model.step(tokens, fixed.part(2, 16))
     torch.testing.assert_close(found, model.step(tokens, growing)[0], atol=1e-4, rtol=1e-4)
 
 

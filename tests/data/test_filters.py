@@ -31,6 +31,13 @@ def test_each_pair_is_left_out_for_the_first_reason_that_applies(tmp_path):
     assert filters.dropped == {"held_out": 1, "empty": 1, "too_long": 1, "length_ratio": 1, "duplicate": 1}
 
 
+@pytest.mark.parametrize("pair", [("", "b"), ("a", " "), ("\t", "\u3000"), ("\u0085", "\xa0")])
+def test_a_blank_text_is_empty_though_a_tokenizer_kept_its_blanks(tmp_path, pair):
+    filters = Filters(data_of(tmp_path, [("a", "b")]), [])
+    assert filters.keep([pair, ("a", "b")], np.array([1, 1]), np.array([1, 1])).tolist() == [False, True]
+    assert filters.dropped["empty"] == 1
+
+
 def test_seen_is_a_set():
     draw = np.random.default_rng(1)
     seen, known = Seen(), set()

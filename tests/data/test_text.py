@@ -196,7 +196,7 @@ def translations(count):
 
 
 @pytest.mark.parametrize("side", [0, 1])
-@pytest.mark.parametrize("place", [0, 150, 290])
+@pytest.mark.parametrize("place", [0, 150, 290, 300])
 @pytest.mark.parametrize("extra", [1, 3])
 def test_files_of_unequal_length_say_where_they_part(tmp_path, side, place, extra):
     sides = translations(300)

@@ -87,6 +87,17 @@ def test_white_space_is_one_blank_and_none_at_the_ends(tokenizers, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_the_names_of_special_tokens_are_not_learnt_inside_words(kind):
+    draw = random.Random(1)
+    words = ["".join(draw.choices("abcdefgh", k=5)) for _ in range(900)]
+    lines = [f"{one} <s>{other}</s> <unk>{one}" for one, other in zip(words, reversed(words))]
+    tokenizer = Tokenizer.train(lines, kind, 3000)
+    encoded = tokenizer.encode(lines)
+    assert not {Tokenizer.UNKNOWN, Tokenizer.BEGIN, Tokenizer.END} & {token for ids in encoded for token in ids}
+    assert tokenizer.decode(encoded) == lines
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_text_never_becomes_a_special_token(tokenizers, kind, tmp_path):
     tokenizers[kind].save(tmp_path / "tokenizer.json")
     loaded = Tokenizer.load(tmp_path / "tokenizer.json")

@@ -47,6 +47,12 @@ def fixed(limits, beam):
     return lambda numbers: FixedLength(END, [limits[i] for i in numbers for _ in range(beam)])
 
 
+def test_a_source_that_may_have_nothing_gets_nothing():
+    model = tiny()
+    sources, _ = drawn(3)
+    assert_same(*(found_by(model, sources, [0, 1, 5], asked) for asked in (True, False)))
+
+
 @pytest.fixture
 def every_capture_warms_up(monkeypatch):
     """As on a GPU."""
@@ -58,7 +64,7 @@ def every_capture_warms_up(monkeypatch):
 def test_it_finds_what_search_finds(seed, beam):
     model = tiny(seed=seed)
     sources, limits = drawn(23, seed)
-    for alpha in (0.0, 1.0):  # and again, in the same rooms
+    for alpha in (0.0, 1.0):  # and again, in the same buffers
         assert_same(*(found_by(model, sources, limits, asked, beam, alpha) for asked in (True, False)))
 
 
@@ -96,8 +102,8 @@ def test_once_half_are_done_the_others_go_on_in_a_smaller_graph(monkeypatch, bea
     rules = Rules(END, (0, BEGIN), True)
     found = search.search(sources, [BEGIN] * 13, limits, beam, rules, 0.6)
     assert_same(found, found_by(model, sources, limits, False, beam, constrain=fixed(limits, beam)))
-    [rooms] = search.rooms.values()
-    sizes = [size for size, reach in rooms.graphs if reach]
+    [batch] = search.batches.values()
+    sizes = [size for size, reach in batch.graphs if reach]
     assert sizes[0] == 16
     assert len(sizes) > 2
     assert sizes == sorted(sizes, reverse=True)
@@ -109,8 +115,8 @@ def test_rows_look_no_further_back_than_they_must(every_capture_warms_up):
     found, expected = (found_by(model, sources, limits, asked, constrain=fixed(limits, 2)) for asked in (True, False))
     assert_same(found, expected)
     assert [len(h[0].tokens) + 1 for h in found] == limits
-    [rooms] = captured_search(model).rooms.values()
-    assert [reach for _, reach in rooms.graphs] == [0, 16, 32, 64]
+    [batch] = captured_search(model).batches.values()
+    assert [reach for _, reach in batch.graphs] == [0, 16, 32, 64]
 
 
 def test_it_stops_when_all_are_done(monkeypatch):
@@ -121,19 +127,19 @@ def test_it_stops_when_all_are_done(monkeypatch):
     assert max(lengths) <= len(steps) <= max(lengths) + 2 * captured.EVERY < 14
 
 
-def test_rooms_are_kept_and_the_oldest_given_up(monkeypatch):
+def test_batches_are_kept_and_the_oldest_given_up(monkeypatch):
     model, (sources, limits) = tiny(), drawn(6, longest=9)
     search = captured_search(model)
     found_by(model, sources, limits, True)
-    [rooms] = search.rooms.values()
-    assert (rooms.sources, rooms.longest) == (8, 16)
+    [batch] = search.batches.values()
+    assert (batch.sources, batch.longest) == (8, 16)
     found_by(model, sources[:3], limits[:3], True)
-    assert list(search.rooms.values()) == [rooms], "there was room for three"
+    assert list(search.batches.values()) == [batch], "there was room for three"
     found_by(model, sources * 2, limits * 2, True)
-    assert [rooms.sources for rooms in search.rooms.values()] == [16]
+    assert [batch.sources for batch in search.batches.values()] == [16]
     for beam in range(3, 3 + MOST):
         found_by(model, sources, limits, True, beam)
-    assert [key[0] for key in search.rooms] == list(range(3, 3 + MOST))
+    assert [key[0] for key in search.batches] == list(range(3, 3 + MOST))
 
 
 def test_weights_that_have_moved_make_all_anew():
@@ -223,13 +229,13 @@ def test_a_step_asks_nothing_of_the_host(scheme, mode, beam):
     model = tiny(**changes).to("meta", torch.bfloat16)
     reader, numbers = Reader(model), torch.zeros(8, dtype=torch.int64, device="meta")
     tokens = torch.zeros(8, 16, dtype=torch.int64, device="meta")
-    rooms = reader.read(tokens, numbers, beam).rooms(8, 16, 16)
+    fixed = reader.read(tokens, numbers, beam).fixed(8, 16, 16)
     rules = Rules(END, (0, BEGIN), fixed=True)
-    beams = DeviceBeam.of(rules, rooms.now, 8, beam, 16)
+    beams = DeviceBeam.of(rules, fixed.now, 8, beam, 16)
     with OnDevice():
-        rooms.admit(reader.read(tokens, numbers, beam), numbers)
+        fixed.admit(reader.read(tokens, numbers, beam), numbers)
         beams.part(4).admit(numbers[:4], numbers[:4])
-        state = rooms.part(4, 16)
+        state = fixed.part(4, 16)
         rows = beams.part(4).choose(reader.step(beams.part(4).newest.flatten(), state))
         if rows is not None:
             state.select(rows)

@@ -27,7 +27,7 @@ def on_host(model, memory, segments, beam, limits, alpha=0.0, forbidden=(), fixe
 
 @torch.inference_mode()
 def on_device(model, memory, segments, beam, limits, alpha=0.0, forbidden=(), fixed=False, spare=0):
-    """The same with `spare` rooms for sources that nobody has."""
+    """The same with `spare` places for sources that nobody has."""
     now = torch.zeros(1, dtype=torch.int64)
     rules = Rules(END, tuple(forbidden), fixed)
     whole = DeviceBeam.of(rules, now, len(limits) + spare, beam, max(limits) + spare)

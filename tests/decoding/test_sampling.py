@@ -111,6 +111,12 @@ def test_temperature_sharpens_and_flattens(encoded):
         assert hypotheses[0].tokens == best[0].tokens
 
 
+def test_the_hottest_temperature_leaves_all_that_may_come_alike(encoded):
+    model, memory, segments, sources = encoded
+    found = sample(model, memory, segments, sources, [2] * 3, samples=40, temperature=1e300)
+    assert all(len({tuple(h.tokens) for h in hypotheses}) > 5 for hypotheses in found)
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_first_tokens_come_as_often_as_the_model_says(encoded, temperature):
     model, memory, segments, sources = encoded

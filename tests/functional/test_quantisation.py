@@ -29,9 +29,10 @@ def test_a_product_is_near_the_product_of_numbers(rows, bias):
         assert (found - expected).norm() < 0.02 * expected.norm()
 
 
-def test_the_product_is_that_of_the_integers_exactly():
+@pytest.mark.parametrize("width", [1, 2, 33])
+def test_the_product_is_that_of_the_integers_exactly(width):
     torch.manual_seed(1)
-    x, weight = torch.randn(7, 33), torch.randn(9, 33)
+    x, weight = torch.randn(7, width), torch.randn(9, width)
     (rows, of_rows), (values, steps) = quantise_rows(x), quantise_rows(weight)
     exact = (rows.double() @ values.double().T) * of_rows[:, None].double() * steps.double()
     torch.testing.assert_close(int8_linear(x, values, steps).double(), exact, rtol=1e-6, atol=1e-6)

@@ -21,6 +21,8 @@ class Work:
         self.slices.append((verb, list(inputs), options))
         if "broken" in inputs:
             raise TransductError("a text is broken")
+        if "long" in inputs:
+            raise TransductError(f"pair {inputs.index('long') + 1}: 99 tokens; shorten it")
         if "bug" in inputs:
             raise ZeroDivisionError("ours")
         return [text * 2 for text in inputs if text != "lost"]
@@ -106,6 +108,18 @@ def test_what_is_wrong_with_one_request_is_told_to_it_alone():
     assert (first, second, later) == (["aa"], ["bb"], ["laterlater"])
     assert isinstance(broken, TransductError)
     assert isinstance(bug, ZeroDivisionError)
+
+
+def test_an_input_is_named_by_its_place_in_the_request():
+    async def ask(batcher):
+        texts = ["a"] * (2 * AT_ONCE + 5)
+        texts[-2] = "long"
+        asked = [batcher.ask("score", each, {}) for each in (["b"], texts, ["c", "long"])]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    _, late, early = together(Work(), 1000, ask)
+    assert str(late) == f"pair {2 * AT_ONCE + 4}: 99 tokens; shorten it"
+    assert str(early) == "pair 2: 99 tokens; shorten it"
 
 
 def test_whose_fault_it_is_is_found_by_halves_and_for_none_who_has_gone():

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -63,3 +64,5 @@ def test_weights_of_another_model_are_refused(trained_run, tmp_path):
     (tmp_path / "model" / "model.safetensors").write_bytes(b"")
     with pytest.raises(TransductError, match="not a whole safetensors file"):
         loaded(tmp_path / "model", config)
+    with pytest.raises(TransductError, match=r"model/config.json: model: rotary positions turn pairs of numbers"):
+        loaded(tmp_path / "model", replace(config, positions="rotary", d_k=7))

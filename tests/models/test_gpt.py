@@ -129,7 +129,7 @@ def test_a_prompt_is_kept_once_whatever_the_beam():
     model = tiny()
     prompts, _ = prompts_and_rows([3, 1, 6], 1)
     state = begin(model, prompts, 5)
-    assert [tuple(prompt.keys.shape) for prompt in state.prompts] == [(3, 4, 5, 4)] * 2
+    assert [tuple(prompt.keys.shape) for prompt in state.memories] == [(3, 4, 5, 4)] * 2
     assert state.positions.tolist() == [2] * 5 + [0] * 5 + [5] * 5
 
 

@@ -1,6 +1,7 @@
 """What tasks share: weights taken over by name, model directories and their cards."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -195,7 +196,7 @@ def test_a_blank_model_holds_nothing_until_it_is_filled(tmp_path, name):
     torch.manual_seed(1)
     model = MODELS[name]()
     directory, generators = written(tmp_path / "held", model), torch.get_rng_state()
-    empty = shared.blank(type(model), model.config)
+    empty = shared.blank(type(model), model.config, "recipe")
     assert torch.equal(torch.get_rng_state(), generators), "nothing was drawn"
     held = [*empty.parameters(), *empty.buffers()]
     assert held
@@ -206,10 +207,19 @@ def test_a_blank_model_holds_nothing_until_it_is_filled(tmp_path, name):
     torch.testing.assert_close(answers(empty), answers(model), atol=1e-5, rtol=1e-5)
 
 
+def test_widths_that_do_not_fit_together_are_refused_with_the_file_that_says_them(tmp_path):
+    settings = {"model": asdict(tiny(positions="rotary").config) | {"d_k": 7}}
+    message = r"m/config.json: model: rotary positions turn pairs of numbers"
+    with pytest.raises(TransductError, match=message):
+        shared.blank_of(settings, transformer.Transformer, transformer.Config, tmp_path / "m")
+    with pytest.raises(TransductError, match=r"m/config.json: model: layers is 0, must be at least 1"):
+        shared.blank_of({"model": {"vocabulary_size": 9, "layers": 0}}, bert.Bert, bert.Config, tmp_path / "m")
+
+
 @torch.inference_mode()
 def test_a_model_in_use_on_a_cpu_is_packed(tmp_path):
     model = tiny()
-    empty = shared.blank(transformer.Transformer, model.config)
+    empty = shared.blank(transformer.Transformer, model.config, "recipe")
     shared.read_weights(empty, written(tmp_path / "held", model), torch.device("cpu"), "float32")
     assert not [part for part in empty.modules() if isinstance(part, torch.nn.Linear)]
     assert isinstance(empty.encoder[0].feed_forward.inner, PackedLinear)
@@ -222,7 +232,7 @@ def test_a_quantised_model_in_use_on_a_cpu_is_packed(tmp_path):
     model = tiny()
     quantise(model)
     directory, expected = written(tmp_path / "held", model), answers(model)
-    empty = shared.blank(transformer.Transformer, model.config)
+    empty = shared.blank(transformer.Transformer, model.config, "recipe")
     quantise(empty)
     assert all(each.is_meta for each in empty.parameters())
     shared.read_weights(empty, directory, torch.device("cpu"), "float32")
@@ -234,7 +244,7 @@ def test_a_quantised_model_in_use_on_a_cpu_is_packed(tmp_path):
 
 def test_the_memory_of_a_gpu_is_not_laid_out_for_a_processor(tmp_path):
     model = tiny()
-    empty = shared.blank(transformer.Transformer, model.config)
+    empty = shared.blank(transformer.Transformer, model.config, "recipe")
     shared.read_weights(empty, written(tmp_path / "held", model), torch.device("meta"), "bfloat16")
     assert isinstance(empty.encoder[0].feed_forward.inner, torch.nn.Linear)
     assert {p.dtype for p in empty.parameters()} == {torch.bfloat16}

@@ -43,7 +43,9 @@ def test_a_tokenizer_is_trained_where_the_model_to_start_from_has_none(tmp_path)
 def test_a_tokenizer_that_has_gone_from_a_run_is_not_trained_again(tmp_path):
     """Another unigram would give every token another number."""
     (tmp_path / "checkpoints" / "step_0").mkdir(parents=True)
-    with pytest.raises(TransductError, match=r"tokenizer\.json: has gone, and the checkpoints here know its"):
+    with pytest.raises(
+        TransductError, match=r"tokenizer\.json: is missing, and the checkpoints here were trained with it"
+    ):
         text.run_tokenizer(tmp_path / "tokenizer.json", None, trained, str)
     assert not (tmp_path / "tokenizer.json").exists()
 

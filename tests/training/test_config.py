@@ -12,6 +12,10 @@ from transduct.training.config import TrainingConfig
             ({name: 0}, f"{name} is 0, must be at least 1")
             for name in ("steps", "batch_tokens", "accumulate", "log_every", "checkpoint_every", "keep_checkpoints")
         ),
+        *(
+            ({name: 10**20}, f"{name} is 10+, must be at most 10+$")
+            for name in ("steps", "batch_tokens", "accumulate", "checkpoint_every", "warmup", "validate_every")
+        ),
         ({"label_smoothing": 1.0}, r"label_smoothing is 1.0, must be in \[0, 1\)"),
         ({"label_smoothing": -0.1}, r"label_smoothing is -0.1, must be in \[0, 1\)"),
         *(

@@ -255,7 +255,7 @@ class MultiHeadAttention(nn.Module):
             seen = lineage.seen.view(-1, 1, cache.beam, lineage.seen.shape[3])  # (B, 1, beam, t * beam)
             return self._read(query, *cache.held(), seen)
         if prompt is None and bias is None and kernels.usable(query):
-            heads = kernels.rows_attention(query, *cache.rooms, cache.length, slots=lineage.slots)  # (R, H, V)
+            heads = kernels.rows_attention(query, *cache.buffers, cache.length, slots=lineage.slots)  # (R, H, V)
             return self.output(heads.flatten(1))  # (R, D)
         query = query.unsqueeze(2)  # (R, H, 1, K)
         before = 0 if prompt is None else prompt.keys.shape[2]

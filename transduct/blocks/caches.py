@@ -10,7 +10,7 @@ from torch import Tensor
 
 from transduct.functional.attention import hiding
 
-ROOM = 32  # tokens that there is room for at first; most sentences need no more
+CAPACITY = 32  # tokens that a cache can hold at first; most sentences need no more
 
 
 @dataclass(frozen=True)
@@ -50,29 +50,29 @@ class KVCache:
         """Take in one token's (R, G, K) and (R, G, V)."""
         key, value = (x.view(-1, self.beam, *x.shape[1:]).transpose(1, 2) for x in (key, value))  # (B, G, beam, K)
         if self.clock is not None:
-            for room, newest in zip(self.rooms, (key, value), strict=True):
-                room.index_copy_(2, self.clock.now, newest.unsqueeze(2))
+            for buffer, newest in zip(self.buffers, (key, value), strict=True):
+                buffer.index_copy_(2, self.clock.now, newest.unsqueeze(2))
             return
         if self.full:
-            self.make_room(key, key.shape[0], key.shape[1], key.shape[3], value.shape[3])
+            self.grow(key, key.shape[0], key.shape[1], key.shape[3], value.shape[3])
         if torch.is_grad_enabled() and key.requires_grad:  # the steps before need what they have read as it was
-            self.keys, self.values = (room.clone() for room in self.rooms)
-        keys, values = self.rooms
+            self.keys, self.values = (buffer.clone() for buffer in self.buffers)
+        keys, values = self.buffers
         keys[:, :, self.length], values[:, :, self.length] = key, value
         self.length += 1
 
-    def make_room(self, like: Tensor, sources: int, groups: int, d_k: int, d_v: int) -> None:
+    def grow(self, like: Tensor, sources: int, groups: int, d_k: int, d_v: int) -> None:
         """Twice as many places, of the type and on the device of another tensor; what is held stays."""
-        assert self.clock is None, "rooms that are fixed do not grow"
-        shapes = [(sources, groups, max(ROOM, 2 * self.length), self.beam, width) for width in (d_k, d_v)]
-        before = () if self.keys is None else self.rooms
+        assert self.clock is None, "fixed buffers do not grow"
+        shapes = [(sources, groups, max(CAPACITY, 2 * self.length), self.beam, width) for width in (d_k, d_v)]
+        before = () if self.keys is None else self.buffers
         self.keys, self.values = (like.new_empty(shape) for shape in shapes)
-        for room, held in zip(self.rooms, before):
-            room[:, :, : self.length] = held
+        for buffer, held in zip(self.buffers, before):
+            buffer[:, :, : self.length] = held
 
     @property
-    def rooms(self) -> tuple[Tensor, Tensor]:
-        """All there is room for, (B, G, room, beam, K) and (B, G, room, beam, V)."""
+    def buffers(self) -> tuple[Tensor, Tensor]:
+        """Keys and values with the places not written yet: (B, G, capacity, beam, K) and (B, G, capacity, beam, V)."""
         assert self.keys is not None
         assert self.values is not None
         return self.keys, self.values
@@ -84,7 +84,7 @@ class KVCache:
 
     @property
     def times(self) -> int:
-        """t, how many tokens of each row are looked at, some of them hidden where rooms are fixed."""
+        """t, how many tokens of each row are looked at, some of them hidden where buffers are fixed."""
         return self.length if self.clock is None else self.clock.reach
 
     def positions(self, rows: int, device: torch.device) -> Tensor:
@@ -95,7 +95,7 @@ class KVCache:
 
     def held(self) -> tuple[Tensor, Tensor]:
         """What each source holds, (B, G, t * beam, K) and (B, G, t * beam, V)."""
-        keys, values = (room[:, :, : self.times].flatten(2, 3) for room in self.rooms)
+        keys, values = (buffer[:, :, : self.times].flatten(2, 3) for buffer in self.buffers)
         return keys, values
 
     def select(self, sources: Tensor, still: int = 0) -> None:
@@ -104,16 +104,21 @@ class KVCache:
         Args:
             still: how many of the first keep their place; in inference only the others are copied.
         """
-        assert self.clock is None, "sources of rooms that are fixed are gathered"
+        assert self.clock is None, "sources of fixed buffers are gathered"
         if self.keys is None:
             return
         if not torch.is_inference_mode_enabled():  # somebody may need what was read as it was
-            self.keys, self.values = (room.index_select(0, sources) for room in self.rooms)
+            self.keys, self.values = (buffer.index_select(0, sources) for buffer in self.buffers)
             return
         held, count = slice(None, self.length), len(sources)
-        for room in self.rooms if still < count else ():
-            room[still:count, :, held] = room[:, :, held].index_select(0, sources[still:])
-        self.keys, self.values = (room[:count] for room in self.rooms)
+        for buffer in self.buffers if still < count else ():
+            buffer[still:count, :, held] = buffer[:, :, held].index_select(0, sources[still:])
+        self.keys, self.values = (buffer[:count] for buffer in self.buffers)
+
+
+def sources_of(rows: Tensor, beam: int) -> Tensor:
+    """The sources (B',) of rows (R',), of which each source has `beam`, side by side, or none."""
+    return rows[::beam] // beam
 
 
 def standing_still(sources: Tensor) -> int:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.caches import Clock, KVCache, Lineage, Memory, standing_still
+from transduct.blocks.caches import Clock, KVCache, Lineage, Memory, sources_of, standing_still
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
 from transduct.functional.segments import Segments
 from transduct.functional.stepping import Ahead, Run, Steps
@@ -52,17 +52,41 @@ class Decoder(nn.ModuleList):
 
 
 @dataclass
-class MemoryState:
-    """A cache a layer of what the rows have written, a memory a layer of each source, and who descends from whom.
-
-    Attributes:
-        steps: where the layers run in one call, what has been made ready for it.
-    """
+class State:
+    """A cache a layer of what the rows have written, a memory a layer of each source, and who descends from whom."""
 
     beam: int
     caches: list[KVCache]
     memories: list[Memory]
     lineage: Lineage
+
+    @property
+    def length(self) -> int:
+        """How many tokens each row holds, where a search with growing buffers counts them."""
+        return self.caches[0].length
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows (R',), in this order; a source has `beam` rows or, once it is finished, none."""
+        if len(rows) < len(self.memories[0].keys) * self.beam:
+            self.select_sources(sources_of(rows, self.beam))
+        self.lineage.select(rows)
+
+    def select_sources(self, sources: Tensor) -> None:
+        """Keep what belongs to these sources, in this order."""
+        self.memories = [memory.select(sources) for memory in self.memories]
+        still = standing_still(sources)
+        for cache in self.caches:
+            cache.select(sources, still)
+
+
+@dataclass
+class MemoryState(State):
+    """Of a decoder that looks at the memory of an encoder.
+
+    Attributes:
+        steps: where the layers run in one call, what has been made ready for it.
+    """
+
     steps: Steps | None = None
 
     @classmethod
@@ -72,77 +96,52 @@ class MemoryState:
         return cls(beam, [KVCache(beam) for _ in memories], memories, Lineage(beam))
 
     @property
-    def length(self) -> int:
-        """How many tokens each row holds, where a search with growing rooms counts them."""
-        return self.caches[0].length
-
-    @property
     def positions(self) -> Tensor:
         """(R,) where the next token of each row stands."""
         keys = self.memories[0].keys
         return self.caches[0].positions(len(keys) * self.beam, keys.device)
 
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows (R',), in this order; a source has `beam` rows or, once it is finished, none."""
-        if len(rows) < len(self.memories[0].keys) * self.beam:
-            sources = rows[:: self.beam] // self.beam
-            self.memories = [memory.select(sources) for memory in self.memories]
-            still = standing_still(sources)
-            for cache in self.caches:
-                cache.select(sources, still)
-        self.lineage.select(rows)
-
-    def rooms(self, sources: int, longest: int, room: int) -> "MemoryRooms":
-        """Buffers of a fixed size for at most `sources` sources of `longest` tokens, and `room` output tokens a row."""
-        return MemoryRooms(self, sources, longest, room)
+    def fixed(self, sources: int, longest: int, capacity: int) -> "FixedState":
+        """Buffers for at most `sources` sources of `longest` tokens, and `capacity` output tokens a row."""
+        return FixedState(self, sources, longest, capacity)
 
 
 @dataclass
-class PromptState:
-    """A cache a layer of what each row has added, a memory a layer of each prompt, which is kept once a source.
+class PromptState(State):
+    """Of a decoder without an encoder: its memories are those of the prompts.
 
     Attributes:
         lengths: (B,) tokens of each prompt.
     """
 
-    beam: int
     lengths: Tensor
-    caches: list[KVCache]
-    prompts: list[Memory]
-    lineage: Lineage
 
     @classmethod
     def start(cls, decoder: Iterable[nn.Module], inputs: Tensor, segments: Segments, beam: int) -> "PromptState":
         """The state after the prompts, of which each layer was given its inputs (layers, N, D); see `layer_inputs`."""
         layers = [cast(EncoderLayer, layer) for layer in decoder]
         prompts = [layer.remember_prompt(x, segments) for layer, x in zip(layers, inputs, strict=True)]
-        return cls(beam, segments.lengths, [KVCache(beam) for _ in layers], prompts, Lineage(beam))
+        return cls(beam, [KVCache(beam) for _ in layers], prompts, Lineage(beam), segments.lengths)
 
     @property
     def positions(self) -> Tensor:
         """(R,) where the next token of each row stands, counted from the start of its prompt."""
-        return self.lengths.repeat_interleave(self.beam) + self.caches[0].length
+        return self.lengths.repeat_interleave(self.beam) + self.length
 
     def step(self, decoder: Iterable[nn.Module], x: Tensor, positions: Tensor) -> Tensor:
         """The newest token of each row, at positions (R,), through all layers: (R, D) -> (R, D)."""
         self.lineage.grow(len(x), x.device)
-        for layer, cache, prompt in zip(decoder, self.caches, self.prompts, strict=True):
+        for layer, cache, prompt in zip(decoder, self.caches, self.memories, strict=True):
             x = cast(EncoderLayer, layer).step(x, positions, cache, prompt, self.lineage)
         return x
 
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows (R',), in this order; a source has `beam` rows or, once it is finished, none."""
-        if len(rows) < len(self.lengths) * self.beam:
-            sources = rows[:: self.beam] // self.beam
-            self.lengths = self.lengths.index_select(0, sources)
-            self.prompts = [prompt.select(sources) for prompt in self.prompts]
-            still = standing_still(sources)
-            for cache in self.caches:
-                cache.select(sources, still)
-        self.lineage.select(rows)
+    def select_sources(self, sources: Tensor) -> None:
+        """Keep what belongs to these sources, in this order."""
+        super().select_sources(sources)
+        self.lengths = self.lengths.index_select(0, sources)
 
 
-class MemoryRooms:
+class FixedState:
     """A `MemoryState` of shapes and addresses that stay, which a captured graph can be given again and again.
 
     Every sequence of sources is admitted anew; there may be fewer of them than there is room for, and shorter ones.
@@ -152,16 +151,16 @@ class MemoryRooms:
         like: a state that has been started; its beam, heads, device and type are taken over.
     """
 
-    def __init__(self, like: MemoryState, sources: int, longest: int, room: int) -> None:
+    def __init__(self, like: MemoryState, sources: int, longest: int, capacity: int) -> None:
         first = like.memories[0].keys
         self.beam, self.now = like.beam, torch.zeros(1, dtype=torch.int64, device=first.device)
-        self.slots = torch.full((sources, like.beam, room), -1, dtype=torch.int32, device=first.device)
+        self.slots = torch.full((sources, like.beam, capacity), -1, dtype=torch.int32, device=first.device)
         self.bias = first.new_zeros(sources, 1, 1, longest)  # of the type that attention adds it in, for all layers
         self.memories, self.caches = [], []
         for memory in like.memories:
             both = [(x.shape[1], x.shape[3]) for x in (memory.keys, memory.values)]
             self.memories.append([first.new_zeros(sources, heads, longest, width) for heads, width in both])
-            self.caches.append([first.new_zeros(sources, heads, room, like.beam, width) for heads, width in both])
+            self.caches.append([first.new_zeros(sources, heads, capacity, like.beam, width) for heads, width in both])
 
     def admit(self, state: MemoryState, lengths: Tensor) -> None:
         """Begin anew with the sources of a state that has just been started, of lengths (B,)."""

@@ -81,7 +81,7 @@ class FusedDecoder(Decoder):
         return logits
 
     def ahead(self, model: Any, state: MemoryState, run: Run) -> Ahead | None:
-        """Steps until an output may end, or the room that is held is full; see `Steps.ahead`."""
+        """Steps until an output may end, or the caches are full; see `Steps.ahead`."""
         if state.lineage.clock is not None or state.length >= self.packed.longest or state.beam > MOST:
             return None
         assert run.history.shape[1] == state.length + 1, "the caches hold all but the newest token"
@@ -93,16 +93,16 @@ class FusedDecoder(Decoder):
         return found
 
     def _ready(self, model: Any, state: MemoryState) -> Steps:
-        """The steps over the room that there is, made ready anew where it was full or its sources are others."""
+        """The steps over the caches, made ready anew where these were full or their sources are others."""
         memories, caches = state.memories, state.caches
         if caches[0].full:
             own: Any = self[0].self_attention
             for cache in caches:
-                cache.make_room(memories[0].keys, len(memories[0].keys), own.num_kv_heads, own.d_k, own.d_v)
+                cache.grow(memories[0].keys, len(memories[0].keys), own.num_kv_heads, own.d_k, own.d_v)
         if state.steps is None or state.steps.keys is not caches[0].keys:  # all others move with them
-            rooms, held = [cache.rooms for cache in caches], [(memory.keys, memory.values) for memory in memories]
+            buffers, held = [cache.buffers for cache in caches], [(memory.keys, memory.values) for memory in memories]
             output = model.output_table.packed
-            state.steps = Steps(self.packed, output, rooms, held, memories[0].lengths)
+            state.steps = Steps(self.packed, output, buffers, held, memories[0].lengths)
         return state.steps
 
 

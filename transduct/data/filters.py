@@ -63,7 +63,8 @@ class Filters:
         keep = np.ones(len(pairs), bool)
         for texts, held in zip(zip(*pairs), self._held):
             self._leave_out("held_out", keep, _among(hashes(texts), held))
-        self._leave_out("empty", keep, shorter == 0)
+        blank = np.fromiter((not (one.strip() and other.strip()) for one, other in pairs), bool, len(pairs))
+        self._leave_out("empty", keep, blank | (shorter == 0))
         self._leave_out("too_long", keep, longer + 1 > self._data.max_length)
         if self._data.max_ratio:
             self._leave_out("length_ratio", keep, longer > self._data.max_ratio * shorter)

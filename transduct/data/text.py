@@ -31,6 +31,7 @@ CHARACTERS = 1_000_000  # of long texts, fewer at a time: those that first reach
 ROWS = 200  # rows of a Parquet file read at a time
 BLOCK = 1 << 20  # bytes read at a time
 MOST_DRIFT = 10  # a difference of more lines than this has many causes, and no one place
+BY_CHANCE = 3.0  # deviations of a line by which the best split may beat the end without being better
 
 
 def read_pairs(source: TextSource, root: Path, replace: Sequence[Replacement] = ()) -> Iterator[list[Pair]]:
@@ -317,5 +318,7 @@ def drift(source: np.ndarray, target: np.ndarray) -> int | None:
     gain = np.abs(moved - ratio) - np.abs(kept - ratio)
     before = np.concatenate([[0.0], np.cumsum(gain)])  # what keeping the first k pairings gains
     split = int(np.argmax(before))
+    if before[split] - before[-1] < BY_CHANCE * gain.std():  # so many lines may be all that are missing, at the end
+        split = len(short)
     strength = (2 * before[split] - before[-1]) / (np.linalg.norm(gain) or 1.0)
     return split + 1 if strength > 5 else None

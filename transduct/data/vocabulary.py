@@ -19,6 +19,7 @@ Kind = Literal["bpe", "unigram", "word", "character", "verbatim", "byte"]
 Item = TypeVar("Item")
 
 SPECIALS = ["<unk>", "<s>", "</s>"]
+NAMES_OF_SPECIALS = re.compile("(<)({})".format("|".join(re.escape(name[1:]) for name in SPECIALS)))
 RARE = 10_000_000  # a character seen less than once in so many gets no token of its own
 LONGEST_WORD = 1_000  # letters that are learnt from together
 SEPARATORS = "\x1c\x1d\x1e\x1f"  # white space to Python, and letters to the library
@@ -47,6 +48,8 @@ def learnt(lines: Iterable[str], kind: Kind, size: int) -> tuple[tokenizers.Toke
         library.pre_tokenizer = WORDS_OF_UNIGRAM
     if kind in ("bpe", "unigram"):
         lines = [_cut(line) for line in _without_others(lines, set(alphabet))]
+    if kind == "bpe":  # what merges into the name of a special token would get its id
+        lines = [NAMES_OF_SPECIALS.sub(r"\1 \2", line) for line in lines]
     if kind not in ("character", "verbatim"):
         library.train_from_iterator(lines, _trainer(kind, size), len(lines))
     library.add_special_tokens(SPECIALS)

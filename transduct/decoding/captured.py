@@ -1,7 +1,7 @@
 """Search on a GPU as CUDA graphs: a step of model and search is captured once and replayed, and waits for no host.
 
 A step of a base model is two hundred small kernels, and Python needs longer to launch them than the device to run them.
-A graph wants shapes and addresses that stay. So the sources of a batch are put into rooms (`MemoryRooms`, `DeviceBeam`)
+A graph wants shapes and addresses that stay. So the sources of a batch go into buffers (`FixedState`, `DeviceBeam`)
 whose sizes are powers of two; places that no source fills are done from the start. Graphs are captured when a shape is
 first met: one that reads so many sources, and steps for so many of them whose rows look so far back. Every few steps
 the device tells, while it goes on, how many sources are not done; once half of them are, the others move together and a
@@ -32,11 +32,11 @@ from transduct.decoding.search import Hypothesis
 from transduct.functional.segments import Segments
 
 Step = Callable[[], None]
-SHORTEST = 16  # tokens that there is always room for
+SHORTEST = 16  # tokens that always fit
 EVERY = 2  # steps between two looks at how many sources are not done
 FEW = 32  # sources that are not worth another, smaller graph
 WARM_UP = 2  # steps before a capture, in which libraries choose kernels and take their memory
-MOST = 8  # rooms that are kept
+MOST = 8  # sizes of batches whose buffers and graphs are kept
 
 
 def power(number: int, least: int = 1) -> int:
@@ -107,21 +107,21 @@ class Watch:
         return int(self.told[before])
 
 
-class Rooms:
-    """Room for batches of at most one size, and the graphs that run over it.
+class CapturedBatch:
+    """Buffers for batches of at most one size, and the graphs that run over it.
 
     Args:
         model: see `Reader`.
         like: a state of the model that has been started.
-        sources, longest, room: how many sources there are at most, of how many tokens, and how many tokens an output
-            may have, its end included.
+        sources, longest: how many sources there are at most, and of how many tokens.
+        capacity: how many tokens an output may have, its end included.
     """
 
-    def __init__(self, model: "Reader", like: Any, rules: Rules, sources: int, longest: int, room: int) -> None:
+    def __init__(self, model: "Reader", like: Any, rules: Rules, sources: int, longest: int, capacity: int) -> None:
         self.model, self.sources, self.longest = model, sources, longest
-        self.memory = like.rooms(sources, longest, room)
+        self.memory = like.fixed(sources, longest, capacity)
         self.device = self.memory.now.device
-        self.beams = DeviceBeam.of(rules, self.memory.now, sources, like.beam, room)
+        self.beams = DeviceBeam.of(rules, self.memory.now, sources, like.beam, capacity)
         self.given = torch.zeros(sources, longest + 3, dtype=torch.int64, device=self.device)
         self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
         self.graphs: dict[tuple[int, int], Step] = {}
@@ -162,7 +162,7 @@ class Rooms:
         """A step of the first sources, whose rows look no further back than `reach` tokens; if that is none, what comes
         before the first step."""
         if (size, reach) not in self.graphs:
-            held = [self.memory.now, self.memory.slots, *self.beams.rooms]
+            held = [self.memory.now, self.memory.slots, *self.beams.of_sources]
             step = self._step(size, reach) if reach else self._reading(size)
             self.graphs[size, reach] = capture(step, held if reach else [], self.device, self.pool)
         return self.graphs[size, reach]
@@ -231,11 +231,11 @@ class Reader:
 
 
 class CapturedSearch:
-    """The captured searches of one model, whose rooms are kept from call to call, the latest few of them."""
+    """The captured searches of one model, whose buffers are kept from call to call, the latest few of them."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.weights = Reader(model), addresses(model)
-        self.rooms: OrderedDict[tuple[int, int, int, Rules], Rooms] = OrderedDict()
+        self.batches: OrderedDict[tuple[int, int, int, Rules], CapturedBatch] = OrderedDict()
         self.lock = threading.Lock()
 
     @torch.inference_mode()
@@ -256,17 +256,18 @@ class CapturedSearch:
         Raises:
             ValueError: the model keeps no state that could have fixed shapes.
         """
-        longest, room = power(max(map(len, sources)), SHORTEST), power(max(limits), SHORTEST)
-        key = (beam, longest, room, rules)
+        longest, capacity = power(max(map(len, sources)), SHORTEST), power(max(limits), SHORTEST)
+        key = (beam, longest, capacity, rules)
         model: Any = self.model.model()
         there = torch.cuda.device_of(next(model.parameters()))  # type: ignore[no-untyped-call]
         with self.lock, there:  # for graphs are captured on the present device
-            held = self.rooms.pop(key, None)
+            held = self.batches.pop(key, None)
             if held is None or held.sources < len(limits):
-                held = Rooms(self.model, self._like(sources[0], beam), rules, power(len(limits)), longest, room)
-            self.rooms[key] = held
-            if len(self.rooms) > MOST:
-                self.rooms.popitem(last=False)
+                like, size = self._like(sources[0], beam), power(len(limits))
+                held = CapturedBatch(self.model, like, rules, size, longest, capacity)
+            self.batches[key] = held
+            if len(self.batches) > MOST:
+                self.batches.popitem(last=False)
             return held.search(sources, begin, limits, alpha)
 
     def _like(self, source: Sequence[int], beam: int) -> Any:
@@ -275,7 +276,7 @@ class CapturedSearch:
         device = next(model.parameters()).device
         tokens, segments = torch.tensor(source, device=device), Segments.of([len(source)], device)
         state = model.start(model.encode(tokens, segments), segments, beam)
-        if not hasattr(state, "rooms"):
+        if not hasattr(state, "fixed"):
             raise ValueError(
                 f"the state of a {type(model).__name__} has no fixed shapes; captured search takes models that decode "
                 "over a memory, such as the Transformer: leave captured out"

@@ -67,8 +67,8 @@ class DeviceBeam:
     origins: Tensor
 
     @classmethod
-    def of(cls, rules: Rules, now: Tensor, sources: int, beam: int, room: int) -> "DeviceBeam":
-        """Room for so many sources; all are done."""
+    def of(cls, rules: Rules, now: Tensor, sources: int, beam: int, capacity: int) -> "DeviceBeam":
+        """A search that can hold so many sources; all are done."""
 
         def numbers(*shape: int) -> Tensor:
             return torch.zeros(sources, *shape, dtype=torch.int64, device=now.device)
@@ -86,14 +86,14 @@ class DeviceBeam:
             count=numbers(),
             likeliest=scores(),
             done=numbers() == 0,
-            tokens=numbers(room, beam),
-            parents=numbers(room, beam),
-            ended=scores(room, beam),
-            origins=numbers(room, beam),
+            tokens=numbers(capacity, beam),
+            parents=numbers(capacity, beam),
+            ended=scores(capacity, beam),
+            origins=numbers(capacity, beam),
         )
 
     @property
-    def rooms(self) -> list[Tensor]:
+    def of_sources(self) -> list[Tensor]:
         """Everything that belongs to sources, whose first dimension they are."""
         return [getattr(self, field.name) for field in fields(self)[3:]]
 
@@ -115,7 +115,7 @@ class DeviceBeam:
 
     def gather(self, sources: Tensor) -> None:
         """Move these sources to the front, in this order."""
-        for x in self.rooms:
+        for x in self.of_sources:
             x[: len(sources)] = x.index_select(0, sources)
 
     def choose(self, logits: Tensor) -> Tensor | None:

@@ -239,6 +239,7 @@ def _captured(
         raise ValueError(f"captured search knows no {type(constrained).__name__}; leave captured out")
     if constrained is not None:
         limits = constrained.limits[:: config.beam].tolist()
+    limits = [max(1, limit) for limit in limits]  # the end alone; there 0 is a place that nobody fills
     rules = Rules(end, tuple(forbidden), constrained is not None)
     return captured_search(model).search(sources, begin, limits, config.beam, rules, config.length_penalty)
 

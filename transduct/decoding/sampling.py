@@ -50,7 +50,7 @@ class Sampling:
     def choose(self, logits: Tensor, normaliser: Tensor) -> Tensor | None:
         """Draw one token a row from logits (R, V); the rows stay where they are."""
         uniform = torch.tensor([generator.random() for generator in self.generators], device=self.device)
-        tokens = draw(logits / self.temperature, uniform, self.top_k, self.top_p)  # (R,)
+        tokens = draw(logits.double() / self.temperature, uniform, self.top_k, self.top_p)  # (R,)
         length = self.history.shape[1]
         at_limit = torch.tensor([length >= limit for limit in self.limits for _ in range(self.beam)])
         tokens = tokens.masked_fill(at_limit.to(tokens.device), self.end)

@@ -276,16 +276,16 @@ def rows_attention(
 
     Args:
         query: the heads of a row lie side by side.
-        keys, values: (B, G, room, width, K) and (B, G, room, width, V), in one piece; R / B rows to a source.
-        times: how many of the room are filled.
+        keys, values: (B, G, capacity, width, K) and (B, G, capacity, width, V), in one piece; R / B rows to a source.
+        times: how many places are filled.
         lengths: (B,) how many of them a source has; all if not given.
         slots: (R, times) in 32 bits, which of the width each row sees at each time; the first if not given.
     """
-    (rows, heads, d_k), (sources, groups, room, width, d_v) = query.shape, values.shape
+    (rows, heads, d_k), (sources, groups, capacity, width, d_v) = query.shape, values.shape
     out, weights = empty(rows, heads, d_v), empty(max(times, 1))
     library().rows_attention(
         query.data_ptr(), query.stride(0), keys.data_ptr(), values.data_ptr(),
-        rows, rows // sources, heads, groups, d_k, d_v, room, width, times,
+        rows, rows // sources, heads, groups, d_k, d_v, capacity, width, times,
         pointer(lengths), pointer(slots), weights.data_ptr(), out.data_ptr(),
     )  # fmt: skip
     return out

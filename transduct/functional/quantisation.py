@@ -29,5 +29,7 @@ def int8_linear(x: Tensor, weight: Tensor, steps: Tensor, bias: Tensor | None = 
     if not x.is_cpu:
         return F.linear(x, (weight * steps[:, None]).to(x.dtype), bias)
     rows, of_rows = quantise_rows(x.flatten(0, -2))
+    if rows.shape[1] == 1:  # of which PyTorch 2.13's product is wrong
+        rows, weight = (F.pad(x, (0, 1)) for x in (rows, weight))
     product = torch._int_mm(rows, weight.T).float().mul_(steps).mul_(of_rows[:, None])  # (N, F)
     return (product if bias is None else product + bias).to(x.dtype).view(*x.shape[:-1], len(weight))

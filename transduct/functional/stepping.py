@@ -65,7 +65,7 @@ class Steps:
 
     Args:
         output: the matrix that gives the logits.
-        caches: of each layer keys (B, G, room, beam, K) and values of what the rows have written.
+        caches: of each layer keys (B, G, capacity, beam, K) and values of what the rows have written.
         memories: of each layer keys (B, G, S, K) and values, of which each source has `lengths`, or all of them.
     """
 
@@ -77,14 +77,14 @@ class Steps:
         memories: Sequence[tuple[Tensor, Tensor]],
         lengths: Tensor | None,
     ) -> None:
-        (sources, _, room, beam, _), longest = caches[0][0].shape, memories[0][0].shape[2]
+        (sources, _, capacity, beam, _), longest = caches[0][0].shape, memories[0][0].shape[2]
         self.rows, self.size, self.keys = sources * beam, output.size, caches[0][0]
-        self.reach = int(min(room, decoder.longest))  # tokens that a row may hold
-        numbers = kernels.library().layer_room(decoder.layers.native, self.rows, max(room, longest))
+        self.reach = int(min(capacity, decoder.longest))  # tokens that a row may hold
+        numbers = kernels.library().layer_room(decoder.layers.native, self.rows, max(capacity, longest))
         work = empty(numbers + self.rows * decoder.layers.width)
         parts = [part for both in zip(caches, memories, strict=True) for pair in both for part in pair]
         self.held = decoder, output, parts, lengths, work  # what the pointers point at
-        self.place = kernels.Place(room, beam, 0, longest, None, pointer(lengths))
+        self.place = kernels.Place(capacity, beam, 0, longest, None, pointer(lengths))
         pasts = (kernels.POINTER * len(parts))(*map(pointer, parts))
         self.before = decoder.native, output.native, pasts, self.place
         self.after = self.rows, work.data_ptr(), CORES.sharing
@@ -94,7 +94,7 @@ class Steps:
         """The newest token of each row (R,) -> logits of the next (R, V); its keys and values join the caches.
 
         Args:
-            length: how many tokens these hold so far, less than the decoder's `longest` and their room.
+            length: how many tokens these hold so far, less than the decoder's `longest` and their capacity.
             slots: (R, length + 1), as `rows_attention` takes them.
 
         Raises:
@@ -108,7 +108,7 @@ class Steps:
         return logits
 
     def ahead(self, run: Run, slots: Tensor | None) -> Ahead:
-        """Steps of a search until an output may end, there is no more room, or as many as are asked for.
+        """Steps of a search until an output may end, the caches are full, or as many as are asked for.
 
         Args:
             slots: (R, t) as `rows_attention` takes them; None without a beam.

@@ -4,6 +4,7 @@ All of it but the work itself happens in one event loop, so nothing is locked.
 """
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -46,6 +47,14 @@ class _Request:
     done: asyncio.Future[list[Any]]
     outputs: list[Any] = field(default_factory=list)
     begun: int = 0
+
+
+def _counted(error: BaseException, before: int) -> BaseException:
+    """An error that names an input of a slice by its number, with its number in the request; others as they are."""
+    place = re.match(r"(input|pair|prefix) (\d+)\b", str(error))
+    if not isinstance(error, TransductError) or place is None:
+        return error
+    return TransductError(f"{place[1]} {before + int(place[2])}{str(error)[place.end() :]}")
 
 
 Part = tuple[_Request, list[Any]]  # some inputs of a request
@@ -162,7 +171,7 @@ class Batcher:
                 await self._answer(parts[half:], pool)
             elif not first.done.done():
                 self._forget(first)
-                first.done.set_exception(error)
+                first.done.set_exception(_counted(error, first.begun - len(inputs)))
             return
         self._pace = MEMORY * self._pace + (1.0 - MEMORY) * seconds / len(inputs)
         self._watch(len(inputs), seconds)

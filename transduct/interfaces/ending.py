@@ -20,9 +20,13 @@ def repeated(words: Sequence[str]) -> list[str]:
     found: list[str] = []
     option = None
     for word in words:
+        if option is not None and found[-1] == option:  # its first file, whatever the name
+            found.append(word)
+            continue
         if word.startswith("-") or "=" in word:
-            option = word if word in LISTS else None
-        elif option is not None and found[-1] != option:
+            name = word.partition("=")[0]
+            option = name if name in LISTS else None
+        elif option is not None:
             found.append(option)
         found.append(word)
     return found

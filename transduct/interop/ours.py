@@ -46,9 +46,13 @@ def loaded(directory: Path, config: Config) -> Transformer:
     """The model of a configuration with the weights in its directory.
 
     Raises:
-        TransductError: they are damaged or another model's.
+        TransductError: they are damaged or another model's, or its widths do not fit together.
     """
-    model, path = Transformer(config), directory / checkpoint.WEIGHTS
+    path = directory / checkpoint.WEIGHTS
+    try:
+        model = Transformer(config)
+    except ValueError as error:
+        raise TransductError(f"{directory / checkpoint.CONFIG}: model: {error}") from error
     with torch.no_grad():
         checkpoint.load_weights(model, checkpoint.read_tensors(path), path)
     return model

@@ -239,7 +239,7 @@ class DALLE(nn.Module):
 
     def step(self, tokens: Tensor, state: PromptState) -> tuple[Tensor, PromptState]:
         """The newest token of each row (R,) -> logits of the next (R, V + 1), and the state after it."""
-        places = torch.full_like(tokens, state.caches[0].length)
+        places = torch.full_like(tokens, state.length)
         x = state.step(self.decoder, self._embedded(tokens, places), places)
         return self.logits(self.decoder_norm(x)), state
 

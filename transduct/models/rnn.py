@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduct.blocks.caches import Memory
+from transduct.blocks.caches import Memory, sources_of
 from transduct.blocks.linear import Linear
 from transduct.blocks.recurrent import CELLS, CellKind, Recurrent, RecurrentAttention, Schedule, ScoreKind
 from transduct.blocks.sizes import require_rate, require_shared, require_size
@@ -88,7 +88,7 @@ class DecoderState:
     def select(self, rows: Tensor) -> None:
         """Keep these rows (R',), in this order; a source has `beam` rows or, once it is finished, none."""
         if len(rows) < len(self.layers[0]):
-            self.memory = self.memory.select(rows[:: self.beam] // self.beam)
+            self.memory = self.memory.select(sources_of(rows, self.beam))
         self.layers = [layer.index_select(0, rows) for layer in self.layers]
 
 

@@ -25,7 +25,7 @@ from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
 from transduct.models.detr import Config, Detr
 from transduct.tasks.base import Report
-from transduct.tasks.model import Movable, blank, named_weights, read_weights, require_finite
+from transduct.tasks.model import Movable, blank_of, named_weights, read_weights, require_finite
 from transduct.tasks.sections import PredictConfig, check_inputs, with_options
 from transduct.tasks.showing import Panel
 from transduct.training import checkpoint
@@ -189,7 +189,7 @@ class Detector:
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Detector":
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
-        model = blank(Detr, record(Config, config.get("model"), "model", source))
+        model = blank_of(config, Detr, Config, directory)
         labels, decoding = config.get("labels"), record(DetectionConfig, config.get("decoding"), "decoding", source)
         if not isinstance(labels, list) or len(labels) != model.config.classes:
             raise TransductError(

@@ -25,7 +25,7 @@ from transduct.evaluation.classification import mcnemar
 from transduct.evaluation.scenes import attribute_scores
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import Movable, blank, card, files_said, only_train, read_weights, write_model
+from transduct.tasks.model import Movable, blank_of, card, files_said, only_train, read_weights, write_model
 from transduct.tasks.painter import (
     CODE_ERRORS,
     SHOWN,
@@ -48,7 +48,6 @@ from transduct.tasks.sections import (
     filled,
     training_section,
 )
-from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -102,9 +101,7 @@ class ImageCodes:
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "ImageCodes":
         """The model in a directory whose `config.json` has been read."""
-        model = blank(
-            DiscreteVAE, record(CodesConfig, config.get("model"), "model", str(directory / checkpoint.CONFIG))
-        )
+        model = blank_of(config, DiscreteVAE, CodesConfig, directory)
         read_weights(model, directory, device, precision)
         return cls(model)
 

@@ -15,6 +15,7 @@ from transduct.blocks.fused import fuse
 from transduct.blocks.packed import pack_layers
 from transduct.blocks.quantised import pack_quantised
 from transduct.blocks.transformer import settle
+from transduct.config import record
 from transduct.data.files import counted
 from transduct.errors import NotFinite, TransductError
 from transduct.functional.segments import Segments
@@ -176,10 +177,26 @@ def write_model(
     checkpoint.write_directory(directory, content | {path.name: path.read_bytes() for path in beside})
 
 
-def blank(build: Callable[[Any], nn.Module], config: Any) -> Any:
-    """A model that holds no numbers yet, which takes neither time nor memory; `read_weights` fills it."""
-    with torch.device("meta"):
-        return build(config)
+def blank(build: Callable[[Any], nn.Module], config: Any, where: str) -> Any:
+    """A model that holds no numbers yet, which takes neither time nor memory; `read_weights` fills it.
+
+    Args:
+        where: what says the configuration, for messages.
+
+    Raises:
+        TransductError: widths do not fit together.
+    """
+    try:
+        with torch.device("meta"):
+            return build(config)
+    except ValueError as error:
+        raise TransductError(f"{where}: model: {error}") from error
+
+
+def blank_of(settings: Mapping[str, Any], build: Callable[[Any], nn.Module], kind: type, directory: Path) -> Any:
+    """The same, by the settings that a model directory's `config.json` holds; `kind` is the record of its model."""
+    source = str(directory / checkpoint.CONFIG)
+    return blank(build, record(kind, settings.get("model"), "model", source), source)
 
 
 def read_weights(model: nn.Module, directory: Path, device: torch.device, precision: str) -> None:

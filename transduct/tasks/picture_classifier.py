@@ -23,7 +23,7 @@ from transduct.errors import TransductError
 from transduct.evaluation.classification import label_scores, mcnemar
 from transduct.models.vit import Config, ViT
 from transduct.tasks.base import Report
-from transduct.tasks.model import blank, named_weights, read_weights, require_finite
+from transduct.tasks.model import blank_of, named_weights, read_weights, require_finite
 from transduct.tasks.sections import PredictConfig, check_inputs, with_options
 from transduct.tasks.showing import Panel
 from transduct.training import checkpoint
@@ -155,7 +155,7 @@ class PictureClassifier:
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "PictureClassifier":
         """The model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
-        model = blank(ViT, record(Config, config.get("model"), "model", source))
+        model = blank_of(config, ViT, Config, directory)
         about = record(About, config.get("pictures"), "pictures", source)
         if len(about.labels) != model.config.labels:
             found = f"names {len(about.labels)} labels, its model tells {model.config.labels} apart"

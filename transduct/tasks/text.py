@@ -15,14 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transduct.config import record
 from transduct.data.tokenizer import FILES, Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.segments import Segments, Shape
 from transduct.tasks.base import Notify
-from transduct.tasks.model import Movable, blank, read_weights
+from transduct.tasks.model import Movable, blank_of, read_weights
 from transduct.tasks.showing import Panel
-from transduct.training.checkpoint import CONFIG, write_file
+from transduct.training.checkpoint import write_file
 from transduct.training.config import TrainingConfig
 
 [TOKENIZER] = FILES[True]
@@ -193,9 +192,8 @@ def read_model(
     Raises:
         TransductError: one cannot be read, or they do not belong together.
     """
-    config = record(kind, settings.get("model"), "model", str(directory / CONFIG))
-    model, tokenizer = blank(build, config), Tokenizer.load(directory / TOKENIZER)
-    check_sizes(directory, [tokenizer.size], [config.vocabulary_size])
+    model, tokenizer = blank_of(settings, build, kind, directory), Tokenizer.load(directory / TOKENIZER)
+    check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
     read_weights(model, directory, device, precision)
     return model, tokenizer
 

@@ -27,7 +27,7 @@ from transduct.evaluation.text import ERROR_METRICS, corpus_scores, paired_test
 from transduct.models import rnn, transformer
 from transduct.tasks import ensemble
 from transduct.tasks.base import Report
-from transduct.tasks.model import blank, named_weights, read_weights
+from transduct.tasks.model import blank_of, named_weights, read_weights
 from transduct.tasks.sections import Family, asked_for, check_examples, check_inputs, check_nothing_given
 from transduct.tasks.text import TextAttention, check_sizes
 from transduct.tasks.translations import Piece, Translation, joined, split, with_words, words_in
@@ -386,7 +386,7 @@ def _model(
     if not isinstance(name, str) or name not in FAMILIES:
         raise TransductError(f"{source}: unknown family '{name}'; known are: {', '.join(FAMILIES)}")
     family = FAMILIES[name]
-    model = blank(family.build, record(family.config, config.get("model"), "model", source))
+    model = blank_of(config, family.build, family.config, directory)
     if quantised := config.get("quantised"):
         if quantised != "int8" or precision != "float32":
             raise TransductError(f"{source}: quantised to {quantised!r} and asked for {precision}; ask for float32")

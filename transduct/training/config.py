@@ -6,6 +6,8 @@ from typing import Literal
 
 from transduct.training.optim import Schedule
 
+LARGEST = 10**12  # of what is counted
+
 
 @dataclass(frozen=True)
 class TrainingConfig:
@@ -71,14 +73,15 @@ class TrainingConfig:
     capture: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_tokens", "accumulate", "log_every", "checkpoint_every", "keep_checkpoints"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        some = ("steps", "batch_tokens", "accumulate", "log_every", "checkpoint_every", "keep_checkpoints")
+        perhaps_none = ("warmup", "validate_every", "patience", "divergence_tries")
+        for name, least in {**dict.fromkeys(some, 1), **dict.fromkeys(perhaps_none, 0)}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
+            if getattr(self, name) > LARGEST:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at most {LARGEST}")
         if not 0.0 <= self.label_smoothing < 1.0:
             raise ValueError(f"label_smoothing is {self.label_smoothing}, must be in [0, 1)")
-        for name in ("warmup", "validate_every", "patience", "divergence_tries"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0")
         for name in ("learning_rate", "epsilon"):
             if not 0.0 < getattr(self, name) < inf:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be above 0")

@@ -9,7 +9,7 @@ Let B be sources, R = B * beam the rows of the search, V the vocabulary.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from transduct.errors import NotFinite
 from transduct.functional import kernels, stepping
 from transduct.functional.segments import Segments
-from transduct.functional.stepping import Run
+from transduct.functional.stepping import Continuations, Run
 
 BLOCK = 64  # numbers looked through at a time for the largest
 
@@ -242,7 +242,7 @@ class Beam:
         limits = self._limits if length >= self._first_limit else None
         return self.take(continuations(logits, normaliser, self.scores, self.end, limits, length))
 
-    def ahead(self, model: Decodes, state: Any, filters: Sequence[Filter]) -> "Continuations | None":
+    def ahead(self, model: Decodes, state: Any, filters: Sequence[Filter]) -> Continuations | None:
         """Let the model take several steps in one call, through the first in which an output may end: that step's
         continuations. None where it must be asked for each step, or a filter wants to see the logits."""
         plain = [each for each in filters if isinstance(each, Forbid)]
@@ -255,9 +255,9 @@ class Beam:
         if taken is None:
             return None
         self.history, self.scores = taken.history, taken.scores
-        return Continuations(*taken.found)
+        return taken.found
 
-    def take(self, found: "Continuations") -> Tensor | None:
+    def take(self, found: Continuations) -> Tensor | None:
         """Follow what was found in a step; gives back the rows as `choose` does."""
         self.scores = found.live
         if self._waiting or self.history.shape[1] >= self._first_limit or found.ends:
@@ -280,7 +280,7 @@ class Beam:
         self.history = torch.cat((history, newest[:, None]), 1)
         return rows
 
-    def _collect(self, continuations: "Continuations") -> None:
+    def _collect(self, continuations: Continuations) -> None:
         """Keep those that end the sentence."""
         ended = (continuations.tokens == self.end) & continuations.scores.isfinite()
         groups = ended.nonzero()[:, 0]
@@ -312,25 +312,6 @@ def log_normaliser(logits: Tensor) -> Tensor:
     return stepping.log_normaliser(logits) if kernels.usable(logits) else logits.logsumexp(-1)
 
 
-class Continuations(NamedTuple):
-    """The likeliest next tokens of each source, in order; a score of minus infinity stands where less is possible.
-
-    Attributes:
-        scores, origin, tokens: (B, beam) of the best, ends among them: score, row of the source gone on from, token.
-        live: (B, beam) the scores of the best that do not end the sentence.
-        rows, newest: (R,) the row that each of those goes on from, and its token.
-        ends: whether any of the likeliest may end the sentence.
-    """
-
-    scores: Tensor
-    origin: Tensor
-    tokens: Tensor
-    live: Tensor
-    rows: Tensor
-    newest: Tensor
-    ends: bool
-
-
 def continuations(
     logits: Tensor, normaliser: Tensor, scores: Tensor, end: int, limits: Tensor | None = None, length: int = 0
 ) -> Continuations:
@@ -344,7 +325,7 @@ def continuations(
     """
     sources, beam = scores.shape
     if kernels.usable(logits) and beam <= stepping.MOST:
-        return Continuations(*stepping.choose(logits, normaliser, scores, end, limits, length))
+        return stepping.choose(logits, normaliser, scores, end, limits, length)
     if limits is not None:
         others = torch.arange(logits.shape[1], device=logits.device) != end  # (V,)
         over = (limits <= length).repeat_interleave(beam)  # (R,)

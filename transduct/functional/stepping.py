@@ -20,7 +20,24 @@ MOST = 32  # rows of a source that `choose` looks at
 TOGETHER = 64  # rows whose logits are held at a time; those of more leave the cache before they have been looked at
 UNKNOWN = "a token is not in the vocabulary"
 
-Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool]  # the fields of `decoding.search.Continuations`
+
+class Continuations(NamedTuple):
+    """The likeliest next tokens of each source, in order; a score of minus infinity stands where less is possible.
+
+    Attributes:
+        scores, origin, tokens: (B, beam) of the best, ends among them: score, row of the source gone on from, token.
+        live: (B, beam) the scores of the best that do not end the sentence.
+        rows, newest: (R,) the row that each of those goes on from, and its token.
+        ends: whether any of the likeliest may end the sentence.
+    """
+
+    scores: Tensor
+    origin: Tensor
+    tokens: Tensor
+    live: Tensor
+    rows: Tensor
+    newest: Tensor
+    ends: bool
 
 
 class Run(NamedTuple):
@@ -57,7 +74,7 @@ class Ahead(NamedTuple):
     history: Tensor
     slots: Tensor | None
     scores: Tensor
-    found: Found
+    found: Continuations
 
 
 class Steps:
@@ -118,7 +135,7 @@ class Steps:
         """
         (rows, times), found = run.history.shape, _room_for_found(run.scores)
         most = min(run.most, self.reach - times + 1)
-        held = empty(2, 2, rows * (times + most), dtype=torch.int32)  # tokens and slots, and two rooms of each
+        held = empty(2, 2, rows * (times + most), dtype=torch.int32)  # tokens and slots, twice each, to write in turn
         for part, given in zip(held[:, 0], (run.history, slots)):
             if given is not None:
                 part[: rows * times].view(rows, times).copy_(given)
@@ -163,15 +180,15 @@ def _searching(found: Tensor, **given: Tensor | int | None) -> kernels.Search:
     return kernels.Search(**{name: pointer(x) if isinstance(x, Tensor) else x for name, x in fields.items()})
 
 
-def _found(room: Tensor, ends: int) -> Found:
+def _found(room: Tensor, ends: int) -> Continuations:
     best, live, origin, tokens, rows, newest = room.unbind()
     best, live = best.view(torch.float64), live.view(torch.float64)
-    return best, origin, tokens, live, rows.view(-1), newest.view(-1), ends > 0
+    return Continuations(best, origin, tokens, live, rows.view(-1), newest.view(-1), ends > 0)
 
 
 def choose(
     logits: Tensor, normaliser: Tensor, scores: Tensor, end: int, limits: Tensor | None = None, length: int = 0
-) -> Found:
+) -> Continuations:
     """`decoding.search.continuations` for at most `MOST` rows a source; of equal ones the first row's and the first
     token's come first."""
     beam, (logits, normaliser, scores) = scores.shape[1], (x.contiguous() for x in (logits, normaliser, scores))

@@ -338,7 +338,7 @@ def test_the_kernels_take_no_steps_at_once_that_somebody_else_decides_on(monkeyp
     memory = used.encode(source, segments)
     for filters in ([Watching([[4], [5]])], [Forbid([3]), Watching([[4], [5]])]):
         search(used, memory, segments, Beam(1, [9, 9], BEGIN, END, 1.0, "cpu"), filters)
-    beam = Beam(stepping.MOST + 1, [3, 3], BEGIN, END, 1.0, "cpu")
+    beam = Beam(stepping.WIDEST_BEAM + 1, [3, 3], BEGIN, END, 1.0, "cpu")
     search(used, memory, segments, beam)
     assert not taken
     search(used, memory, segments, Beam(1, [9, 9], BEGIN, END, 1.0, "cpu"), [Forbid([3])])

@@ -372,7 +372,7 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
 
 
 def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "LARGEST", 1000)
+    monkeypatch.setattr(files, "LARGEST_FILE", 1000)
     with pytest.raises(
         TransductError, match=r"a\.tar: '\./cat/2\.png': holds 1,500 bytes, at most 1,000 are read; take"
     ):

@@ -7,7 +7,7 @@ from tests.decoding.test_search import Sure
 from tests.helpers import BEGIN, END, tiny, tokens_of
 from transduct.decoding import device
 from transduct.decoding.device import DeviceBeam, Rules, likeliest
-from transduct.decoding.search import BLOCK, Beam, FixedLength, Forbid, search
+from transduct.decoding.search import PEAK_BLOCK, Beam, FixedLength, Forbid, search
 from transduct.functional.segments import Segments
 
 SOURCES, LIMITS = [5, 2, 7, 3, 1, 6], [9, 3, 1, 12, 12, 6]
@@ -147,7 +147,7 @@ def test_masses_may_come_in_pieces(monkeypatch, beam):
     """As they do from the kernel for a GPU."""
 
     def peaks(logits):
-        maxima = [block.amax(1) for block in logits.split(BLOCK, 1)]
+        maxima = [block.amax(1) for block in logits.split(PEAK_BLOCK, 1)]
         return torch.stack(maxima, 1), torch.stack([piece.logsumexp(1) for piece in logits.split(100, 1)], 1)
 
     monkeypatch.setattr(device, "_peaks", peaks)

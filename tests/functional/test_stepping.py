@@ -11,7 +11,7 @@ from transduct.functional import kernels, stepping
 
 
 @compiled
-@pytest.mark.parametrize("beam", [1, 2, 5, stepping.MOST])
+@pytest.mark.parametrize("beam", [1, 2, 5, stepping.WIDEST_BEAM])
 @pytest.mark.parametrize("size", [1, 2, 7, 16, 33, 1000])
 @pytest.mark.parametrize("limits", [None, [5, 4, 6]], ids=["free", "two of three at their limits"])
 def test_continuations_are_those_of_the_formula(monkeypatch, beam, size, limits):

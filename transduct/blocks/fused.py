@@ -16,7 +16,7 @@ from transduct.blocks.transformer import DecoderLayer, Encoder
 from transduct.functional import kernels
 from transduct.functional.positions import turns
 from transduct.functional.segments import Segments
-from transduct.functional.stepping import MOST, Ahead, Run, Steps
+from transduct.functional.stepping import WIDEST_BEAM, Ahead, Run, Steps
 
 TURNS = 1024  # rotary positions that are held
 LONGEST = 64  # tokens of a sequence; attention over more of them is faster as matrix products
@@ -82,7 +82,7 @@ class FusedDecoder(Decoder):
 
     def ahead(self, model: Any, state: MemoryState, run: Run) -> Ahead | None:
         """Steps until an output may end, or the caches are full; see `Steps.ahead`."""
-        if state.lineage.clock is not None or state.length >= self.packed.longest or state.beam > MOST:
+        if state.lineage.clock is not None or state.length >= self.packed.longest or state.beam > WIDEST_BEAM:
             return None
         assert run.history.shape[1] == state.length + 1, "the caches hold all but the newest token"
         state.lineage.grow(len(run.history), run.history.device)

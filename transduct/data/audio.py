@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from transduct.data.files import LARGEST
+from transduct.data.files import LARGEST_FILE
 from transduct.errors import TransductError, missing_extra
 
 Sound = NDArray[np.float32]
@@ -148,8 +148,8 @@ def read_sound(data: bytes | Path, name: str, max_seconds: float = inf) -> tuple
 def _content(path: Path, name: str) -> bytes:
     """The bytes of a file."""
     try:
-        if (size := path.stat().st_size) > LARGEST:
-            raise TransductError(f"{name}: holds {size:,} bytes, at most {LARGEST:,} are read; cut it")
+        if (size := path.stat().st_size) > LARGEST_FILE:
+            raise TransductError(f"{name}: holds {size:,} bytes, at most {LARGEST_FILE:,} are read; cut it")
         return path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a path that holds a zero byte
         reason = getattr(error, "strerror", error)

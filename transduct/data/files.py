@@ -25,11 +25,11 @@ BLOCK = 1 << 20
 HEAVIEST = 1000  # times that an epoch shows a row at most
 WORKERS = 256  # processes at most; a slip of the finger must not start a million
 NO_FILE = "no such file; check the path (those in a recipe start at data.root)"
-LARGEST = 1 << 30  # bytes of a file; what is larger is no picture and no sound, and is refused before it is read
+LARGEST_FILE = 1 << 30  # bytes of a file; what is larger is no picture and no sound, and is refused before it is read
 SAYING_MORE = (  # types of headers that belong to the next one, with its name for example, and are read as a whole
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
 )
-WORDS = 1 << 22  # of packed pictures that are handed on at a time, four bytes each
+WORDS_AT_ONCE = 1 << 22  # of packed pictures that are handed on at a time, four bytes each
 
 
 def require_files(data: Any, tested: bool = False) -> None:
@@ -259,8 +259,8 @@ def _shown(name: str) -> str:
 def _check(path: Path, name: str, size: int) -> None:
     if _shown(name) != name:
         raise TransductError(f"{path}: '{_shown(name)}': its name is not UTF-8; rename it, and pack the archive again")
-    if size > LARGEST:
-        raise TransductError(f"{path}: '{name}': holds {size:,} bytes, at most {LARGEST:,} are read; take it out")
+    if size > LARGEST_FILE:
+        raise TransductError(f"{path}: '{name}': holds {size:,} bytes, at most {LARGEST_FILE:,} are read; take it out")
 
 
 def _read(folder: Path, name: str) -> bytes:
@@ -280,7 +280,7 @@ def _read(folder: Path, name: str) -> bytes:
 
 def _held(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     """What an archive that is read as a stream holds at this place; nothing of what is refused."""
-    content = archive.extractfile(member) if member.isfile() and member.size <= LARGEST else None
+    content = archive.extractfile(member) if member.isfile() and member.size <= LARGEST_FILE else None
     return b"" if content is None else content.read()
 
 

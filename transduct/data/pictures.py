@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from transduct.data.corpus import Corpus, Ragged, build, write_rows
-from transduct.data.files import WORDS, Policy, Refused, check_section
+from transduct.data.files import WORDS_AT_ONCE, Policy, Refused, check_section
 from transduct.data.images import ImageSource, Picture, check_side, fitted, read_labelled, read_pictures
 from transduct.data.samples import Part
 from transduct.data.scenes import generate
@@ -187,6 +187,6 @@ def prepare(
 
 def _chunks(found: Iterator[tuple[str, Picture]], columns: Columns) -> Iterator[list[Ragged]]:
     """The columns of captions and their pictures."""
-    for chunk in in_chunks(found, lambda pair: pair[1].size // 4, WORDS):
+    for chunk in in_chunks(found, lambda pair: pair[1].size // 4, WORDS_AT_ONCE):
         captions, pictures = zip(*chunk)
         yield columns(captions, np.stack(pictures))

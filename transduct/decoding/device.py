@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from transduct.decoding.search import BLOCK, Hypothesis, length_penalty, log_normaliser
+from transduct.decoding.search import PEAK_BLOCK, Hypothesis, length_penalty, log_normaliser
 from transduct.functional.trials import trusted
 
 NOTHING = float("-inf")
@@ -216,9 +216,9 @@ def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         values, places = logits.topk(count, -1)
         return values.float(), places, masses
     _, chosen = _largest(peaks, count)  # (R, k)
-    within = torch.arange(BLOCK, device=logits.device)
-    places = torch.add(within, chosen[:, :, None], alpha=BLOCK).flatten(1)  # (R, k * BLOCK)
-    if size % BLOCK:  # the last block is not full
+    within = torch.arange(PEAK_BLOCK, device=logits.device)
+    places = torch.add(within, chosen[:, :, None], alpha=PEAK_BLOCK).flatten(1)  # (R, k * PEAK_BLOCK)
+    if size % PEAK_BLOCK:  # the last block is not full
         values = logits.gather(1, places.clamp(max=size - 1)).masked_fill(places >= size, NOTHING)
     else:
         values = logits.gather(1, places)
@@ -233,12 +233,12 @@ def _largest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _peaks(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The maxima of blocks, (R, V / BLOCK), and log sum exp of pieces of the row, (R, n)."""
-    if trusted("row_peaks", logits.device, logits.dtype, BLOCK):
+    """The maxima of blocks, (R, V / PEAK_BLOCK), and log sum exp of pieces of the row, (R, n)."""
+    if trusted("row_peaks", logits.device, logits.dtype, PEAK_BLOCK):
         from transduct.functional.row_peaks import row_peaks
 
-        return row_peaks(logits, BLOCK)
-    blocks = logits.shape[1] // BLOCK
-    whole = logits[:, : blocks * BLOCK].view(len(logits), blocks, BLOCK)  # (R, V / BLOCK, BLOCK)
-    rest = [logits[:, blocks * BLOCK :].amax(1, keepdim=True)] if logits.shape[1] % BLOCK else []
+        return row_peaks(logits, PEAK_BLOCK)
+    blocks = logits.shape[1] // PEAK_BLOCK
+    whole = logits[:, : blocks * PEAK_BLOCK].view(len(logits), blocks, PEAK_BLOCK)  # (R, V / PEAK_BLOCK, PEAK_BLOCK)
+    rest = [logits[:, blocks * PEAK_BLOCK :].amax(1, keepdim=True)] if logits.shape[1] % PEAK_BLOCK else []
     return torch.cat((whole.amax(-1), *rest), 1), log_normaliser(logits.float())[:, None]

@@ -19,7 +19,7 @@ from transduct.functional import kernels, stepping
 from transduct.functional.segments import Segments
 from transduct.functional.stepping import Continuations, Run
 
-BLOCK = 64  # numbers looked through at a time for the largest
+PEAK_BLOCK = 64  # numbers looked through at a time for the largest
 
 
 @dataclass(frozen=True)
@@ -324,7 +324,7 @@ def continuations(
             may come. None where no source is at its limit.
     """
     sources, beam = scores.shape
-    if kernels.usable(logits) and beam <= stepping.MOST:
+    if kernels.usable(logits) and beam <= stepping.WIDEST_BEAM:
         return stepping.choose(logits, normaliser, scores, end, limits, length)
     if limits is not None:
         others = torch.arange(logits.shape[1], device=logits.device) != end  # (V,)
@@ -350,14 +350,14 @@ def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     maxima first: the k largest numbers lie in the k blocks with the largest maxima.
     """
     rows, size = logits.shape
-    blocks = size // BLOCK
+    blocks = size // PEAK_BLOCK
     if blocks <= count or logits.device.type != "cpu":
         values, places = logits.topk(count, -1)
         return values, places
-    whole = logits[:, : blocks * BLOCK].view(rows, blocks, BLOCK)  # (R, V / BLOCK, BLOCK)
+    whole = logits[:, : blocks * PEAK_BLOCK].view(rows, blocks, PEAK_BLOCK)  # (R, V / PEAK_BLOCK, PEAK_BLOCK)
     chosen = whole.amax(-1).topk(count, -1).indices  # (R, k)
-    places = (chosen[:, :, None] * BLOCK + torch.arange(BLOCK)).flatten(1)  # (R, k * BLOCK)
-    rest = torch.arange(blocks * BLOCK, size).expand(rows, -1)
+    places = (chosen[:, :, None] * PEAK_BLOCK + torch.arange(PEAK_BLOCK)).flatten(1)  # (R, k * PEAK_BLOCK)
+    rest = torch.arange(blocks * PEAK_BLOCK, size).expand(rows, -1)
     places = torch.cat((places, rest), 1)
     values, order = logits.gather(1, places).topk(count, -1)
     return values, places.gather(1, order)

@@ -19,7 +19,7 @@ from transduct.functional.boxes import iou, pairwise
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0.0, 1.0, 101)
-MOST = 100  # detections of a picture and class
+MOST_DETECTIONS = 100  # detections of a picture and class
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def ranked(found: Sequence[Objects], there: Sequence[Objects], label: int) -> Ra
     scores, rights, objects = [], [], []
     for ours, truth in zip(found, there, strict=True):
         mine = np.flatnonzero(ours.labels == label)
-        mine = mine[np.argsort(-ours.scores[mine], kind="stable")[:MOST]]
+        mine = mine[np.argsort(-ours.scores[mine], kind="stable")[:MOST_DETECTIONS]]
         truths = truth.boxes[truth.labels == label]
         objects.append(len(truths))
         scores.append(ours.scores[mine])

@@ -16,7 +16,7 @@ from transduct.functional import kernels
 from transduct.functional.cores import CORES
 from transduct.functional.kernels import Packed, PackedDecoder, empty, pointer
 
-MOST = 32  # rows of a source that `choose` looks at
+WIDEST_BEAM = 32  # rows of a source that `choose` looks at
 TOGETHER = 64  # rows whose logits are held at a time; those of more leave the cache before they have been looked at
 UNKNOWN = "a token is not in the vocabulary"
 
@@ -189,8 +189,8 @@ def _found(room: Tensor, ends: int) -> Continuations:
 def choose(
     logits: Tensor, normaliser: Tensor, scores: Tensor, end: int, limits: Tensor | None = None, length: int = 0
 ) -> Continuations:
-    """`decoding.search.continuations` for at most `MOST` rows a source; of equal ones the first row's and the first
-    token's come first."""
+    """`decoding.search.continuations` for at most `WIDEST_BEAM` rows a source. Of equal ones that of the
+    first row, and its first token, come first."""
     beam, (logits, normaliser, scores) = scores.shape[1], (x.contiguous() for x in (logits, normaliser, scores))
     found = _room_for_found(scores)
     search = _searching(found, end=end, limits=limits, scores=scores, logits=logits, normaliser=normaliser)

@@ -20,7 +20,7 @@ from transduct.data.images import Given, Picture, as_picture, resized
 from transduct.decoding.engine import in_batches
 from transduct.errors import TransductError, missing_extra
 from transduct.evaluation.bootstrap import p_value
-from transduct.evaluation.detection import MOST, Objects, Scores, detection_scores
+from transduct.evaluation.detection import MOST_DETECTIONS, Objects, Scores, detection_scores
 from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
 from transduct.models.detr import Config, Detr
@@ -335,9 +335,9 @@ class Detector:
 
 
 def _answers(logits: Tensor, boxes: Tensor) -> tuple[Objects, np.ndarray]:
-    """The `MOST` surest pairs of a query and a class of a picture, (Q, C + 1) and (Q, 4), and the query of each."""
+    """The surest `MOST_DETECTIONS` pairs of query and class, (Q, C + 1) and (Q, 4), and the query of each."""
     scores = logits.softmax(-1)[:, :-1]  # (Q, C)
     best = scores.flatten().sort(descending=True, stable=True)
-    values, places = best.values[:MOST].numpy(), best.indices[:MOST].numpy()
+    values, places = best.values[:MOST_DETECTIONS].numpy(), best.indices[:MOST_DETECTIONS].numpy()
     queries, labels = places // scores.shape[1], places % scores.shape[1]
     return Objects(to_corners(boxes).clamp(0, 1).numpy()[queries], labels, values), queries

@@ -20,7 +20,7 @@ from transduct.data.augmentation import Augmentation, augmented, mixed
 from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import WORDS, Policy, Refused, check_section, names_of, pack
+from transduct.data.files import WORDS_AT_ONCE, Policy, Refused, check_section, names_of, pack
 from transduct.data.images import ImageSource, check_side, fitted, read_labelled
 from transduct.data.text import in_chunks
 from transduct.errors import TransductError
@@ -185,7 +185,7 @@ class Rows:
 
 
 def _chunks(rows: Iterator[tuple[np.ndarray, int]]) -> Iterator[list[Ragged]]:
-    for chunk in in_chunks(rows, lambda row: len(row[0]), WORDS):
+    for chunk in in_chunks(rows, lambda row: len(row[0]), WORDS_AT_ONCE):
         yield [ragged([words for words, _ in chunk]), ragged([[label] for _, label in chunk])]
 
 

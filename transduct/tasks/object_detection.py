@@ -14,7 +14,7 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.collages import Collage, Example, Scenes, SceneSource, packed, read_examples
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import WORDS, Policy, Refused, check_section, names_of
+from transduct.data.files import WORDS_AT_ONCE, Policy, Refused, check_section, names_of
 from transduct.data.images import check_side
 from transduct.data.text import in_chunks
 from transduct.errors import TransductError, missing_extra
@@ -86,7 +86,7 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
             examples = read_examples(
                 source, Path(data.root), data.side, lambda label: labels.setdefault(label, len(labels)), refused
             )
-            for chunk in in_chunks(map(packed, examples), lambda row: len(row[0]), WORDS):
+            for chunk in in_chunks(map(packed, examples), lambda row: len(row[0]), WORDS_AT_ONCE):
                 yield [ragged(column) for column in zip(*chunk, strict=True)]
 
         manifest = write_rows(folder, 3, ((1.0, chunks(source)) for source in data.train))

@@ -7,7 +7,7 @@ refuses unknown keys and wrong types with the key's full name. This file knows n
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
@@ -268,8 +268,11 @@ def dump(tree: Any) -> str:
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
-def record(cls: type[Record], values: Any, where: str, source: str = "recipe") -> Record:
+def record(cls: type[Record], values: Any, where: str, source: str = "recipe", hidden: Collection[str] = ()) -> Record:
     """Build the frozen dataclass `cls` from a mapping; `where` is the mapping's full name in the recipe.
+
+    Args:
+        hidden: fields that a recipe does not set, so that no message names them.
 
     Raises:
         TransductError: an unknown key (the nearest known one is named), a missing one, a wrong type, or a value
@@ -281,7 +284,8 @@ def record(cls: type[Record], values: Any, where: str, source: str = "recipe") -
     names = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
     for key in values:
         if key not in names:
-            raise TransductError(f"{source}: unknown key '{prefix}{key}'{_nearest(str(key), names)}")
+            nearest = _nearest(str(key), [name for name in names if name not in hidden])
+            raise TransductError(f"{source}: unknown key '{prefix}{key}'{nearest}")
     hints = _hints(cls)  # type: ignore[arg-type]
     built = {key: _value(hints[key], value, f"{prefix}{key}", source) for key, value in values.items()}
     try:
@@ -349,7 +353,7 @@ def _parse_yaml(text: str, source: str, lines: bool = True) -> Any:
         raise TransductError(f"{source}: not valid YAML: {error}; put text in quotes") from error
 
 
-def _nearest(name: str, known: Mapping[str, Any]) -> str:
+def _nearest(name: str, known: Collection[str]) -> str:
     if not known:
         return "; there are none"
     names = [str(key) for key in known]

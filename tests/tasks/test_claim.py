@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers import everything_in
 from tests.recipes import tiny_recipe
-from transduct.config import load_recipe
+from transduct.config import Recipe, load_recipe
 from transduct.errors import TrainingFailed, TransductError
 from transduct.tasks import claim, runs
 from transduct.tasks.translation import TranslationTask
@@ -217,3 +217,11 @@ def test_a_lock_that_cannot_be_taken_is_no_other_process(tmp_path, monkeypatch):
     monkeypatch.setattr(claim.fcntl, "flock", flock)
     with pytest.raises(TransductError, match=r"run: cannot be written \(No locks available\)"):
         runs.train(SHORT, tmp_path / "run", notify=str)
+
+
+def test_a_run_may_go_on_without_the_files_that_stopped_it(tmp_path):
+    """As the message of such a file advises; a corpus that would then be another is refused where it is made."""
+    stop, skip = (Recipe("image_codes", data={"train": [], "broken": broken}) for broken in ("stop", "skip"))
+    claim._compare(stop, skip, tmp_path, str)
+    with pytest.raises(TransductError, match=r"its run has data\.train=\[\], the recipe says \[1\]"):
+        claim._compare(stop, replace(skip, data={"train": [1], "broken": "skip"}), tmp_path, str)

@@ -212,6 +212,24 @@ def test_a_file_that_the_last_stage_lacks_is_missed_before_the_first_is_trained(
     assert not (tmp_path / "run").exists()
 
 
+def test_data_that_are_wrong_for_the_last_stage_are_found_before_the_first_is_trained(tmp_path):
+    recipe = staged(tmp_path, data={"train": [{"source": "text", "target": "short"}]})
+    (tmp_path / "short").write_text("a\nb\n")
+    with pytest.raises(TransductError, match=r"text has 6 lines and .*short has 2; expected line i"):
+        runs.train(recipe, tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_stage_that_has_begun_is_not_read_twice(tmp_path, monkeypatch):
+    recipe, run, read = staged(tmp_path), tmp_path / "run", []
+    monkeypatch.setattr(translation.TranslationTask, "check_data", lambda task: read.append(task))
+    runs.train(recipe, run, notify=str)
+    shutil.rmtree(run / "model")
+    shutil.rmtree(run / "stage_2" / "model")
+    runs.train(recipe, run, resume=True, notify=str)
+    assert len(read) == 1
+
+
 def test_a_model_to_start_from_that_the_last_stage_lacks_is_missed_before_the_first_is_trained(tmp_path):
     recipe = staged(tmp_path, model={"start_from": "nowhere"})
     with pytest.raises(

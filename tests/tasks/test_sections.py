@@ -79,6 +79,7 @@ def test_a_model_is_built_from_the_weights_of_another(tmp_path):
         ({"d_model": 10, "num_heads": 3}, "recipe: model: d_model 10 is not a multiple of num_heads 3; set d_k"),
         ({"num_heads": 2, "d_k": 3, "positions": "rotary"}, "recipe: model: rotary positions turn pairs of numbers"),
         ({"with": 3}, "recipe: unknown key 'model.with'"),
+        ({"qqq": 3}, "recipe: unknown key 'model.qqq'; known are: d_model, "),
     ],
 )
 def test_impossible_sections_are_refused(values, message):

@@ -325,6 +325,9 @@ def test_a_label_that_training_never_has_is_found_before_training(tmp_path, part
     data[part] = {"pairs": "other.tsv", "columns": [0, 1]}
     with pytest.raises(TransductError, match=r"other.tsv, row 2: unknown label 'z'; training has: x, y; mend the row"):
         prepared(tmp_path / "run", data=data)
+    with pytest.raises(TransductError, match=r"other.tsv, row 2: unknown label 'z'; training has: x, y; mend the row"):
+        make_task(tmp_path / "later", data=data).check_data()
+    assert [*(tmp_path / "later").iterdir()] == []
 
 
 def test_a_file_that_is_gone_is_said(tmp_path):

@@ -55,6 +55,19 @@ def test_one_model_directory_draws_pictures(folder):
     assert "attributes_right" in (folder / "run" / "model" / "card.md").read_text()
 
 
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_a_caption_without_its_picture_is_found_before_any_code_is(recipe, tmp_path, split):
+    (tmp_path / "pictures").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "pictures" / "0.png")
+    (tmp_path / "captions.tsv").write_text("0.png\tblack\n7.png\tnothing\n")
+    source = {"images": "pictures", "captions": "captions.tsv"}
+    data = {**recipe.data, "root": str(tmp_path), split: [source] if split == "train" else source}
+    made = TextToImageTask(replace(recipe, data=data), tmp_path, str)
+    with pytest.raises(TransductError, match=r"7.png: found a caption without its picture"):
+        made.check_data()
+    TextToImageTask(replace(recipe, data={**data, "broken": "skip"}), tmp_path, str).check_data()
+
+
 def test_the_codes_inside_are_those_it_started_from(folder):
     inside = read_tensors(folder / "run" / "model" / WEIGHTS)
     before = read_tensors(folder / "codes" / "model" / WEIGHTS)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from transduct.data.tokenizer import Tokenizer
-from transduct.tasks.translations import Translation, joined, split, with_words, words_in
+from transduct.tasks.translations import Translation, halved, joined, split, with_words
 
 LONGEST = 23
 
@@ -49,11 +49,20 @@ def test_the_bytes_of_a_character_stay_together():
     assert tokenizer.decode(split(tokenizer, ids, LONGEST)) == ["학교에갔다가집", "에왔다"]
 
 
-@pytest.mark.parametrize("text, words", [("a b. c", 3), ("abc", 1), ("", 1)])
-def test_words_are_counted_by_the_blanks_before_them(text, words):
-    tokenizer = trained("character")
-    [ids] = tokenizer.encode([text])
-    assert words_in(tokenizer, ids) == words
+@pytest.mark.parametrize(
+    "text, runs",
+    [
+        ("a b", ["a b"]),
+        ("a b c d e f g", ["a b c", "d e", "f g"]),
+        ("a bcdefghi j k", ["a", "bcdefghi", "j k"]),
+        ("bcdefghi", ["bcdefghi"]),
+    ],
+)
+def test_words_are_halved_until_they_fit(text, runs):
+    def encode(texts):  # two tokens for each word of one letter, as where words are numbered
+        return [[token for word in each.split() for token in ["#", *word]] for each in texts]
+
+    assert halved(encode, text.split(), 6) == [run.split() for run in runs]
 
 
 def test_of_hypotheses_with_the_same_text_the_first_is_kept():

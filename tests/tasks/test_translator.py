@@ -292,6 +292,26 @@ def test_captured_decoding_is_not_asked_of_models_that_cannot():
         make().translate(["a"], captured=True, temperature=0.5)
 
 
+def test_a_long_text_is_parsed_in_pieces_of_whole_words_each_tree_over_its_own():
+    # Two tokens to a word, as in recipes/wsj_parsing.yaml.
+    numbered = [Replacement("source", r"\S+", "#{n} \\g<0>", cycle=9)]
+    source = Tokenizer.train(["#0 #1 #2 #3 #4 #5 #6 #7 #8 w"], "word", 40)
+    target = Tokenizer.train(["(S XX )S (NP XX )NP"], "word", 40)
+    sizes = {"source_size": source.size, "target_size": target.size, "max_length": 40, "tie": "none"}
+    parser = Translator(randomise(tiny(**sizes)), source, target, DecodingConfig(constraint="tree"), numbered)
+    words = [f"w{number}" for number in range(50)]
+    [found] = parser.translate([" ".join(words)])
+    depth, held, trees = 0, 0, []
+    for token in found.text.replace(")", " ) ").split():
+        depth += token.startswith("(") - (token == ")")
+        held += token in words
+        if depth == 1 and token == ")":  # of what stands under TOP
+            trees.append(held)
+            held = 0
+    assert trees == [12, 13, 12, 13]  # halves of halves, which of 39 tokens take 24 and 26
+    assert [word for word in found.text.replace(")", " ").split() if word in words] == words
+
+
 def test_a_shortlist_and_a_constraint_do_not_go_together(tmp_path):
     translator, text = make(), tmp_path / "text"
     text.write_text("a b c")

@@ -150,7 +150,7 @@ def _remove(paths: Iterable[Path]) -> None:
 def _compare(held: Recipe, given: Recipe, directory: Path, notify: Callable[[str], None]) -> None:
     """Refuse to go on with another model or other data; say what else has changed, or would have if it went on."""
     finished = (directory / "model" / CONFIG).exists()
-    free = {"data.root", "data.workers", "data.metrics", "data.bleu_tokenize", "model.start_from"}
+    free = {"data.root", "data.workers", "data.broken", "data.metrics", "data.bleu_tokenize", "model.start_from"}
     for section in ("task", "data", "tokenizer", "model", "training", "decoding"):
         old, new = getattr(held, section), getattr(given, section)
         pairs = {section: (old, new)}

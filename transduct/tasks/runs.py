@@ -75,10 +75,18 @@ def _train_stages(
             notify(f"{model.parent}: this run is finished; its model is {model}")
             return model
         for number, stage in enumerate(stages):
-            if not (_stage(directory, number) / "model" / CONFIG).exists():
-                require_files(task_module(stage.task).create(stage, directory, ignore).data, tested=True)
+            folder = _stage(directory, number)
+            if not (folder / "model" / CONFIG).exists():
+                task = task_module(stage.task).create(stage, directory, ignore)
+                require_files(task.data, tested=True)
                 if directory not in Path(stage.model.get("start_from") or "").resolve().parents:  # which it will make
-                    _check_start(stage, _stage(directory, number))
+                    _check_start(stage, folder)
+                begins = (
+                    number > 0 and not (folder / RECIPE).exists()
+                )  # hours from now; the first reads its own at once
+                if ranks.rank == 0 and begins and hasattr(task, "check_data"):
+                    with naming_files(names_of(task.data.train) or ["data.train"]):
+                        task.check_data()
         for number, stage in enumerate(stages):
             notify(f"stage {number + 1} of {len(stages)}: {stage.task}")
             folder, first = _stage(directory, number), _stage(directory, 0)

@@ -97,7 +97,7 @@ class ModelSection:
 
     def config(self, **derived: Any) -> Any:
         """The model's configuration with what other sections say; raises TransductError if it is impossible."""
-        config: Any = record(self.family.config, {**self.values, **derived}, "model")
+        config: Any = record(self.family.config, {**self.values, **derived}, "model", hidden=self.derived)
         held = sum(p.numel() * p.element_size() for p in blank(self.family.build, config, "recipe").parameters())
         if held > LARGEST:
             raise TransductError(f"recipe: model: its weights would take {held / 1e9:,.0f} GB; make it smaller")

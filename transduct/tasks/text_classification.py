@@ -217,18 +217,28 @@ class Rows:
         return [(piece.first, piece.second, [0], list(ids))]
 
 
+def labels_in(data: DataConfig) -> list[str]:
+    """The labels to train on, of examples without an empty text.
+
+    Raises:
+        TransductError: a file cannot be read, an answer does not fit its text, or all labels are one.
+    """
+    examples = chain.from_iterable(read_examples(source, data) for source in data.train)
+    labels = sorted({label for texts, _, found in examples if all(map(str.strip, texts)) for label in found})
+    if len(labels) == 1:
+        raise TransductError(f"found one label to train on ('{labels[0]}'), expected at least 2; check data.train")
+    return labels
+
+
 def prepare(data: DataConfig, tokenizer: Tokenizer, directory: Path, notify: Notify) -> Corpus:
     """The training examples as a corpus, and in its folder the labels.
 
     Raises:
-        TransductError: a file cannot be read, an answer does not fit its text, all labels are one, nothing is left.
+        TransductError: as `labels_in`, or nothing is left.
     """
 
     def fill(folder: Path) -> dict[str, Any]:
-        examples = chain.from_iterable(read_examples(source, data) for source in data.train)
-        labels = sorted({label for texts, _, found in examples if all(map(str.strip, texts)) for label in found})
-        if len(labels) == 1:
-            raise TransductError(f"found one label to train on ('{labels[0]}'), expected at least 2; check data.train")
+        labels = labels_in(data)
         (folder / LABELS).write_text(json.dumps(labels, ensure_ascii=False), encoding="utf-8")
         rows = Rows(data, tokenizer, labels)
         manifest = write_rows(folder, 4, ((source.weight, rows.chunks(source)) for source in data.train))
@@ -269,23 +279,36 @@ class TextClassificationTask:
         self.answers: Answers
         self._validation: Examples | None = None
 
+    def check_data(self) -> None:
+        """Read all examples and compare their labels, so that a mistake is found before another stage is trained."""
+        self._check_labels(labels_in(self.data), self._short())
+
     def prepare(self) -> None:
         """Train the tokenizer if the run has none yet, and prepare the corpus if it is not there as it should be.
 
         What is short is read first, and its labels are compared with those of training, so that a mistake in it is
         found before hours of work.
         """
-        data = self.data
-        short = [(each, inputs_and_answers(each, Path(data.root))) for each in (data.valid, data.test) if each]
+        data, short = self.data, self._short()
         path, start = self.directory / TOKENIZER, self.model.start
         dropout = self.tokenizer_config.dropout
         self.tokenizer = run_tokenizer(path, start, self._trained_tokenizer, self.notify, dropout)
         self.corpus = prepare(data, self.tokenizer, self.directory / "corpus", self.notify)
         labels = json.loads((self.corpus.directory / LABELS).read_text(encoding="utf-8"))
-        self.answers = Answers(data.kind, labels)
-        for source, examples in short:
-            check_labels(self.answers, examples, _name(source))
+        self.answers = self._check_labels(labels, short)
         self._validation = next((examples for source, examples in short if source is data.valid), None)
+
+    def _short(self) -> list[tuple[TextSource, Examples]]:
+        """What is validated and tested on, read."""
+        data = self.data
+        return [(each, inputs_and_answers(each, Path(data.root))) for each in (data.valid, data.test) if each]
+
+    def _check_labels(self, labels: list[str], short: list[tuple[TextSource, Examples]]) -> Answers:
+        """What may be answered, if all that is validated and tested on is among it."""
+        answers = Answers(self.data.kind, labels)
+        for source, examples in short:
+            check_labels(answers, examples, _name(source))
+        return answers
 
     def _trained_tokenizer(self) -> Tokenizer:
         rows = chain.from_iterable(read_examples(source, self.data) for source in self.data.train)

@@ -4,6 +4,7 @@ The codes are those of a discrete VAE that was trained before, a model of `image
 A the codes of its pictures.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -172,6 +173,13 @@ class TextToImageTask:
                 "give both the same"
             )
         return vae
+
+    def check_data(self) -> None:
+        """Read the files of pictures and captions, so that a mistake is found before another stage is trained."""
+        data, refused = self.data, Refused(self.data.broken)  # named and counted when the corpus is prepared
+        for source in filter(None, (data.valid, *data.train)):
+            if source.images is not None:
+                deque(source.read(Path(data.root), data.size, refused, True), maxlen=0)
 
     def prepare(self) -> None:
         """Read what is short, train the tokenizer if the run has none yet, and turn all pictures to codes.

@@ -4,6 +4,7 @@ Let N and M be the source and target tokens of a batch, B its pairs.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -146,6 +147,14 @@ class TranslationTask:
         self.tokenizers: tuple[Tokenizer, Tokenizer]
         self.corpus: Corpus
         self._validation: tuple[list[str], list[list[str]]] | None = None
+
+    def check_data(self) -> None:
+        """Read all pairs, so that a mistake in them is found before another stage is trained."""
+        root = Path(self.data.root)
+        if self.data.valid is not None:
+            read_examples(self.data.valid, root, self.data.replace)
+        for corpus in self.data.train:
+            deque(read_pairs(corpus, root), maxlen=0)
 
     def prepare(self) -> None:
         """Train the tokenizers if the run has none yet, and prepare the corpus if it is not there as it should be.

@@ -3,7 +3,7 @@
 A text is cut after the end of a sentence, else before a word, else anywhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
@@ -72,9 +72,12 @@ def _cut(tokenizer: Tokenizer, ids: Sequence[int], longest: int) -> int:
     return cut
 
 
-def words_in(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
-    """About how many words a part of a text holds."""
-    return max(1, sum(piece.startswith(WORD_STARTS) for piece in tokenizer.pieces(ids)))
+def halved(encode: Callable[[Sequence[str]], list[list[int]]], words: list[str], longest: int) -> list[list[str]]:
+    """Words in runs, halves of halves, of at most `longest` tokens each; a run of one word may be longer."""
+    if len(words) < 2 or len(encode([" ".join(words)])[0]) <= longest:
+        return [words]
+    middle = len(words) // 2
+    return halved(encode, words[:middle], longest) + halved(encode, words[middle:], longest)
 
 
 def _beside(text: str, other: str) -> str:

@@ -30,7 +30,7 @@ from transduct.tasks.base import Report
 from transduct.tasks.model import blank_of, named_weights, read_weights
 from transduct.tasks.sections import Family, asked_for, check_examples, check_inputs, check_nothing_given
 from transduct.tasks.text import TextAttention, check_sizes
-from transduct.tasks.translations import Piece, Translation, joined, split, with_words, words_in
+from transduct.tasks.translations import Piece, Translation, halved, joined, split, with_words
 from transduct.training import checkpoint
 
 FAMILIES = {
@@ -121,17 +121,14 @@ class Translator:
         pieces: list[Piece] = []
         spans = []
         for text, ids, start in zip(texts, self.encode(texts), starts, strict=True):
-            parts = split(self.source_tokenizer, ids if text.strip() else [], self.longest)
+            parts = self._parts(text, ids, decoding)
             spans.append((len(pieces), len(pieces) + len(parts)))
-            if len(parts) == 1:
-                pieces.append(Piece(ids, len(text.split()), start))
-            elif parts:
+            if len(parts) > 1:
                 log.warning(
                     "a text of %d tokens is longer than the model takes (%d), translated in %d pieces: %.60r ...",
                     len(ids), self.longest, len(parts), text,
                 )  # fmt: skip
-                pieces.append(Piece(parts[0], words_in(self.source_tokenizer, parts[0]), start))
-                pieces += [Piece(part, words_in(self.source_tokenizer, part)) for part in parts[1:]]
+            pieces += [replace(part, start=[] if number else start) for number, part in enumerate(parts)]
         found = self._generate(pieces, decoding)
         if decoding.constraint == "tree":
             words = [text.split() for text in texts]
@@ -343,6 +340,17 @@ class Translator:
         given = {"a shortlist": decoding.shortlist, "captured": decoding.captured, "a constraint": decoding.constraint}
         if prefixed and (other := [name for name, value in given.items() if value not in (False, "none")]):
             raise TransductError(f"prefixes do not go with {other[0]}; leave one of them out")
+
+    def _parts(self, text: str, ids: list[int], decoding: DecodingConfig) -> list[Piece]:
+        """A text as pieces that the model takes; blank, as none. A tree is made of whole words."""
+        words = text.split()
+        if decoding.constraint == "none" or len(ids) <= self.longest:
+            return [
+                Piece(part, len(words)) for part in split(self.source_tokenizer, ids if words else [], self.longest)
+            ]
+        runs = halved(self.encode, words, self.longest)
+        coded = self.encode([" ".join(run) for run in runs])
+        return [Piece(part[: self.longest], len(run)) for part, run in zip(coded, runs, strict=True)]
 
     def _generate(self, pieces: list[Piece], decoding: DecodingConfig) -> list[list[Translation]]:
         """The n-best list of each piece."""

@@ -336,7 +336,7 @@ def test_a_broken_picture_with_a_caption_counts_once(corpus):
 
 
 def test_a_picture_that_cannot_be_read_is_left_out_and_counts_once(corpus, monkeypatch):
-    monkeypatch.setattr(files, "LARGEST", 1000)
+    monkeypatch.setattr(files, "LARGEST_FILE", 1000)
     (corpus / "all" / "cat" / "2.png").write_bytes(bytes(1001))
     (corpus / "all" / "dog" / "2.png").symlink_to("gone.png")
     (corpus / "captions.tsv").write_text("cat/1.png\ta cat\ncat/2.png\ta\ndog/1.png\ta dog\ndog/2.png\ta\n")

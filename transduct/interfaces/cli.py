@@ -297,7 +297,7 @@ def convert(
     """
     from transduct.errors import TransductError
     from transduct.interop import ctranslate2, huggingface, int8, onnx
-    from transduct.tasks.base import copy_model, load, model_directory
+    from transduct.tasks.base import configuration, copy_model, load, model_directory
     from transduct.tasks.ensemble import combine
 
     formats = {"ctranslate2": ctranslate2.convert, "huggingface": huggingface.convert, "onnx": onnx.convert}
@@ -316,6 +316,7 @@ def convert(
         huggingface.read(model_directory(model), out)
     else:
         directory = model_directory(model)
+        configuration(directory)  # what is no model of ours is said first
         if (to is None) == (precision is None and shortlist is None):
             raise TransductError("give --format, for another tool, or --precision and --shortlist, for a model of ours")
         if to:

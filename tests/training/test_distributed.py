@@ -102,6 +102,7 @@ def looked_at(*given):
 runs._train_one = looked_at
 staged = replace(tiny_recipe(training={"steps": 2}), stages=[{}, {}])
 found["staged"] = str(runs.train(staged, out / "staged", notify=len))
+found["agree"] = [ranks.agree(5), ranks.agree(ranks.rank)]
 found["said"] = []
 found["model"] = [str(runs.train(tiny_recipe(training={"steps": 3}), out / "task", resume, found["said"].append))
                   for resume in (False, True)]
@@ -188,6 +189,10 @@ def test_counts_and_gradients_are_summed(found):
         assert each["frozen"] is None
 
 
+def test_ranks_agree_where_all_have_the_same_number(found):
+    assert [each["agree"] for each in found] == [[True, False]] * 2
+
+
 def test_a_signal_that_reaches_one_rank_stops_all(found):
     """Only the first rank watches, and so sends itself the signal."""
     assert [each["stopped"] for each in found] == ["stopped by a signal at step 3; go on with --resume"] * 2
@@ -241,6 +246,7 @@ def test_alone_there_is_nothing_to_sum(monkeypatch):
     counts = {"a": 1.0}
     assert ranks.total(counts) == counts
     assert ranks.sum_of(0.5) == 0.5
+    assert ranks.agree(3)
     model = network()
     ranks.sum_gradients(model)
     assert all(parameter.grad is None for parameter in model.parameters())

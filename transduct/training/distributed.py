@@ -49,6 +49,13 @@ class Ranks:
             return number
         return float(self.sum(torch.tensor(number, dtype=torch.float64, device=self.device)))
 
+    def agree(self, number: int) -> bool:
+        """Whether every rank has the same number."""
+        if self.world == 1:
+            return True
+        told = self._gathered(torch.tensor([number], device=self.device))  # (ranks, 1)
+        return bool((told == number).all())
+
     def sum_gradients(self, model: nn.Module) -> None:
         """Sum every gradient over the ranks, all in one message; a rank without a batch gives zeros."""
         if self.world == 1:

@@ -335,8 +335,7 @@ def fit(
     broken: list[str] = []
     step = trainer.checkpoints.last_good(trainer.checkpoints.steps(), broken)
     trainer.ranks.wait()  # until every rank has looked, for what follows may write
-    found = 0 if step is None else step + 1
-    if trainer.ranks.sum_of(found**2) * trainer.ranks.world != trainer.ranks.sum_of(found) ** 2:
+    if not trainer.ranks.agree(-1 if step is None else step):
         raise TransductError(f"{directory}: not every rank finds the same checkpoints; give an --out that all share")
     if step is None and broken:
         raise TransductError(f"{broken[0]} (no older checkpoint is whole either; to start again choose another --out)")

@@ -19,6 +19,7 @@ from transduct.interfaces.ending import ended, from_home, repeated
         ("train --source a --target c x.y=1 --resume", "train --source a --target c x.y=1 --resume"),
         ("train --source a x.y=1 b", "train --source a x.y=1 b"),
         ("train --source=a b --target=c d", "train --source=a --source b --target=c --target d"),
+        ("train --source --target a b --out c", "train --source --target a --target b --out c"),
         ("train --source a=1 b x.y=1 c", "train --source a=1 --source b x.y=1 c"),
         ("train recipe.yaml --out a b", "train recipe.yaml --out a b"),
     ],

@@ -20,13 +20,11 @@ def repeated(words: Sequence[str]) -> list[str]:
     found: list[str] = []
     option = None
     for word in words:
-        if option is not None and found[-1] == option:  # its first file, whatever the name
-            found.append(word)
-            continue
-        if word.startswith("-") or "=" in word:
+        first = option is not None and found[-1] == option  # which is a file, though it holds "="
+        if word.startswith("-") or ("=" in word and not first):
             name = word.partition("=")[0]
             option = name if name in LISTS else None
-        elif option is not None:
+        elif option is not None and not first:
             found.append(option)
         found.append(word)
     return found

@@ -81,10 +81,9 @@ def _train_stages(
                 require_files(task.data, tested=True)
                 if directory not in Path(stage.model.get("start_from") or "").resolve().parents:  # which it will make
                     _check_start(stage, folder)
-                begins = (
-                    number > 0 and not (folder / RECIPE).exists()
-                )  # hours from now; the first reads its own at once
-                if ranks.rank == 0 and begins and hasattr(task, "check_data"):
+                # Hours may pass before it reads its data; the first stage does so at once, and one that has begun has.
+                begins_later = number > 0 and not (folder / RECIPE).exists()
+                if ranks.rank == 0 and begins_later and hasattr(task, "check_data"):
                     with naming_files(names_of(task.data.train) or ["data.train"]):
                         task.check_data()
         for number, stage in enumerate(stages):

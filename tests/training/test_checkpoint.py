@@ -115,16 +115,17 @@ def test_a_checkpoint_that_cannot_be_renamed_is_not_there(held, monkeypatch):
     assert not list(held.directory.glob(".*"))
 
 
-def test_a_crash_in_the_middle_of_writing_is_as_if_it_had_not_begun(held, monkeypatch):
+@pytest.mark.parametrize("after", range(3))
+def test_a_crash_in_the_middle_of_writing_is_as_if_it_had_not_begun(held, monkeypatch, after):
     """Nothing is cleaned up after a crash, so what it leaves must do no harm."""
     model, optimiser = trained(1)
-    for after in range(3):
-        with monkeypatch.context() as patch:
-            patch.setattr(checkpoint.os, "fsync", failing(KeyboardInterrupt(), after, os.fsync))
-            with pytest.raises(KeyboardInterrupt):
-                save(held, 20, model, optimiser)
-        assert list(held.directory.glob(".step_20.*.part"))
-        assert held.last_good(held.steps()) == 12
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.os, "fsync", failing(KeyboardInterrupt(), after, os.fsync))
+        patch.setattr(checkpoint.shutil, "rmtree", lambda *_, **__: None)
+        with pytest.raises(KeyboardInterrupt):
+            save(held, 20, model, optimiser)
+    assert list(held.directory.glob(".step_20.*.part"))
+    assert held.last_good(held.steps()) == 12
     save(held, 20, model, optimiser, keep=held.steps())
     assert not list(held.directory.glob(".*"))
     assert held.last_good(held.steps()) == 20
@@ -222,6 +223,30 @@ def test_while_a_checkpoint_is_replaced_the_old_one_is_kept_aside(held, monkeypa
     save(held, 12, model, optimiser, MovingAverage(model, 0.9))
     assert {step for _, step in seen} == {12}
     assert seen[-1][0]
+
+
+@pytest.mark.parametrize("function", ["fsync", "rename"])
+def test_whatever_stops_a_folder_from_being_replaced_leaves_the_old_one_and_nothing_else(
+    tmp_path, monkeypatch, function
+):
+    directory = tmp_path / "model"
+    write_directory(directory, {"a": b"old"})
+    with monkeypatch.context() as patch:
+        if function == "fsync":
+            patch.setattr(checkpoint.os, "fsync", failing(KeyboardInterrupt(), 1, os.fsync))
+        else:  # the old one is aside, the new one not yet in its place
+            patch.setattr(checkpoint, "put_in_place", failing(KeyboardInterrupt(), 0, None))
+        with pytest.raises(KeyboardInterrupt):
+            write_directory(directory, {"a": b"new"}, replace=True)
+    assert files_in(directory) == {"a": b"old"}
+    assert [*tmp_path.iterdir()] == [directory]
+
+
+def test_file_systems_that_cannot_sync_are_written_to_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint.os, "fsync", failing(disk(errno.EINVAL), 0, None))
+    write_file(tmp_path / "a", b"1")
+    write_directory(tmp_path / "model", {"b": b"2"})
+    assert files_in(tmp_path) | files_in(tmp_path / "model") == {"a": b"1", "b": b"2"}
 
 
 @pytest.mark.parametrize("function", ["os.fsync", "Path.replace"])

@@ -2,11 +2,10 @@
 
 import io
 import logging
-import os
 import struct
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -171,28 +170,26 @@ def check_ending(path: Path) -> None:
         raise TransductError(f"'{path}' is no name for a picture; end it in {', '.join(ENDINGS[:3])}")
 
 
-def save_picture(picture: Picture, path: Path) -> None:
-    """Write a picture in the format its name ends with; the file appears whole or not at all.
+def encode_picture(picture: Picture, path: Path) -> bytes:
+    """A picture as a file of the format that the name of `path` ends with.
 
     Raises:
-        TransductError: the name ends in no known format, or the file cannot be written.
+        TransductError: the name ends in no known format, or that format cannot hold the picture.
     """
     check_ending(path)
     height, width = picture.shape[:2]
     if max(height, width) > (most := LONGEST_SIDES.get(path.suffix.lower(), max(height, width))):
         found = f"the picture is {width:,} x {height:,}, such a file holds at most {most:,} on a side"
         raise TransductError(f"cannot write '{path}' ({found}); give a name that ends in .png")
-    beside = path.with_name(f".{os.getpid()}.{path.name}")
+    file, library = io.BytesIO(), _pillow()
     try:
-        _pillow().fromarray(np.ascontiguousarray(picture)).save(beside)
-        beside.replace(path)
-    except (OSError, ValueError, MemoryError) as error:  # the latter two where it is not the file
-        with suppress(OSError):
-            beside.unlink()
-        reason = getattr(error, "strerror", None)
-        remedy = "give a file in a folder you own" if reason else "give a name that ends in .png"
-        reason = reason or str(error) or type(error).__name__
-        raise TransductError(f"cannot write '{path}' ({reason}); {remedy}") from error
+        library.fromarray(np.ascontiguousarray(picture)).save(
+            file, library.registered_extensions()[path.suffix.lower()]
+        )
+    except (OSError, ValueError, MemoryError) as error:
+        reason = str(error) or type(error).__name__
+        raise TransductError(f"cannot write '{path}' ({reason}); give a name that ends in .png") from error
+    return file.getvalue()
 
 
 @dataclass(frozen=True)

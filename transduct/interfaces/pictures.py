@@ -3,7 +3,6 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +23,7 @@ from transduct.interfaces.drawing import (
     text_columns,
     text_width,
 )
+from transduct.training.checkpoint import write_file
 
 FAINT, NOT_FINITE = "#d8dee4", "#dcdcdc"
 # Pale to dark, and blue over white to red; after ColorBrewer's YlGnBu and RdBu (Harrower and Brewer, 2003).
@@ -70,15 +70,7 @@ def save(picture: Picture, path: str | os.PathLike[str]) -> None:
     """
     path = Path(path)
     check_ending(path)
-    data = picture.svg().encode() if path.suffix.lower() == ".svg" else picture.png()
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(data)
-        beside.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            beside.unlink()
-        raise TransductError(f"cannot write '{path}' ({error.strerror}); give a file in a folder you own") from error
+    write_file(path, picture.svg().encode() if path.suffix.lower() == ".svg" else picture.png())
 
 
 def check_ending(path: Path | None) -> None:

@@ -1,6 +1,5 @@
 """Our Transformer on CTranslate2's model specification, for its engine and to be compared with it."""
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -36,19 +35,12 @@ def convert(directory: Path, out: Path) -> None:
     model = loaded(directory, config)
     paths = tokenizers_in(directory)
     tokenizers = [*map(Tokenizer.load, paths)]  # the source's, the target's
-    beside = out.with_name(f".{out.name}.{os.getpid()}.part")
-    try:
-        beside.mkdir(parents=True)
+    with checkpoint.new_directory(out) as folder:
         spec = _specification(specs, model, tokenizers)
         spec.config.add_attribute("replace", settings.get("replace", []))
-        spec.save(str(beside))
+        spec.save(str(folder))
         for path in paths:
-            shutil.copyfile(path, beside / path.name)
-        checkpoint.put_in_place(beside, out)
-    except OSError as error:
-        raise checkpoint.disk_error(out, error) from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+            shutil.copyfile(path, folder / path.name)
 
 
 def _library() -> Any:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from transduct.config import record
-from transduct.data.images import Picture, save_picture
+from transduct.data.images import Picture, encode_picture
 from transduct.data.pictures import Examples, PictureSource, Unread
 from transduct.data.scenes import COLOURS
 from transduct.data.tokenizer import Tokenizer
@@ -326,7 +326,7 @@ def places_of(tokens: Tensor, begin: int) -> Tensor:
 def save_sheet(page: Picture, directory: Path) -> Path:
     """Write a page of pictures into a run directory, from where it is copied into its model."""
     path = directory / "samples.png"
-    save_picture(page, path)
+    checkpoint.write_file(path, encode_picture(page, path))
     return path
 
 

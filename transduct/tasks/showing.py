@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from transduct.data.images import check_ending, save_picture
+from transduct.data.images import check_ending, encode_picture
 from transduct.errors import TransductError
+from transduct.training.checkpoint import write_file
 
 
 def check_drawable(model: Any, name: str, path: Path | None, attention: Path | None = None) -> None:
@@ -52,9 +53,9 @@ def draw(model: Any, given: Any, output: Any, path: Path) -> None:
     """Write the picture that shows a model's answer to what it was given: boxes on a photograph, a painted caption.
 
     Raises:
-        TransductError: the file cannot be written.
+        TransductError: the name ends in no known format, or the file cannot be written.
     """
-    save_picture(model.picture(given, output), path)
+    write_file(path, encode_picture(model.picture(given, output), path))
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ CONFIG, STATE = "config.json", "state.json"
 
 
 def write_directory(directory: Path, files: Mapping[str, bytes], replace: bool = False) -> None:
-    """Write `files` beside `directory` and rename: the folder appears whole or not at all. Names may lie in folders.
+    """Write `files` as a folder that appears whole or not at all. Names may lie in folders.
 
     Args:
         replace: whether what stands there makes room.
@@ -32,27 +33,33 @@ def write_directory(directory: Path, files: Mapping[str, bytes], replace: bool =
     Raises:
         TransductError: something stands there, the disk is full or the place cannot be written.
     """
+    with new_directory(directory, replace) as folder:
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+
+
+@contextmanager
+def new_directory(directory: Path, replace: bool = False) -> Iterator[Path]:
+    """A folder beside `directory`, to be filled; once it is, and is on the disk, it takes that name. For the rest see
+    `write_directory`."""
     beside, aside = (directory.with_name(f".{directory.name}.{os.getpid()}.{name}") for name in ("part", "old.part"))
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
-        for name, content in files.items():
-            (beside / name).parent.mkdir(parents=True, exist_ok=True)
-            _write_through(beside / name, content)
-        for folder in {beside, *((beside / name).parent for name in files)}:
-            sync(folder)
+        yield beside
+        for path in (beside, *beside.rglob("*")):
+            sync(path)
         if replace and directory.exists():
             directory.rename(aside)
         put_in_place(beside, directory)
-        shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
+        raise disk_error(directory, error) from error
+    finally:
         if aside.exists() and not directory.exists():
             aside.rename(directory)
-        shutil.rmtree(beside, ignore_errors=True)
-        raise disk_error(directory, error) from error
-    except TransductError:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
+        for leftover in (beside, aside):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def files_in(directory: Path, folders: Sequence[str] = ()) -> dict[str, bytes]:
@@ -82,30 +89,32 @@ def put_in_place(beside: Path, directory: Path) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Replace a file as a whole, or leave the old one."""
+    """Replace a file as a whole, or leave the old one.
+
+    Raises:
+        TransductError: the disk is full or the place cannot be written.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        _write_through(beside, content)
+        beside.write_bytes(content)
+        sync(beside)
         beside.replace(path)
         sync(path.parent)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise disk_error(path, error) from error
+    finally:
+        with suppress(OSError):
+            beside.unlink()
 
 
-def _write_through(path: Path, content: bytes) -> None:
-    """Write a file, past all caches."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync(directory: Path) -> None:
-    """Make the names inside `directory` outlast a power cut."""
-    handle = os.open(directory, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make what a file holds, or the names inside a folder, outlast a power cut."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that do not know how, as some networks'
+            raise
     finally:
         os.close(handle)
 

@@ -1,12 +1,14 @@
 """Members of archives and folders come by name, and what is broken is refused by name."""
 
 import errno
+import gzip
 import io
 import lzma
 import os
 import subprocess
 import tarfile
 import tracemalloc
+from threading import Thread
 
 import numpy as np
 import pyarrow as pa
@@ -282,6 +284,19 @@ def test_an_empty_file_is_not_a_compressed_one(tmp_path, ending):
         opened(tmp_path / f"a{ending}") as stream,
     ):
         stream.read()
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".xz", ".zst"])
+def test_a_pipe_is_read_as_a_file_is(tmp_path, ending):
+    path, text = tmp_path / f"a.txt{ending}", b"line\n" * 100_000
+    ways = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": pa.Codec("zstd").compress}
+    content = bytes(ways[ending](text))
+    os.mkfifo(path)
+    writer = Thread(target=path.write_bytes, args=[content * 2], daemon=True)
+    writer.start()
+    with opened(path) as file:
+        assert file.read() == text * 2
+    writer.join()
 
 
 ONE, TWO = b"one" * 3000, b"two"

@@ -4,8 +4,10 @@ import gzip
 import io
 import json
 import lzma
+import os
 import random
 import re
+from threading import Thread
 
 import numpy as np
 import pyarrow as pa
@@ -210,6 +212,15 @@ def test_files_of_unequal_length_say_where_they_part(tmp_path, side, place, extr
     )
     assert near
     assert abs(int(near[1]) - (place + 1)) <= 3
+
+
+def test_pipes_of_unequal_length_are_read_once(tmp_path):
+    for name, lines in (("a", 5), ("b", 3)):
+        os.mkfifo(tmp_path / name)
+        Thread(target=(tmp_path / name).write_text, args=["x\n" * lines], daemon=True).start()
+    message = refused(tmp_path, TextSource(source="a", target="b"))
+    assert message.startswith("one of ")
+    assert "b ends after 3 lines, the other goes on; expected line i of the one to translate" in message
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What a person is shown while a model trains, on a terminal and in a file."""
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -23,9 +24,10 @@ def shown(monkeypatch):
 
         def console(stderr, **settings):
             assert stderr, "progress belongs on stderr"
-            return Console(file=screen, force_terminal=terminal, width=80, **settings)
+            return Console(file=screen, width=80, **settings)
 
         monkeypatch.setattr(progress, "Console", console)
+        monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: terminal)))
         with Watcher() as watcher:
             for line in lines:
                 watcher.notify(line)
@@ -54,6 +56,17 @@ def test_a_file_gets_a_plain_line_for_each_event(shown, event, text):
 )
 def test_a_line_is_written_as_it_is_however_long(shown, line):
     assert shown(lines=[line]) == line + "\n"
+
+
+@pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE"])
+def test_a_file_is_no_terminal_whatever_variables_say(shown, monkeypatch, variable):
+    monkeypatch.setenv(variable, "1")
+    assert shown(STEP) == "step 5  loss 1.250  12,346 tokens/s  3 s, 6 s left\n"
+
+
+def test_a_terminal_that_cannot_go_back_in_a_line_gets_lines(shown, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    assert shown(STEP, terminal=True) == "step 5  loss 1.250  12,346 tokens/s  3 s, 6 s left\n"
 
 
 def test_of_several_ranks_one_draws_a_bar(shown, monkeypatch):

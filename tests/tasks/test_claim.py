@@ -126,6 +126,34 @@ def test_a_refused_resume_leaves_the_recipe_as_it_was(unfinished):
     assert (unfinished / "recipe.yaml").read_bytes() == held
 
 
+def test_what_a_run_went_on_with_before_it_failed_stays_its_recipe(unfinished):
+    held = load_recipe(unfinished / "recipe.yaml")
+    longer = replace(held, training={**held.training, "steps": 62})
+
+    def full(event):
+        raise TransductError(f"the disk is full at step {event['step']}")
+
+    with pytest.raises(TransductError, match="the disk is full at step 6"):
+        runs.train(longer, unfinished, resume=True, notify=str, report=full)
+    assert load_recipe(unfinished / "recipe.yaml").training["steps"] == 62
+
+
+def test_a_finished_run_may_lie_where_nothing_can_be_written(run, monkeypatch):
+    def unwritable(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    recipe = load_recipe(run / "recipe.yaml")
+    monkeypatch.setattr(claim.os, "access", lambda *_: False)
+    with monkeypatch.context() as patch:
+        patch.setattr(claim.os, "open", unwritable)
+        assert runs.train(recipe, run, resume=True, notify=str) == run / "model"
+    shutil.rmtree(run / "model")
+    with monkeypatch.context() as patch:
+        patch.setattr(claim.os, "open", unwritable)
+        with pytest.raises(TransductError, match=r"run: cannot be written \(Read-only file system\); choose another"):
+            runs.train(recipe, run, resume=True, notify=str)
+
+
 def test_training_and_decoding_may_change_and_are_told(unfinished):
     held = load_recipe(unfinished / "recipe.yaml")
     longer = replace(

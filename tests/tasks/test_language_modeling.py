@@ -216,6 +216,7 @@ def test_verbatim_nats_are_nats_of_each_character_line_feeds_included(made, text
     assert report.scores["nats_per_character"] == pytest.approx(expected, rel=1e-5)
     assert report.scores["perplexity"] == pytest.approx(math.exp(expected), rel=1e-5)
     assert (report.details["tokens"], report.details["context"]) == (len(text), CONTEXT)
+    assert (report.details["unknown"], task.evaluate(model, ["to 한국 be"]).details["unknown"]) == (0, 2)
 
 
 def test_with_other_tokens_nats_are_still_told_by_the_character(texts, tmp_path):

@@ -212,6 +212,9 @@ def test_scores_are_those_of_every_example_whatever_the_batches(made, monkeypatc
     assert again.scores == pytest.approx(report.scores)
     assert report.scores.keys() == {"nats_per_token", "masked_accuracy", "accuracy"}
     assert again.details["masked"] == 31  # one of eight tokens, for 31 pairs of 32 lines
+    assert (again.details["empty"], again.details["cut"]) == (0, 0)
+    long = model_in_use.evaluate([*stanzas(4, 2), " ", "a " * 2 * task.data.max_length, ""])
+    assert (long.details["empty"], long.details["cut"]) == (2, 1)
     low, high = report.details["accuracy"]["interval"]
     assert low < report.scores["accuracy"] < high
     blank = model_in_use.evaluate([line for text in stanzas(4, 2) for line in (text, "", " ")])

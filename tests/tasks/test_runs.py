@@ -281,13 +281,40 @@ def test_a_quantised_model_is_nothing_to_start_from(trained_run, tmp_path):
         runs.train(recipe, tmp_path / "run", notify=str)
 
 
+@pytest.mark.parametrize(
+    "other, message",
+    [
+        ({"num_heads": 4}, "num_heads 2, the recipe 4"),
+        ({"positions": "rotary"}, "positions sinusoidal, the recipe rotary"),
+        ({"norm": "post"}, "norm pre, the recipe post"),
+    ],
+)
+def test_a_model_whose_weights_mean_something_else_is_nothing_to_start_from(tmp_path, trained_run, other, message):
+    held = load_recipe(trained_run / "recipe.yaml")
+    recipe = replace(held, model={**held.model, "start_from": str(trained_run / "model"), **other})
+    with pytest.raises(TransductError, match=rf"model\.start_from: .*model has {message}; make them equal"):
+        runs.train(recipe, tmp_path / "run", notify=str)
+
+
+def test_stages_with_tables_of_other_lengths_are_refused_before_the_first_is_trained(tmp_path):
+    recipe = staged(tmp_path)
+    recipe = replace(recipe, stages=[{}, {**recipe.stages[1], "data": {"max_length": 30}}])
+    learned = replace(recipe, model={**recipe.model, "positions": "learned"})
+    with pytest.raises(
+        TransductError, match=r"stages\[1\]: data\.max_length is 30, the stage that it starts from has 20"
+    ):
+        runs.train(learned, tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()
+    runs.train(recipe, tmp_path / "run", notify=str)  # other positions have no table
+
+
 @pytest.mark.parametrize("out", ["run", "./run", "{}/run"])
-@pytest.mark.parametrize("name", ["d_model", "d_ff"])
+@pytest.mark.parametrize("name", ["d_model", "d_ff", "num_heads"])
 def test_stages_of_other_sizes_are_refused_before_the_first_is_trained(tmp_path, monkeypatch, name, out):
     monkeypatch.chdir(tmp_path)
-    message = rf"stages\[1\]: model\.{name} is 64, the stage that it starts from has \d+; make them equal"
+    message = rf"stages\[1\]: model\.{name} is \d+, the stage that it starts from has \d+; make them equal"
     with pytest.raises(TransductError, match=message):
-        runs.train(staged(tmp_path, model={name: 64}), out.format(tmp_path), notify=str)
+        runs.train(staged(tmp_path, model={name: 64 if name != "num_heads" else 1}), out.format(tmp_path), notify=str)
     assert not (tmp_path / "run").exists()
 
 

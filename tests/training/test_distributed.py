@@ -28,6 +28,7 @@ from transduct.errors import TrainingFailed
 from transduct.errors import NotFinite, TransductError
 from transduct.tasks import runs
 from transduct.tasks.translation import TranslationTask
+from transduct.training import checkpoint
 from transduct.training.distributed import Ranks
 
 out = Path(sys.argv[1])
@@ -62,10 +63,19 @@ def stop(event):
     if event["step"] == 3:
         os.kill(os.getpid(), signal.SIGTERM)
 
+write = checkpoint.write_directory
+
+def slow(*given, **named):
+    time.sleep(1.0)
+    write(*given, **named)
+
+checkpoint.write_directory = slow
 try:
     toy.train(out / "stopped", report=stop)
 except TrainingFailed as error:
     found["stopped"] = str(error)
+    found["kept"] = (out / "stopped" / "checkpoints" / "step_3").exists()
+checkpoint.write_directory = write
 step = 0
 
 def parting(model):  # by the other rank's validations each is better than the one before
@@ -196,6 +206,11 @@ def test_ranks_agree_where_all_have_the_same_number(found):
 def test_a_signal_that_reaches_one_rank_stops_all(found):
     """Only the first rank watches, and so sends itself the signal."""
     assert [each["stopped"] for each in found] == ["stopped by a signal at step 3; go on with --resume"] * 2
+
+
+def test_no_rank_ends_before_the_checkpoint_is_written(found):
+    """A launcher takes that for a failure, and kills the one that writes."""
+    assert [each["kept"] for each in found] == [True, True]
 
 
 def test_ranks_that_do_not_share_a_folder_do_not_go_on_apart(found):

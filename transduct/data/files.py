@@ -191,7 +191,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     openers: dict[str, Callable[[Path], Any]] = {
         ".gz": gzip.open,
         ".xz": lambda path: io.BufferedReader(_XzFile(path), BLOCK),
-        ".zst": lambda path: pa.input_stream(str(path), compression="zstd"),
+        ".zst": lambda path: pa.CompressedInputStream(pa.PythonFile(path.open("rb"), "r"), "zstd"),
     }
     if path.is_dir():
         raise TransductError(f"{path}: a folder; give a file")
@@ -215,6 +215,7 @@ class _XzFile(io.RawIOBase):
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
         self._stream = lzma.LZMADecompressor()
+        self._rest = b""  # what has been read of the stream that begins; a pipe is not read twice
         self._ended = False
 
     def readable(self) -> bool:
@@ -226,9 +227,11 @@ class _XzFile(io.RawIOBase):
             if self._stream.eof:
                 self._next_stream()
                 continue
-            data = self._file.read(BLOCK) if self._stream.needs_input else b""
-            if self._stream.needs_input and not data:
-                raise EOFError("it ends before its end is marked")
+            data = b""
+            if self._stream.needs_input:
+                data, self._rest = self._rest or self._file.read(BLOCK), b""
+                if not data:
+                    raise EOFError("it ends before its end is marked")
             found = self._stream.decompress(data, len(buffer))
         buffer[: len(found)] = found
         return len(found)
@@ -243,8 +246,7 @@ class _XzFile(io.RawIOBase):
                 break
         if padding % 4:
             raise lzma.LZMAError(f"found {padding} bytes of padding, expected a multiple of 4")
-        self._file.seek(-len(rest), io.SEEK_CUR)
-        self._stream, self._ended = lzma.LZMADecompressor(lzma.FORMAT_XZ), not rest
+        self._stream, self._rest, self._ended = lzma.LZMADecompressor(lzma.FORMAT_XZ), rest, not rest
 
     def close(self) -> None:
         self._file.close()

@@ -192,9 +192,9 @@ def _rows_of_each(source: TextSource, root: Path, labelled: bool) -> Iterator[Ro
 
 
 def _aligned_rows(source: Path, target: Path) -> Iterator[Row]:
-    for row in zip_longest(read_lines(source), read_lines(target)):
+    for number, row in enumerate(zip_longest(read_lines(source), read_lines(target))):
         if None in row:
-            raise TransductError(_misaligned(source, target))
+            raise TransductError(_misaligned(source, target, number))
         yield row
 
 
@@ -290,15 +290,16 @@ def _text(value: object, key: str, place: str, is_label: bool) -> str:
     return value.replace("\r\n", " ").replace("\n", " ")
 
 
-def _misaligned(source: Path, target: Path) -> str:
-    """The message for files of unequal length: the counts and, where the text tells, where they part."""
+def _misaligned(source: Path, target: Path, lines: int) -> str:
+    """The message for files of unequal length, the shorter one of so many lines: the counts and, where the text tells,
+    where they part."""
+    expected = "expected line i of the one to translate line i of the other"
+    if not (source.is_file() and target.is_file()):  # a pipe is read once
+        return f"one of {source} and {target} ends after {lines:,} lines, the other goes on; {expected}"
     lengths = [np.fromiter(map(len, read_lines(path)), np.int64) for path in (source, target)]
     line = drift(*lengths)
     place = f" (they seem to part near line {line:,})" if line is not None else ""
-    return (
-        f"{source} has {len(lengths[0]):,} lines and {target} has {len(lengths[1]):,}{place}; "
-        "expected line i of the one to translate line i of the other"
-    )
+    return f"{source} has {len(lengths[0]):,} lines and {target} has {len(lengths[1]):,}{place}; {expected}"
 
 
 def drift(source: np.ndarray, target: np.ndarray) -> int | None:

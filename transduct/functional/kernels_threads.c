@@ -142,15 +142,17 @@ typedef struct {
     const void *job;
     int64_t count;
     atomic_long next;
+    unsigned floats; /* how who asks computes with them: whether the smallest are zero */
 } Shared;
 
 static void take_some(void *shared) {
     Shared *all = shared;
+    _mm_setcsr(all->floats);
     for (int64_t part; (part = atomic_fetch_add(&all->next, 1)) < all->count;) all->work(all->job, part);
 }
 
 void beside_torch(void (*work)(const void *, int64_t), const void *job, int64_t count, int64_t threads) {
-    Shared all = {work, job, count, 0};
+    Shared all = {work, job, count, 0, _mm_getcsr()};
     if (!parallel) in_parts(work, job, count, threads);
     else if (threads < 2 || count < 2) take_some(&all);
     else parallel(take_some, &all, (unsigned)threads, 0);

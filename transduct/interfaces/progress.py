@@ -1,5 +1,6 @@
 """What a person watches while a model trains: a bar on a terminal, plain lines elsewhere, always on stderr."""
 
+import sys
 from types import TracebackType
 from typing import Any
 
@@ -13,7 +14,9 @@ class Watcher:
     """Shows the events of a training run; use it as a context manager."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False, emoji=False)
+        # Variables may have the library take a file for a terminal, as where tests run whose log is shown in colours.
+        self.console = Console(stderr=True, highlight=False, emoji=False, force_terminal=sys.stderr.isatty())
+        self.live = self.console.is_terminal and not self.console.is_dumb_terminal
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -23,7 +26,7 @@ class Watcher:
             TextColumn("left"),
             TimeRemainingColumn(),
         )
-        self.bar = Progress(*columns, console=self.console, disable=rank() != "0" or not self.console.is_terminal)
+        self.bar = Progress(*columns, console=self.console, disable=rank() != "0" or not self.live)
         self.task = self.bar.add_task("training", total=None, status="")
 
     def __enter__(self) -> "Watcher":
@@ -46,7 +49,7 @@ class Watcher:
             steps, seconds = event["details"]["steps"], event["seconds"]
             status = f"loss {event['loss']:.3f}  {event['tokens_per_second']:,.0f} tokens/s"
             self.bar.update(self.task, completed=step, total=steps, status=status)
-            if not self.console.is_terminal:
+            if not self.live:
                 left = seconds / step * (steps - step)
                 self.notify(f"step {step}  {status}  {seconds:.0f} s, {left:.0f} s left")
         elif "scores" in event:

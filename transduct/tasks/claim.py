@@ -12,6 +12,7 @@ from pathlib import Path
 from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TrainingFailed, TransductError
 from transduct.training.checkpoint import CONFIG, disk_error, write_file
+from transduct.training.log import LOG
 
 RECIPE = "recipe.yaml"
 HELD: set[int] = set()  # the locks of this process
@@ -41,7 +42,10 @@ def claimed(
     require_room(directory, resume)
     if held.exists():
         _check_same(directory, recipe, parts, filled_in, notify)
-    before, made = held.read_bytes() if held.exists() else None, not directory.exists()
+    if finished and not os.access(directory, os.W_OK):
+        yield  # nothing is written where a run is finished, so it may lie where nothing can be
+        return
+    before, made, logs = held.read_bytes() if held.exists() else None, not directory.exists(), _logs(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR)
@@ -64,7 +68,7 @@ def claimed(
                 _remove(directory.iterdir())  # so that the corrected call may start afresh
                 if made:
                     directory.rmdir()
-            elif before is not None and isinstance(error, TransductError):
+            elif before is not None and isinstance(error, TransductError) and _logs(directory) == logs:
                 write_file(held, before)  # what was refused is not what the run goes on with
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
                 raise disk_error(Path(error.filename or directory), error) from error
@@ -72,6 +76,11 @@ def claimed(
     finally:
         HELD.discard(lock)
         os.close(lock)
+
+
+def _logs(directory: Path) -> set[tuple[Path, int]]:
+    """The logs of a run and when they were written, which is again as soon as it goes on."""
+    return {(path, path.stat().st_mtime_ns) for path in directory.glob(f"**/{LOG}")}
 
 
 def require_room(directory: Path, resume: bool) -> None:

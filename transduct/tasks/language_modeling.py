@@ -224,7 +224,9 @@ class LanguageModel:
         prompt, reference = run[: self.context // 2], run[self.context // 2 :][: decoding.length]
         [written] = self._write([prompt], decoding)
         shown = (self._text([], prompt[1:]), self._text(prompt, written), self._text(prompt, reference))
-        details: dict[str, Any] = {"tokens": len(run) - 1, "context": self.context, "samples": [shown]}
+        unknown = run.count(Tokenizer.UNKNOWN)
+        details: dict[str, Any] = {"tokens": len(run) - 1, "unknown": unknown, "context": self.context}
+        details["samples"] = [shown]
         if against is not None:
             details["against"] = against.measure(data, decoding)
         scores = self.measure(data, decoding)

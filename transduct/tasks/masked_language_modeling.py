@@ -230,13 +230,19 @@ class MaskedLanguageModel:
         record(NoOptions, options, "decoding", "evaluate")
         scores, right = self._measure(data)
         details: dict[str, Any] = {name: {"interval": wilson_interval(sum(r), len(r))} for name, r in right.items()}
-        details |= {"masked": len(right["masked_accuracy"]), "samples": self._samples(data)}
+        details |= {"masked": len(right["masked_accuracy"]), **self._left_out(data), "samples": self._samples(data)}
         if against is not None:
             if getattr(against, "_asked_for", None) != self._asked_for:
                 raise TransductError("the other model would be asked for other tokens; compare models of one recipe")
             details["against"], other = against._measure(data)
             details["p_values"] = {name: mcnemar(ours, other[name]) for name, ours in right.items()}
         return Report(scores, details, lower_is_better=frozenset({"nats_per_token"}))
+
+    def _left_out(self, lines: Sequence[str]) -> dict[str, int]:
+        """How many lines are passed over, for they are blank, and of how many the end is, for they are too long."""
+        lengths = [len(ids) for ids in encoded_lines(lines, self.tokenizer)]
+        room = self.max_length - (3 if self.model.config.head == "pretraining" else 2)
+        return {"empty": len(lines) - len(lengths), "cut": sum(length > room for length in lengths)}
 
     @property
     def _asked_for(self) -> tuple[Any, ...]:

@@ -17,12 +17,12 @@ from transduct.tasks.base import Notify, Task, configuration, from_home, naming_
 from transduct.tasks.claim import RECIPE, claimed, require_room
 from transduct.training.checkpoint import CONFIG, files_in, write_directory, write_file
 from transduct.training.distributed import Ranks
-from transduct.training.log import Event, ignore
+from transduct.training.log import LOG, Event, ignore
 from transduct.training.machine import pick_device, prepare_machine, seed_generators
 from transduct.training.trainer import fit
 
-LOG = "log.jsonl"
-SIZES = ("d_model", "d_ff", "d_hidden", "patch_size")  # that a model and the one it starts from share
+# What a model and the one it starts from share, for weights that fit and mean the same.
+SHARED = ("d_model", "d_ff", "d_hidden", "patch_size", "num_heads", "positions", "norm", "norm_kind", "activation")
 
 
 def train(
@@ -64,7 +64,7 @@ def _train_stages(
     for number, stage in enumerate(stages):
         with _naming_stage(number):
             parts[_stage(directory, number)] = _filled_in(stage, directory)
-    _check_sizes(parts)
+    _check_shared(parts)
     if recipe.ensemble:
         task_module(stages[0].task).check_alike(parts)
     recipe = _with_absolute_paths(recipe)
@@ -115,12 +115,14 @@ def _naming_stage(number: int) -> Iterator[None]:
         raise TransductError(f"recipe: stages[{number}]: {str(error).removeprefix('recipe: ')}") from error
 
 
-def _check_sizes(stages: Mapping[Path, Recipe]) -> None:
-    """Refuse a stage of another width or direction than the one that it starts from; they come by their folders."""
+def _check_shared(stages: Mapping[Path, Recipe]) -> None:
+    """Refuse a stage that differs from the one that it starts from in what both share; they come by their folders."""
     for number, stage in enumerate(stages.values()):
         start = stages.get(Path(stage.model.get("start_from") or "").parent, stage)
-        both = {f"model.{name}": (stage.model.get(name), start.model.get(name)) for name in SIZES}
+        both = {f"model.{name}": (stage.model.get(name), start.model.get(name)) for name in SHARED}
         both["data.backwards"] = stage.data.get("backwards"), start.data.get("backwards")
+        if stage.model.get("positions") == "learned":
+            both["data.max_length"] = stage.data.get("max_length"), start.data.get("max_length")
         for name, (found, held) in both.items():
             if None not in (found, held) and found != held:
                 where = f"stages[{number}]: {name}"
@@ -144,6 +146,10 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
         raise TransductError(f"model.start_from: {start} is an ensemble; name one of its members, such as {start}/1")
     if "quantised" in held:
         raise TransductError(f"model.start_from: {start} is quantised; name the model that it was made of")
+    for name in SHARED:
+        found, there = recipe.model.get(name), held.get("model", {}).get(name)
+        if None not in (found, there) and found != there:
+            raise TransductError(f"model.start_from: {start} has {name} {there}, the recipe {found}; make them equal")
     way = bool(held.get("backwards"))
     if held["task"] == recipe.task == "translation" and way != recipe.data.get("backwards", False):
         side = "end" if way else "beginning"
@@ -214,7 +220,7 @@ def _train_one(
             notify(f"{directory}: this run is finished; its model is {made}")
             return made
         if ranks.rank == 0:
-            _check_start(recipe, directory)
+            _check_start(task.recipe, directory)
             require_files(task.data)
             if beside is not None:
                 task_module(recipe.task).take_vocabularies(beside, directory)

@@ -11,6 +11,7 @@ from typing import Any
 from transduct.training.checkpoint import write_file
 from transduct.training.memory import peak_memory
 
+LOG = "log.jsonl"
 Event = dict[str, Any]
 
 
@@ -27,7 +28,7 @@ class RunLog:
     """Writes each event to the log, to TensorBoard and, with its details beside, to whoever watches."""
 
     def __init__(self, directory: Path, report: Callable[[Event], None]) -> None:
-        self.path, self.report = directory / "log.jsonl", report
+        self.path, self.report = directory / LOG, report
         self.board: Any = None
         self.first_step: int | None = None  # events of this step and later ones, from before, are hidden
 

@@ -92,9 +92,14 @@ def forget_shapes() -> None:
 
 
 def prepare_machine() -> None:
-    """Deterministic algorithms on; freed memory is kept, made kernels are not."""
+    """Deterministic algorithms on; freed memory is kept, made kernels are not; numbers below 1e-38 are zero.
+
+    Gradients fade to such numbers through the steps of a recurrent network, and a processor takes a hundred times as
+    long for them. Threads compute as the one that made them, so this comes before there are any.
+    """
     keep_freed_memory()
     forget_shapes()
+    torch.set_flush_denormal(True)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

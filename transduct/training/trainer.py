@@ -135,6 +135,7 @@ class Trainer:
             if self.ranks.sum_of(self.stopping):  # whichever rank the signal reached
                 if not saved:
                     self.save()
+                self.wait()  # a launcher kills the others soon after the first has ended
                 raise TrainingFailed(f"stopped by a signal at step {self.state.step}; go on with --resume")
 
     def stop(self) -> None:

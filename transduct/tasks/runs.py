@@ -146,8 +146,9 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
         raise TransductError(f"model.start_from: {start} is an ensemble; name one of its members, such as {start}/1")
     if "quantised" in held:
         raise TransductError(f"model.start_from: {start} is quantised; name the model that it was made of")
+    theirs = held["model"] if isinstance(held.get("model"), dict) else {}
     for name in SHARED:
-        found, there = recipe.model.get(name), held.get("model", {}).get(name)
+        found, there = recipe.model.get(name), theirs.get(name)
         if None not in (found, there) and found != there:
             raise TransductError(f"model.start_from: {start} has {name} {there}, the recipe {found}; make them equal")
     way = bool(held.get("backwards"))

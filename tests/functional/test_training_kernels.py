@@ -118,6 +118,34 @@ def test_pytorchs_threads_do_the_work_and_no_others_wait_for_their_cores(whose, 
     assert subprocess.run(call, capture_output=True, text=True, timeout=120, check=True).stdout.split() == [more]
 
 
+FADED = """
+import torch
+from transduct.functional import training_kernels
+torch.set_num_threads(2)
+x = torch.full((1 << 20,), 1e-30)
+
+def numbers():
+    print(int((x * 1e-10).count_nonzero()))
+
+numbers()
+torch.set_flush_denormal(True)
+numbers()
+training_kernels.dropped(x, 100)
+numbers()
+torch.set_flush_denormal(False)
+training_kernels.dropped(x, 100)
+numbers()
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "GOMP_parallel"), reason="PyTorch has another OpenMP than GNU's")
+def test_pytorchs_threads_compute_with_small_numbers_as_who_asks_them_does():
+    call = [sys.executable, "-c", FADED]
+    found = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True).stdout.split()
+    size = 1 << 20
+    assert [*map(int, found)] == [size, size // 2, 0, size], "that it is said to one of two threads changes one half"
+
+
 def test_many_threads_with_long_sequences_take_little_room(monkeypatch, threads):
     made = []
     monkeypatch.setattr(training_kernels, "empty", lambda *shape: made.append(*shape) or kernels.empty(*shape))

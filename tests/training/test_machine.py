@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from transduct.errors import TransductError
-from transduct.functional import training_kernels
 from transduct.training import machine
 from transduct.training.machine import (
     fast_precision,
@@ -127,21 +126,15 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch, name, count, said):
     assert str(caught.value) == said
 
 
-def test_numbers_too_small_to_be_multiplied_fast_are_zero_on_every_thread_that_trains():
+def test_numbers_too_small_to_be_multiplied_fast_are_zero():
+    small = torch.tensor(1e-30)
     try:
         torch.set_flush_denormal(False)
-        small, rows = torch.full((1 << 20,), 1e-30), torch.full((1 << 12, 256), 1e-30)
-        assert (small * 1e-10).all(), "here they are numbers, and PyTorch's threads are there"
+        assert small * 1e-10 > 0
         prepare_machine()
-        assert not (torch.tensor(1e-30) * 1e-10)
-        if training_kernels.usable(rows):
-            training_kernels.dropped(rows, 2**15)  # which PyTorch's threads do, as the one that asks them
-            assert not (small * 1e-10).any()
+        assert small * 1e-10 == 0
     finally:
         torch.set_flush_denormal(False)
-        if training_kernels.usable(rows):
-            training_kernels.dropped(rows, 2**15)
-            assert (small * 1e-10).all()
 
 
 def test_deterministic_algorithms_are_switched_on(monkeypatch):

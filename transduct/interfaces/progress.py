@@ -14,7 +14,7 @@ class Watcher:
     """Shows the events of a training run; use it as a context manager."""
 
     def __init__(self) -> None:
-        # Variables may have the library take a file for a terminal, as where tests run whose log is shown in colours.
+        # FORCE_COLOR, which services that run tests set, would have the library take a file for a terminal.
         self.console = Console(stderr=True, highlight=False, emoji=False, force_terminal=sys.stderr.isatty())
         self.live = self.console.is_terminal and not self.console.is_dumb_terminal
         columns = (

@@ -4,7 +4,7 @@ run directory   recipe.yaml  log.jsonl  checkpoints/step_N/  model/   and what t
                 with stages: recipe.yaml  log.jsonl  stage_1/  stage_2/ ...  model/   each stage a run directory
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -119,14 +119,19 @@ def _check_shared(stages: Mapping[Path, Recipe]) -> None:
     """Refuse a stage that differs from the one that it starts from in what both share; they come by their folders."""
     for number, stage in enumerate(stages.values()):
         start = stages.get(Path(stage.model.get("start_from") or "").parent, stage)
-        both = {f"model.{name}": (stage.model.get(name), start.model.get(name)) for name in SHARED}
-        both["data.backwards"] = stage.data.get("backwards"), start.data.get("backwards")
-        if stage.model.get("positions") == "learned":
-            both["data.max_length"] = stage.data.get("max_length"), start.data.get("max_length")
-        for name, (found, held) in both.items():
-            if None not in (found, held) and found != held:
-                where = f"stages[{number}]: {name}"
-                raise TransductError(f"{where} is {found}, the stage that it starts from has {held}; make them equal")
+        data = ("backwards", "max_length") if stage.model.get("positions") == "learned" else ("backwards",)
+        apart = [(f"model.{name}", *both) for name, *both in _apart(stage.model, start.model, SHARED)]
+        apart += [(f"data.{name}", *both) for name, *both in _apart(stage.data, start.data, data)]
+        for name, found, held in apart:
+            where = f"stages[{number}]: {name}"
+            raise TransductError(f"{where} is {found}, the stage that it starts from has {held}; make them equal")
+
+
+def _apart(given: Mapping[str, Any], held: Mapping[str, Any], names: Iterable[str]) -> Iterator[tuple[str, Any, Any]]:
+    """The names of which both say something, and not the same."""
+    for name in names:
+        if None not in (given.get(name), held.get(name)) and given[name] != held[name]:
+            yield name, given[name], held[name]
 
 
 def _check_start(recipe: Recipe, directory: Path) -> None:
@@ -146,11 +151,9 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
         raise TransductError(f"model.start_from: {start} is an ensemble; name one of its members, such as {start}/1")
     if "quantised" in held:
         raise TransductError(f"model.start_from: {start} is quantised; name the model that it was made of")
-    theirs = held["model"] if isinstance(held.get("model"), dict) else {}
-    for name in SHARED:
-        found, there = recipe.model.get(name), theirs.get(name)
-        if None not in (found, there) and found != there:
-            raise TransductError(f"model.start_from: {start} has {name} {there}, the recipe {found}; make them equal")
+    theirs = held["model"] if isinstance(held.get("model"), dict) else {}  # which whoever reads it refuses
+    for name, found, there in _apart(recipe.model, theirs, SHARED):
+        raise TransductError(f"model.start_from: {start} has {name} {there}, the recipe {found}; make them equal")
     way = bool(held.get("backwards"))
     if held["task"] == recipe.task == "translation" and way != recipe.data.get("backwards", False):
         side = "end" if way else "beginning"

@@ -94,8 +94,8 @@ def forget_shapes() -> None:
 def prepare_machine() -> None:
     """Deterministic algorithms on; freed memory is kept, made kernels are not; numbers below 1e-38 are zero.
 
-    Gradients fade to such numbers through the steps of a recurrent network, and a processor takes a hundred times as
-    long for them. Threads compute as the one that made them, so this comes before there are any.
+    Gradients fade to such numbers through the steps of a recurrent network, and Intel's processors take up to two
+    hundred times as long for them. Threads compute as the one that made them, so this comes before there are any.
     """
     keep_freed_memory()
     forget_shapes()

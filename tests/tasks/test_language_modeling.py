@@ -1,11 +1,9 @@
-"""The language modelling task: every token is predicted once, nats are exact, and prompts are continued."""
+"""The language modelling task: every token is predicted once, and what is saved is what was trained."""
 
-import logging
 import math
 import shutil
 from collections import Counter
-from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -14,23 +12,15 @@ import pytest
 import torch
 import yaml
 
+from tests.tasks.test_language_model import CONTEXT, LINES, PROMPTS, whole_run
 from transduct.config import Recipe, load_recipe, merge
-from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError, WrongData
+from transduct.errors import TransductError
 from transduct.tasks import base, language_modeling, runs
-from transduct.tasks.language_modeling import (
-    LanguageModel,
-    LanguageModelingTask,
-    WritingConfig,
-    in_rows,
-    make_batch,
-    windows,
-)
+from transduct.tasks.language_model import windows
+from transduct.tasks.language_modeling import LanguageModelingTask, in_rows
 from transduct.training.machine import seed_generators
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "tinyshakespeare_gpt.yaml"
-LINES = ["To be, or not to be,", "that is  the question:", "", "\tWhether 'tis nobler in the mind"] * 8
-CONTEXT = 16
 
 
 def text_recipe(root, **sections):
@@ -83,11 +73,6 @@ def saved(made, tmp_path_factory):
     return directory
 
 
-def whole_run(tokenizer, lines=LINES):
-    """The tokens of a text as it is read: an end, then every line and its end."""
-    return [2, *(token for ids in tokenizer.encode(lines) for token in (*ids, 2))]
-
-
 def runs_of(batches):
     """The windows of some batches, each as its first token and those it predicts."""
     found = []
@@ -100,29 +85,6 @@ def runs_of(batches):
 
 
 # batches
-
-
-def test_a_batch_is_flat_and_predicts_what_comes_next():
-    batch = make_batch([[5, 6, 7], np.array([8, 9])])
-    assert batch.inputs.tolist() == [5, 6, 8]
-    assert batch.outputs.tolist() == [6, 7, 9]
-    assert batch.segments.lengths.tolist() == [2, 1]
-    assert batch.counts == {"tokens": 3.0}
-    assert batch.tokens == 3
-    assert batch.to(torch.device("cpu")) is batch
-    assert {x.device.type for x in vars(batch.to(torch.device("meta"))).values() if torch.is_tensor(x)} == {"meta"}
-
-
-@pytest.mark.parametrize("total", [2, 3, 9, 10, 11, 12, 23])
-@pytest.mark.parametrize("first", [1, 4, 10])
-def test_windows_predict_every_token_but_the_first_once(total, first):
-    cuts = windows(total, 10, first)
-    assert (cuts[0], cuts[-1]) == (0, total - 1)
-    lengths = np.diff(cuts)
-    assert lengths.min() >= 1
-    assert lengths.max() <= 10
-    assert lengths[0] == min(first, total - 1)
-    assert (lengths[1:-1] == 10).all()
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 100])
@@ -183,7 +145,7 @@ def test_tokenizer_and_corpus_are_made_once_and_again_for_another_context(texts,
     assert said[2:] == ["corpus prepared again: context changed"]
 
 
-# loss and scores
+# the loss
 
 
 def test_the_loss_is_cross_entropy_over_tokens(made):
@@ -195,162 +157,10 @@ def test_the_loss_is_cross_entropy_over_tokens(made):
     assert (count, weight) == (len(batch.outputs), 1.0)
 
 
-@torch.no_grad()
-def nats(model, run):
-    """The nats of a run of tokens, window after window."""
-    total = 0.0
-    for start in range(0, len(run) - 1, CONTEXT):
-        batch = make_batch([run[start : start + CONTEXT + 1]])
-        logits = model.logits(model.hidden(batch.inputs, batch.segments)).double()
-        total += torch.nn.functional.cross_entropy(logits, batch.outputs, reduction="sum").item()
-    return total
-
-
-def test_verbatim_nats_are_nats_of_each_character_line_feeds_included(made, texts):
-    task, model = made
-    text = (texts / "valid.txt").read_text()
-    expected = nats(model, whole_run(task.tokenizer, text.splitlines())) / len(text)
-    report = task.evaluate(model)
-    assert report.scores.keys() == {"nats_per_token", "nats_per_character", "perplexity"}
-    assert report.scores["nats_per_token"] == pytest.approx(expected, rel=1e-5)
-    assert report.scores["nats_per_character"] == pytest.approx(expected, rel=1e-5)
-    assert report.scores["perplexity"] == pytest.approx(math.exp(expected), rel=1e-5)
-    assert (report.details["tokens"], report.details["context"]) == (len(text), CONTEXT)
-    assert (report.details["unknown"], task.evaluate(model, ["to 한국 be"]).details["unknown"]) == (0, 2)
-
-
-def test_with_other_tokens_nats_are_still_told_by_the_character(texts, tmp_path):
-    task, model = make_task(texts, tmp_path, tokenizer={"kind": "bpe", "size": 80})
-    scores = task.evaluate(model, ["to be  or", ""]).scores
-    run = whole_run(task.tokenizer, ["to be  or", ""])
-    assert len(run) < 10
-    assert scores["nats_per_character"] == pytest.approx(nats(model, run) / 11, rel=1e-5)
-    assert scores["nats_per_token"] == pytest.approx(nats(model, run) / (len(run) - 1), rel=1e-5)
-
-
-def test_a_validation_shows_how_the_model_goes_on_and_how_the_text_does(made, texts):
-    task, model = made
-    report = task.evaluate(model)
-    [(prompt, written, reference)] = report.details["samples"]
-    assert (prompt + reference).startswith("nobler to be\n\nin the  mind"[: len(prompt + reference)])
-    assert len(prompt) == CONTEXT // 2 - 1
-    assert report.outputs == [written]
-    assert len(written) == 30
-
-
 def test_without_validation_text_training_still_ends_with_a_model(texts, tmp_path):
     recipe = text_recipe(texts, data={"valid": None}, training={"steps": 2})
     model = base.load(runs.train(recipe, tmp_path / "run", notify=str))
     assert len(model.predict(["x"])[0]) == 30
-
-
-# going on from prompts
-
-PROMPTS = ["", "To be", "\n", "whether 'tis nobler\nin the mind", "ßß?"]
-
-
-def greedy(model, tokenizer, prompt, length):
-    """Continuation by whole windows, nothing cached: the likeliest token again and again."""
-    run = whole_run(tokenizer, prompt.split("\n"))[:-1]
-    start, seen = len(run), run if len(run) < CONTEXT else run[-(CONTEXT // 2) :]
-    while len(run) < start + length:
-        batch = make_batch([[*seen, 0]])
-        with torch.no_grad():
-            logits = model.logits(model.hidden(batch.inputs, batch.segments))[-1]
-        logits[[Tokenizer.UNKNOWN, Tokenizer.BEGIN]] = float("-inf")
-        run.append(int(logits.argmax()))
-        seen = [*seen, run[-1]] if len(seen) < CONTEXT - 1 else run[-(CONTEXT // 2) :]
-    return "".join("\n" if token == 2 else tokenizer.pieces([token])[0] for token in run[start:])
-
-
-def test_the_likeliest_text_is_that_of_whole_windows_however_long(saved):
-    model = base.load(saved)
-    for length in (1, 7, 40):
-        found = model.predict(PROMPTS, temperature=0.0, length=length)
-        assert found == [greedy(model.model, model.tokenizer, prompt, length) for prompt in PROMPTS]
-
-
-def test_samples_are_as_long_as_asked_for_and_belong_to_their_prompt(saved):
-    model = base.load(saved)
-    found = model.predict(PROMPTS, length=50)
-    assert [len(text) for text in found] == [50] * len(PROMPTS)
-    assert len(set(found)) == len(PROMPTS)
-    assert model.predict(PROMPTS, length=50, batch_tokens=1) == found
-    assert [model.predict([prompt], length=50)[0] for prompt in PROMPTS] == found
-    assert model.predict(PROMPTS, length=50, seed=2) != found
-    assert model.predict([]) == []
-    known = set("".join(LINES)) | {"\n"}
-    assert set("".join(found)) <= known
-
-
-def test_a_call_draws_one_sample_unless_it_says_more(saved):
-    """The likeliest of several is no fair draw, and the beam is that of a search."""
-    model = base.load(saved)
-    model.decoding = replace(model.decoding, temperature=0.0, beam=5)
-    for seed in range(5):
-        fair = model.predict(PROMPTS, length=9, temperature=1.0, seed=seed)
-        assert fair == model.predict(PROMPTS, length=9, temperature=1.0, seed=seed, beam=1)
-        assert fair != model.predict(PROMPTS, length=9, temperature=1.0, seed=seed, beam=5)
-
-
-def test_a_beam_as_wide_as_the_vocabulary_finds_the_likeliest_text(saved):
-    model = base.load(saved)
-    size = model.tokenizer.size
-    pairs = list(product(range(2, size), repeat=2))
-    for prompt in PROMPTS[:3]:
-        run = whole_run(model.tokenizer, prompt.split("\n"))[:-1]
-        batch = make_batch([[*run, *pair] for pair in pairs])
-        with torch.no_grad():
-            steps = model.model.logits(model.model.hidden(batch.inputs, batch.segments)).log_softmax(-1)
-        likelihoods = steps.gather(1, batch.outputs[:, None]).view(len(pairs), -1)[:, -2:].sum(1)
-        best = pairs[int(likelihoods.argmax())]
-        assert model.predict([prompt], temperature=0.0, beam=size, length=2) == [model._text(run, best)]
-
-
-def test_of_several_samples_the_likeliest_is_kept(saved):
-    model = base.load(saved)
-    for prompt in PROMPTS[:3]:  # whose continuations fit into one window
-        one, best = (model.predict([prompt], length=9, temperature=1.0, beam=beam)[0] for beam in (1, 20))
-        runs = [whole_run(model.tokenizer, f"{prompt}{text}".split("\n"))[:-1] for text in (one, best)]
-        assert len(one) == len(best) == 9
-        assert nats(model.model, runs[1]) < nats(model.model, runs[0])
-
-
-def test_prompts_that_do_not_fit_are_counted(saved, caplog):
-    model = base.load(saved)
-    with caplog.at_level(logging.WARNING, "transduct"):
-        model.predict(["to", "to be or not " * CONTEXT], length=3)
-    said = f"1 of 2 prompts do not fit into {CONTEXT} tokens: continued from their last {CONTEXT // 2}"
-    assert caplog.messages == [said]
-
-
-def test_what_is_written_continues_the_last_line_of_its_prompt(texts, tmp_path):
-    task, model = make_task(texts, tmp_path, tokenizer={"kind": "bpe", "size": 80})
-    words = LanguageModel(model, task.tokenizer, task.decoding)
-    encode = task.tokenizer.encode
-    [be, question] = encode(["be", "question"])
-    prompt = [2, *encode(["To"])[0]]
-    assert words._text(prompt, be) == " be"
-    assert words._text([*prompt, 2], be) == "be"
-    assert words._text(prompt, [2, *be, 2, 2, *question]) == "\nbe\n\nquestion"
-    assert words._text([2], [2]) == "\n"
-    assert words._text(prompt, []) == ""
-    assert all(text.count("▁") == 0 for text in words.predict(PROMPTS))
-
-
-def test_options_that_cannot_be_are_refused(saved):
-    model = base.load(saved)
-    with pytest.raises(TransductError, match=r"predict: unknown key 'decoding.lenght'; did you mean 'length'\?"):
-        model.predict(["a"], lenght=3)
-    with pytest.raises(TransductError, match=r"evaluate: decoding: temperature is -1.0, must be 0 or at least 0.001"):
-        model.evaluate(["a"], temperature=-1.0)
-    with pytest.raises(ValueError, match="length is 0, must be at least 1"):
-        WritingConfig(length=0)
-    with pytest.raises(ValueError, match="beam is 0, must be at least 1"):
-        WritingConfig(beam=0)
-
-
-# saving
 
 
 def test_what_is_saved_answers_like_what_was_trained(made, saved, texts):
@@ -366,27 +176,6 @@ def test_what_is_saved_answers_like_what_was_trained(made, saved, texts):
     made_of = f"{len(''.join(LINES)) + len(LINES)} tokens from train.txt (left out: none)"
     for part in ("Language model", made_of, "| nats_per_character |", "windows of 16 tokens"):
         assert part in written, part
-
-
-def test_no_more_is_read_together_than_the_call_says(saved, monkeypatch):
-    budgets, in_batches = [], language_modeling.engine.in_batches
-    spy = lambda sizes, most: (budgets.append(most), in_batches(sizes, most))[1]  # noqa: E731
-    monkeypatch.setattr(language_modeling.engine, "in_batches", spy)
-    base.load(saved).evaluate(["a b", "c"], batch_tokens=40)
-    assert len(budgets) > 1
-    assert max(budgets) == 40
-
-
-def test_no_line_is_nothing_to_measure(saved):
-    with pytest.raises(WrongData, match="there is no line to measure; give some text"):
-        base.load(saved).evaluate([])
-
-
-def test_a_model_with_another_tokenizer_is_refused(saved, tmp_path):
-    shutil.copytree(saved, tmp_path / "model")
-    Tokenizer.train(["abc"], "verbatim", 9).save(tmp_path / "model" / "tokenizer.json")
-    with pytest.raises(TransductError, match=r"the tokenizers hold 6 tokens, the model \d+; they do not belong"):
-        base.load(tmp_path / "model")
 
 
 def test_evaluating_reads_a_file_or_the_test_set_and_compares(texts, tmp_path):

@@ -1,40 +1,24 @@
-"""Masked language modelling: its batches, its loss, its scores, what it fills in, and what it saves."""
+"""Masked language modelling: its batches, its loss, and what it saves."""
 
 import json
-import math
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
-from random import Random
 from statistics import median
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
+from tests.tasks.test_masked_language_model import BEGIN, END, stanzas, whole
 from transduct.config import Recipe, merge
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.functional.segments import Segments
 from transduct.tasks import base, runs
 from transduct.tasks import masked_language_modeling as task_file
-from transduct.tasks.masked_language_modeling import MaskedLanguageModel, MaskedLanguageModelingTask, make_batch
+from transduct.tasks.masked_language_modeling import MaskedLanguageModelingTask
 from transduct.training.checkpoint import load_weights, read_tensors, weights_of
 from transduct.training.machine import seed_generators
-
-BEGIN, END = Tokenizer.BEGIN, Tokenizer.END
-
-
-def stanzas(count, seed):
-    """Lines of four words in their order, begun anywhere; eight lines of the same words, then eight of others."""
-    random, lines, letter = Random(seed), [], ""
-    for _ in range(count):
-        letter = random.choice([other for other in "abcdefgh" if other != letter])
-        words = [f"{letter}{digit}" for digit in "1234"] * 2
-        starts = [random.randrange(4) for _ in range(8)]
-        lines += [" ".join(words[start : start + 4]) for start in starts]
-    return lines
 
 
 def make_recipe(folder, **sections):
@@ -70,13 +54,6 @@ def make_task(folder, said=str, **sections):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     return make_task(tmp_path_factory.mktemp("task"))
-
-
-def whole(batch):
-    """Each sequence of a batch as it was before anything was hidden."""
-    ids = batch.ids.clone()
-    ids[batch.places] = batch.targets
-    return [row.tolist() for row in ids.split(batch.segments.lengths.tolist())]
 
 
 def lines_in(task, sequence):
@@ -181,7 +158,7 @@ def test_batches_are_planned_for_what_dropout_makes_of_them(tmp_path, monkeypatc
     assert median(batch.tokens for batch in task.batches("train", 0, 0, 0, 1)) > 1.2 * task.training.batch_tokens
 
 
-# loss and scores
+# the loss
 
 
 def test_the_loss_is_cross_entropy_over_hidden_tokens_and_over_pairs(tmp_path):
@@ -201,136 +178,6 @@ def test_the_loss_is_cross_entropy_over_hidden_tokens_and_over_pairs(tmp_path):
         torch.testing.assert_close(found, expected)
         assert (count, weight) == (batch.counts[name], 1.0)
     assert (labels >= 0).sum() == batch.counts["tokens"]
-
-
-def test_scores_are_those_of_every_example_whatever_the_batches(made, monkeypatch):
-    task, model = made
-    report = task.evaluate(model.eval())
-    model_in_use = MaskedLanguageModel(model, task.tokenizer, 0.15)
-    monkeypatch.setattr(task_file, "BATCH_TOKENS", 30)
-    again = model_in_use.evaluate(stanzas(4, 2))
-    assert again.scores == pytest.approx(report.scores)
-    assert report.scores.keys() == {"nats_per_token", "masked_accuracy", "accuracy"}
-    assert again.details["masked"] == 31  # one of eight tokens, for 31 pairs of 32 lines
-    assert (again.details["empty"], again.details["cut"]) == (0, 0)
-    long = model_in_use.evaluate([*stanzas(4, 2), " ", "a " * 2 * task.data.max_length, ""])
-    assert (long.details["empty"], long.details["cut"]) == (2, 1)
-    low, high = report.details["accuracy"]["interval"]
-    assert low < report.scores["accuracy"] < high
-    blank = model_in_use.evaluate([line for text in stanzas(4, 2) for line in (text, "", " ")])
-    assert blank.scores == pytest.approx(report.scores)
-    assert task.evaluate(model, ["a1 a2", "b1", "c1", "d1"]).scores != report.scores
-
-
-def test_untrained_scores_are_those_of_chance(made):
-    task, model = made
-    scores = task.evaluate(model.eval()).scores
-    assert 25 < scores["accuracy"] < 75
-    assert scores["nats_per_token"] == pytest.approx(math.log(task.tokenizer.size + 1), rel=0.3)
-
-
-def test_samples_are_lines_with_a_word_hidden_that_the_model_can_hold(made):
-    task, model = made
-    samples = task.evaluate(model.eval()).details["samples"]
-    assert len(samples) == 3
-    for hidden, filled, text in samples:
-        words = text.split()
-        assert hidden == " ".join([*words[:2], "[MASK]", words[3]])
-        assert filled.split()[:2] == words[:2]
-    for strange in ("a1 " * 50, "a1 [MASK][MASK] a2"):
-        assert task.evaluate(model, [strange] * 4).details["samples"] == []
-
-
-def test_a_model_is_compared_with_another_on_the_same_masks(made, tmp_path):
-    task, model = made
-    ours = MaskedLanguageModel(model, task.tokenizer, 0.15)
-    other = MaskedLanguageModel(task.build_model(), task.tokenizer, 0.15)
-    report = ours.evaluate(stanzas(4, 2), other)
-    assert report.details["against"] == other.evaluate(stanzas(4, 2)).scores
-    assert report.details["p_values"].keys() == {"masked_accuracy", "accuracy"}
-    assert ours.evaluate(stanzas(4, 2), ours).details["p_values"] == {"masked_accuracy": 1.0, "accuracy": 1.0}
-    for stranger in (MaskedLanguageModel(model, task.tokenizer, 0.2), object()):
-        with pytest.raises(TransductError, match="the other model would be asked for other tokens; compare models of"):
-            ours.evaluate(stanzas(4, 2), stranger)
-    with pytest.raises(TransductError, match=r"evaluate: unknown key 'decoding.beam'; there are none"):
-        ours.evaluate(stanzas(4, 2), beam=3)
-    with pytest.raises(TransductError, match=r"predict: unknown key 'decoding.length'; there are none"):
-        ours.predict(["a"], length=3)
-    with pytest.raises(TransductError, match="found 2 pairs of lines that are not blank, expected at least 3"):
-        ours.evaluate(["a", "", "b", "c"])
-
-
-# filling in
-
-TEXT = "ab cd, ef gh. ab cd. ef, ab gh."
-
-
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "byte"])
-def test_a_mask_takes_the_place_of_one_token(made, kind):
-    _, model = made
-    tokenizer = Tokenizer.train([TEXT, "ab ef", "cd gh", ", . ,, .."] * 9, kind, 300 if kind == "byte" else 30)
-    parts = ["b"] if kind in ("character", "byte") else ["ab", "cd", "ef", "gh"]
-    [token, hidden] = next([ids[-1], part] for part, ids in zip(parts, tokenizer.encode(parts)) if len(ids) < 3)
-    [expected] = tokenizer.encode([TEXT])
-    ids, places = MaskedLanguageModel(model, tokenizer, 0.15)._masked(TEXT.replace(hidden, "[MASK]"))
-    assert len(places) == TEXT.count(hidden) >= 2
-    assert ids == [tokenizer.size if i in places else t for i, t in enumerate(expected)]
-    assert {expected[place] for place in places} == {token}
-
-
-@pytest.mark.parametrize("kind", ["unigram", "word"])
-def test_masks_that_would_be_one_are_refused(made, kind):
-    tokenizer = Tokenizer.train([TEXT, "ab ef", "cd gh"] * 9, kind, 30)
-    model = MaskedLanguageModel(made[1], tokenizer, 0.15)
-    assert len(model._masked("ab [MASK] [MASK]")[1]) == 2
-    with pytest.raises(TransductError, match=r"sees masks side by side as one; put blanks between them: ab \[MASK\]\["):
-        model._masked("ab [MASK][MASK]")
-
-
-class Parrot(torch.nn.Module):
-    """Stands for a model: at each mask it wants a special token most, then the mask, then the number of the mask."""
-
-    def __init__(self, config):
-        super().__init__()
-        self.config, self.bias = config, torch.nn.Parameter(torch.zeros(1))
-
-    def encode(self, ids, types, segments):
-        assert segments.longest <= self.config.max_length
-        assert types.sum() == 0
-        return torch.stack((ids == self.config.mask, segments.positions), 1).float()
-
-    def masked_logits(self, x):
-        assert (x[:, 0] == 1).all(), "asked for what is not hidden"
-        logits = torch.zeros(len(x), self.config.mask + 1)
-        logits[:, [0, 1, 2, -1]] = 3.0
-        return logits.scatter(1, x[:, 1:].long() + 2, 2.0)  # the first token of the text gets the first that is a word
-
-
-def test_what_is_filled_in_is_a_token_of_the_text_in_its_place(made, monkeypatch):
-    task, model = made
-    parrot = MaskedLanguageModel(Parrot(model.config), task.tokenizer, 0.15)
-    words = task.tokenizer.pieces(range(3, 20))
-    expected = [word.removeprefix("▁") for word in words]
-    texts = ["[MASK] b1", "a1", "", "a1 [MASK] b1 [MASK]", "[MASK]", "  a1  b1 ", "h1 h2 h3 [MASK] h4"]
-    filled = [
-        f"{expected[0]} b1", "a1", "", f"a1 {expected[1]} b1 {expected[3]}", expected[0], "  a1  b1 ",
-        f"h1 h2 h3 {expected[3]} h4",
-    ]  # fmt: skip
-    assert parrot.predict(texts) == filled
-    monkeypatch.setattr(task_file, "BATCH_TOKENS", 6)
-    assert parrot.predict(texts) == filled
-    assert parrot.predict([]) == []
-
-
-def test_a_text_longer_than_the_model_is_not_filled_in(made):
-    task, model = made
-    model_in_use = MaskedLanguageModel(model, task.tokenizer, 0.15)
-    assert model_in_use.predict(["a1 " * 50]) == ["a1 " * 50]
-    assert len(model_in_use.predict(["a1 " * 13 + "[MASK]"])) == 1
-    with pytest.raises(TransductError, match="text 2: 15 tokens, the model takes 14; shorten it"):
-        model_in_use.predict(["", "a1 " * 14 + "[MASK]"])
-    with pytest.raises(TransductError, match="text 1: 15 masks, the model takes 14 tokens; shorten it"):
-        model_in_use.predict(["[MASK] " * 15])
 
 
 @pytest.mark.slow
@@ -461,13 +308,3 @@ def test_tokenizers_of_another_model_are_refused(tmp_path):
         TransductError, match=r"the tokenizers hold .* tokens, the model .*; they do not belong together"
     ):
         base.load(model)
-
-
-def test_lists_of_ids_become_a_batch():
-    from transduct.data.masking import Masking
-
-    batch = make_batch([0, 1], [[5, 6, 7], [8]], None, None, Masking(0.3, 9, 1, 0), 5)
-    assert whole(batch) == [[BEGIN, 5, 6, 7, END], [BEGIN, 8, END]]
-    assert isinstance(batch.segments, Segments)
-    assert np.isin(batch.places.tolist(), [1, 2, 3, 6]).all()
-    assert len(batch.places) == 2

@@ -1,0 +1,235 @@
+"""A trained masked language model in use: texts with masks in, filled out; and how well it knows a text.
+
+Let N be the tokens of a batch, B its sequences, K its masked tokens, V the tokenizer's vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from transduct.config import record
+from transduct.data.masking import Masking, PlainTextConfig, check_enough, encoded_lines, second_lines
+from transduct.data.pieces import BLANK
+from transduct.data.tokenizer import Tokenizer
+from transduct.decoding.engine import in_batches
+from transduct.errors import TransductError
+from transduct.evaluation.classification import mcnemar, wilson_interval
+from transduct.functional.segments import Segments
+from transduct.models.bert import Bert, Config
+from transduct.tasks.base import Report
+from transduct.tasks.model import Movable, require_finite, three_of
+from transduct.tasks.sections import NoOptions, check_inputs
+from transduct.tasks.text import encoder_input, read_model
+
+MASK = "[MASK]"
+MEASURING_SEED = 0  # of the masks that a text is measured with, whatever seed a model was trained with
+BATCH_TOKENS = 8192  # read together outside training
+SUBSTITUTE = "\x1a"  # the control character that stands where another cannot: no text holds it
+SCORES = {"tokens": "masked_accuracy", "pairs": "accuracy"}  # of the terms of the loss
+
+
+@dataclass(frozen=True)
+class Batch(Movable):
+    """Sequences with masks in them.
+
+    Attributes:
+        ids, types: (N,) tokens, and 0 up to the first end, 1 from there on.
+        places: (K,) which of the N tokens are to be predicted.
+        targets: (K,) what stood there.
+        apart: (B,) 1 where the second line does not follow the first; None for single lines.
+    """
+
+    ids: Tensor
+    types: Tensor
+    segments: Segments
+    places: Tensor
+    targets: Tensor
+    apart: Tensor | None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are read."""
+        return self.segments.total
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The loss is an average over masked tokens and, if there are any, one over pairs of lines."""
+        pairs = {} if self.apart is None else {"pairs": float(len(self.apart))}
+        return {"tokens": float(len(self.places)), **pairs}
+
+
+def make_batch(
+    numbers: Sequence[int],
+    first: Sequence[Any],
+    second: Sequence[Any] | None,
+    apart: Any,
+    masking: Masking,
+    max_length: int,
+) -> Batch:
+    """Lists of ids, without special tokens, as the batch of the examples of these numbers."""
+    tokens, types, segments, _ = encoder_input(first, second, max_length)
+    ids, places = masking.hide(tokens.tolist(), segments.offsets.tolist(), numbers)
+    following = None if second is None else torch.tensor(apart, dtype=torch.int64)
+    return Batch(torch.tensor(ids), types, segments, torch.tensor(places), tokens[places], following)
+
+
+def answers(model: Bert, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+    """Logits and what is right: of "tokens" (K, V + 1) and (K,), of "pairs", if there are any, (B, 2) and (B,)."""
+    x = model.encode(batch.ids, batch.types, batch.segments)
+    found = {"tokens": (model.masked_logits(x.index_select(0, batch.places)).float(), batch.targets)}
+    if batch.apart is not None:
+        found["pairs"] = (model.follows(x, batch.segments).float(), batch.apart)
+    return found
+
+
+class MaskedLanguageModel:
+    """Fills in masked tokens and measures texts, with one model and its tokenizer."""
+
+    def __init__(self, model: Bert, tokenizer: Tokenizer, share: float) -> None:
+        self.model, self.tokenizer, self.share = model.eval(), tokenizer, share
+        self.max_length = model.config.max_length
+
+    @classmethod
+    def load(
+        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
+    ) -> "MaskedLanguageModel":
+        """The model in a directory whose `config.json` has been read."""
+        model, tokenizer = read_model(Bert, Config, directory, config, device, precision)
+        return cls(model, tokenizer, config.get("mask", PlainTextConfig.mask))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.model.bias.device
+
+    @torch.inference_mode()
+    def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
+        """Each text with every "[MASK]" in it replaced by the likeliest token, as the tokenizer writes it.
+
+        Each mask is filled in as if the others stayed. A text without any comes back unchanged.
+
+        Raises:
+            TransductError: a text with a mask is longer than the model, or an option is given: there are none.
+            NotFinite: the model answers with NaN.
+        """
+        record(NoOptions, options, "decoding", "predict")
+        check_inputs(inputs)
+        outputs, longest = list(inputs), self.max_length - 2
+        asked = [number for number, text in enumerate(inputs) if MASK in text]
+        for number in asked:
+            if (count := inputs[number].count(MASK)) > longest:  # each of which is looked for in the text before it
+                raise TransductError(f"text {number + 1}: {count} masks, the model takes {longest} tokens; shorten it")
+        rows = [self._masked(inputs[number]) for number in asked]
+        for number, (ids, _) in zip(asked, rows):
+            if len(ids) > longest:
+                raise TransductError(f"text {number + 1}: {len(ids)} tokens, the model takes {longest}; shorten it")
+        for batch in in_batches([len(ids) + 2 for ids, _ in rows], BATCH_TOKENS):
+            tokens, types, segments, _ = encoder_input([rows[i][0] for i in batch], None, self.max_length)
+            places = torch.tensor(
+                [start + 1 + place for start, i in zip(segments.offsets.tolist(), batch) for place in rows[i][1]]
+            )
+            x = self.model.encode(tokens.to(self.device), types.to(self.device), segments.to(self.device))
+            logits = self.model.masked_logits(x.index_select(0, places.to(self.device)))
+            require_finite(logits)
+            first = Tokenizer.END + 1
+            tokens[places] = first + logits[:, first : self.tokenizer.size].argmax(-1).cpu()
+            filled = [row[1:-1].tolist() for row in torch.split(tokens, segments.lengths.tolist())]
+            for i, text in zip(batch, self.tokenizer.decode(filled), strict=True):
+                outputs[asked[i]] = text
+        return outputs
+
+    def evaluate(self, data: Sequence[str], against: Any = None, **options: Any) -> Report:
+        """Scores of the lines of a text; its masks, and the lines that do not follow, are always the same.
+
+        Args:
+            against: another such model, whose scores and the p-values of McNemar's test the details then hold.
+            options: there are none.
+
+        Raises:
+            TransductError: the text is too short, an option is given, or the other model is asked for other tokens.
+        """
+        record(NoOptions, options, "decoding", "evaluate")
+        scores, right = self._measure(data)
+        details: dict[str, Any] = {name: {"interval": wilson_interval(sum(r), len(r))} for name, r in right.items()}
+        details |= {"masked": len(right["masked_accuracy"]), **self._left_out(data), "samples": self._samples(data)}
+        if against is not None:
+            if getattr(against, "_asked_for", None) != self._asked_for:
+                raise TransductError("the other model would be asked for other tokens; compare models of one recipe")
+            details["against"], other = against._measure(data)
+            details["p_values"] = {name: mcnemar(ours, other[name]) for name, ours in right.items()}
+        return Report(scores, details, lower_is_better=frozenset({"nats_per_token"}))
+
+    def _left_out(self, lines: Sequence[str]) -> dict[str, int]:
+        """How many lines are passed over, for they are blank, and of how many the end is, for they are too long."""
+        lengths = [len(ids) for ids in encoded_lines(lines, self.tokenizer)]
+        room = self.max_length - (3 if self.model.config.head == "pretraining" else 2)
+        return {"empty": len(lines) - len(lengths), "cut": sum(length > room for length in lengths)}
+
+    @property
+    def _asked_for(self) -> tuple[Any, ...]:
+        """What decides which tokens of a text are asked for."""
+        return self.tokenizer.digest, self.max_length, self.share, self.model.config.head
+
+    def _masked(self, text: str) -> tuple[list[int], list[int]]:
+        """The ids of a text with masks in it, and the places of the masks.
+
+        Each mask is encoded as a character that the tokenizer does not know, which merges with none of its neighbours.
+        The blank before it becomes part of it, as of the token it stands for. Some tokenizers make one unknown of
+        several side by side.
+
+        Raises:
+            TransductError: they did.
+        """
+        *befores, whole = accumulate(part + SUBSTITUTE for part in text.split(MASK))
+        *befores_ids, ids = self.tokenizer.encode([*befores, whole.removesuffix(SUBSTITUTE)])
+        hidden = {len(before) - 1 for before in befores_ids}
+        joined = self.tokenizer.kind in ("bpe", "unigram")
+        found: list[int] = []
+        places = []
+        for place, token in enumerate(ids):
+            if place in hidden:
+                if joined and self.tokenizer.pieces(found[-1:]) == [BLANK]:
+                    found.pop()
+                places.append(len(found))
+            found.append(self.tokenizer.size if place in hidden else token)
+        if len(places) < text.count(MASK):
+            raise TransductError(f"this model sees masks side by side as one; put blanks between them: {text:.60}")
+        return found, places
+
+    def _samples(self, lines: Sequence[str]) -> list[tuple[str, str, str]]:
+        """A few lines with a word hidden, filled in, and as they are."""
+        most = self.max_length - 3  # bytes: a text has no more tokens than these
+        short = [line for line in lines if len(line.split()) > 1 and len(line.encode()) <= most and MASK not in line]
+        shown = [short[i] for i in three_of(len(short))]
+        words = [line.split() for line in shown]
+        hidden = [" ".join([*w[: len(w) // 2], MASK, *w[len(w) // 2 + 1 :]]) for w in words]
+        return list(zip(hidden, self.predict(hidden), shown))
+
+    @torch.inference_mode()
+    def _measure(self, lines: Sequence[str]) -> tuple[dict[str, float], dict[str, list[bool]]]:
+        """The scores of a text, and by their names what was right."""
+        ids, in_pairs = encoded_lines(lines, self.tokenizer), self.model.config.head == "pretraining"
+        count = len(ids) - in_pairs
+        check_enough(count, in_pairs)
+        shown = second_lines(count, MEASURING_SEED, 0) if in_pairs else np.arange(count)
+        second = [ids[i + in_pairs] for i in shown] if in_pairs else [[]] * count
+        masking = Masking(self.share, self.tokenizer.size, MEASURING_SEED, 0)
+        nats, right = 0.0, dict[str, list[bool]]()
+        for numbers in in_batches([len(a) + len(b) for a, b in zip(ids, second)], BATCH_TOKENS):
+            first, others = ([side[i] for i in numbers] for side in (ids, second))
+            apart = shown[numbers] != numbers
+            batch = make_batch(numbers, first, others if in_pairs else None, apart, masking, self.max_length)
+            for term, (logits, expected) in answers(self.model, batch.to(self.device)).items():
+                require_finite(logits)
+                right.setdefault(SCORES[term], []).extend((logits.argmax(-1) == expected).tolist())
+                if term == "tokens":
+                    nats += float(F.cross_entropy(logits, expected, reduction="sum"))
+        scores = {name: 100.0 * sum(found) / len(found) for name, found in right.items()}
+        return {"nats_per_token": nats / len(right["masked_accuracy"]), **scores}, right

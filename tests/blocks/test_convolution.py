@@ -34,6 +34,13 @@ def test_a_backbone_halves_the_picture_at_each_level():
     assert backbone(torch.randn(2, 3, 32, 64)).shape == (2, 48, 4, 8)
 
 
+def test_only_the_first_block_of_a_level_halves():
+    backbone = Backbone([16, 32], depth=3)
+    sizes = [(block.first.stride[0], *block.first.weight.shape[1::-1]) for block in backbone.blocks]
+    assert sizes == [(2, 16, 16), (1, 16, 16), (1, 16, 16), (2, 16, 32), (1, 32, 32), (1, 32, 32)]
+    assert backbone(torch.randn(1, 3, 16, 16)).shape == (1, 32, 4, 4)
+
+
 def test_a_picture_is_the_same_alone_and_in_a_batch():
     torch.manual_seed(1)
     backbone = Backbone([16, 32])

@@ -138,6 +138,11 @@ def test_all_parameters_take_part(pool, backbone):
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
 
 
+def test_a_level_of_the_backbone_has_as_many_blocks_as_are_asked_for():
+    model = tiny(backbone=BACKBONES[-1], backbone_depth=3)
+    assert len(model.backbone.blocks) == 3 * len(BACKBONES[-1])
+
+
 def test_asking_for_weights_changes_nothing_and_gives_one_a_layer():
     model, weights = tiny(), []
     torch.testing.assert_close(model.encode(pictures(), weights)[0], model.encode(pictures())[0])
@@ -196,7 +201,8 @@ def test_the_sizes_are_those_of_the_papers(size, count):
         ({"dropout": 1.0}, r"dropout is 1.0, must be in \[0, 1\)"),
         ({"d_model": 10, "num_heads": 4}, r"d_model is 10, must be a multiple of num_heads \(4\)"),
         ({"image_size": 30}, r"image_size is 30, must be a multiple of patch_size \(16\)"),
-        ({"backbone": [8, 16]}, "patch_size is 16, must be 4, as backbone has 2 blocks of stride 2"),
+        ({"backbone": [8, 16]}, "patch_size is 16, must be 4, as backbone has 2 levels of stride 2"),
+        ({"backbone_depth": 0}, "backbone_depth is 0, must be at least 1"),
     ],
     ids=str,
 )

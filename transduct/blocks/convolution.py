@@ -31,14 +31,20 @@ class ResidualBlock(nn.Module):
 
 
 class Backbone(nn.Module):
-    """A picture's features at a coarse grid: a first layer, then one block of stride 2 for each of the `channels`."""
+    """A picture's features at a coarse grid: a first layer, then for each of the `channels` `depth` blocks.
 
-    def __init__(self, channels: Sequence[int]) -> None:
+    The first block of each has stride 2.
+    """
+
+    def __init__(self, channels: Sequence[int], depth: int = 1) -> None:
         super().__init__()
         self.stride, self.width = 2 ** len(channels), channels[-1]
         self.first = convolution(3, channels[0], 3)
-        widths = [channels[0], *channels]
-        self.blocks = nn.Sequential(*(ResidualBlock(a, b, 2) for a, b in zip(widths, channels)))
+        blocks: list[nn.Module] = []
+        for narrow, wide in zip([channels[0], *channels], channels):
+            blocks.append(ResidualBlock(narrow, wide, 2))
+            blocks.extend(ResidualBlock(wide, wide) for _ in range(depth - 1))
+        self.blocks = nn.Sequential(*blocks)
         self.norm = group_norm(channels[-1])
 
     def forward(self, pictures: Tensor) -> Tensor:

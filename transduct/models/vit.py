@@ -46,8 +46,9 @@ class Config:
         labels: how many labels it tells apart.
         image_size: pixels on each side of a picture.
         patch_size: pixels on each side of a patch.
-        backbone: channels of convolutional blocks of stride 2, whose features take the place of squares of pixels
-            (the paper's hybrid, section 3.1); with few pictures to learn from they are worth much.
+        backbone: channels of convolutional levels, each of which halves the grid, whose features take the place of
+            squares of pixels (the paper's hybrid, section 3.1); with few pictures to learn from they are worth much.
+        backbone_depth: residual blocks of each level.
         positions: of the patches, in a row or in a plane.
         pool: what is classified: a class token of its own, or the mean of the patches.
     """
@@ -56,6 +57,7 @@ class Config:
     image_size: int = 224
     patch_size: int = 16
     backbone: list[int] = field(default_factory=list)
+    backbone_depth: int = 1
     d_model: int = 768
     num_heads: int = 12
     d_ff: int = 3072
@@ -67,7 +69,7 @@ class Config:
     norm_kind: NormKind = "layer"
 
     def __post_init__(self) -> None:
-        require_size(1, self, "image_size", "patch_size", "d_model", "num_heads", "d_ff", "layers")
+        require_size(1, self, "image_size", "patch_size", "d_model", "num_heads", "d_ff", "layers", "backbone_depth")
         require_size(2, self, "labels")
         require_rate(self, "dropout")
         require_heads(self)
@@ -76,7 +78,7 @@ class Config:
         if self.backbone:
             require_channels(self, "backbone")
         if self.backbone and 2 ** len(self.backbone) != self.patch_size:
-            halvings = f"backbone has {len(self.backbone)} blocks of stride 2"
+            halvings = f"backbone has {len(self.backbone)} levels of stride 2"
             raise ValueError(f"patch_size is {self.patch_size}, must be {2 ** len(self.backbone)}, as {halvings}")
 
     @property
@@ -93,7 +95,7 @@ class ViT(nn.Module):
         self.config = config
         d_model, patches = config.d_model, config.grid**2
         shape = LayerShape(d_model, config.d_ff, config.dropout, config.activation, "pre", config.norm_kind)
-        self.backbone = Backbone(config.backbone) if config.backbone else nn.Identity()
+        self.backbone = Backbone(config.backbone, config.backbone_depth) if config.backbone else nn.Identity()
         seen, channels = (1, config.backbone[-1]) if config.backbone else (config.patch_size, 3)
         self.patches = PatchEmbedding(seen, d_model, channels)
         self.class_token = nn.Parameter(torch.empty(d_model)) if config.pool == "class" else None

@@ -1,5 +1,8 @@
 """Convolutions equal torch's, keep what they say of sizes, and know nothing of the neighbours in a batch."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -12,7 +15,7 @@ def test_a_block_begins_as_its_shortcut(channels, stride):
     torch.manual_seed(1)
     block = ResidualBlock(*channels, stride)
     x = torch.randn(2, 16, 8, 8)
-    assert torch.equal(block(x), block.shortcut(x))
+    assert torch.equal(block(x), block.shortcut(x[:, :, ::stride, ::stride]))
     assert block(x).shape == (2, channels[1], 8 // stride, 8 // stride)
 
 
@@ -26,6 +29,25 @@ def test_a_block_is_its_formula():
     inner = nn.functional.conv2d(silu(block.second_norm(inner)), block.second.weight, block.second.bias, padding=1)
     shortcut = nn.functional.conv2d(x, block.shortcut.weight, block.shortcut.bias)
     torch.testing.assert_close(block(x), shortcut + inner)
+
+
+def test_a_shortcut_with_a_stride_is_a_convolution_that_has_it():
+    torch.manual_seed(1)
+    block, x = ResidualBlock(16, 32, 2), torch.randn(2, 16, 6, 8)
+    torch.testing.assert_close(block(x), nn.functional.conv2d(x, block.shortcut.weight, block.shortcut.bias, stride=2))
+
+
+def test_narrow_levels_train():
+    """With the stride in the 1 x 1 layer itself oneDNN 3.12 wrecks its process."""
+    program = """
+import torch
+from transduct.blocks.convolution import Backbone
+torch.set_num_threads(1)
+backbone = Backbone([8, 8, 16])
+for _ in range(15):
+    backbone(torch.randn(4, 64, 64, 3).movedim(3, 1)).square().sum().backward()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_backbone_halves_the_picture_at_each_level():

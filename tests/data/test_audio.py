@@ -53,6 +53,8 @@ def test_channels_are_mixed():
     [
         (b"RIFF1234WAVEjunk", "b.wav: not a whole sound file"),
         (b"", "b.wav: not a whole sound file"),
+        (encoded(tone(1), kind="AIFF"), r"b.wav: found AIFF \(Apple/SGI\), expected WAV or FLAC; convert it"),
+        (encoded(tone(1), kind="OGG"), r"b.wav: found OGG \(OGG Container format\), expected WAV or FLAC; convert it"),
         (encoded(np.zeros(0, np.float32)), "b.wav: holds no samples"),
         (encoded(np.zeros(800, np.float32)), "b.wav: silent, 0.10 s without a sound"),
     ],

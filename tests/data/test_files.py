@@ -1,5 +1,6 @@
 """Members of archives and folders come by name, and what is broken is refused by name."""
 
+import bz2
 import errno
 import gzip
 import io
@@ -200,6 +201,33 @@ def test_what_is_no_archive_is_refused(tmp_path, ending):
     (tmp_path / f"a{ending}").write_bytes(b"hello" * 400)
     with pytest.raises(TransductError, match=DAMAGED):
         contents(tmp_path / f"a{ending}", (".png",))
+
+
+@pytest.mark.parametrize("short, ending", [(".tgz", ".tar.gz"), (".TXZ", ".tar.xz"), (".tzst", ".tar.zst")])
+def test_short_endings_are_what_they_stand_for(tmp_path, short, ending):
+    whole = written(tmp_path / f"a{ending}")
+    expected = contents(whole)
+    assert len(expected) > 1
+    assert contents(whole.rename(tmp_path / f"a{short}")) == expected
+
+
+@pytest.mark.parametrize(
+    "first, kind",
+    [
+        (gzip.compress(b"a"), "gzip"),
+        (lzma.compress(b"a"), "xz"),
+        (bz2.compress(b"a"), "bzip2"),
+        (b"\x28\xb5\x2f\xfd", "zstandard"),
+        (b"PK\x03\x04", "a zip archive"),
+        (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+        (b"Rar!\x1a\x07", "a rar archive"),
+    ],
+)
+def test_an_archive_of_another_kind_is_named(tmp_path, first, kind):
+    (tmp_path / "a.tar").write_bytes(first + b"." * 600)
+    message = rf"a\.tar: found {kind}, expected a tar, plain or compressed as its name says \(.+\); name it so or pack"
+    with pytest.raises(TransductError, match=message):
+        contents(tmp_path / "a.tar")
 
 
 def tar_of(count, size=700):

@@ -261,7 +261,7 @@ def test_what_cannot_be_answered_is_said(made):
         made["sequence"].predict("a b")
     with pytest.raises(TransductError, match="input 2: found one text, expected two with a tab between: b c"):
         made["pair"].predict(["a\tb", "b c"])
-    with pytest.raises(TransductError, match=r"predict: unknown key 'decoding.beam'; known are: batch_tokens"):
+    with pytest.raises(TransductError, match=r"options: unknown key 'decoding.beam'; known are: batch_tokens"):
         made["pair"].predict(["a\tb"], beam=3)
     with pytest.raises(TransductError, match="decoding: batch_tokens is 0, must be at least 1"):
         made["tokens"].evaluate((["a"], ["x"]), batch_tokens=0)

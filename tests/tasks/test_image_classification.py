@@ -301,6 +301,12 @@ def test_an_empty_corpus_to_measure_on_is_found_before_training(tmp_path, part):
         prepared(tmp_path, data={part: {"images": "empty"}})
 
 
+def test_to_hold_out_nothing_is_refused(tmp_path):
+    make_task(tmp_path)
+    with pytest.raises(TransductError, match=r"hold_out is 1e-09, which keeps back none of \d+ pictures; raise it"):
+        prepared(tmp_path, data={"hold_out": 1e-9})
+
+
 def test_a_label_that_is_held_out_altogether_is_named(tmp_path):
     make_task(tmp_path)
     rare = next(f"rare/{i}.png" for i in range(100) if share(f"rare/{i}.png") < 0.1)

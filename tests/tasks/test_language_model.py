@@ -191,9 +191,9 @@ def test_what_is_written_continues_the_last_line_of_its_prompt():
 
 def test_options_that_cannot_be_are_refused():
     model = make()
-    with pytest.raises(TransductError, match=r"predict: unknown key 'decoding.lenght'; did you mean 'length'\?"):
+    with pytest.raises(TransductError, match=r"options: unknown key 'decoding.lenght'; did you mean 'length'\?"):
         model.predict(["a"], lenght=3)
-    with pytest.raises(TransductError, match=r"evaluate: decoding: temperature is -1.0, must be 0 or at least 0.001"):
+    with pytest.raises(TransductError, match=r"options: decoding: temperature is -1.0, must be 0 or at least 0.001"):
         model.evaluate(["a"], temperature=-1.0)
     with pytest.raises(ValueError, match="length is 0, must be at least 1"):
         WritingConfig(length=0)

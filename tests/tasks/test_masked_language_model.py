@@ -92,9 +92,9 @@ def test_a_model_is_compared_with_another_on_the_same_masks():
     for stranger in (make(share=0.2), object()):
         with pytest.raises(TransductError, match="the other model would be asked for other tokens; compare models of"):
             ours.evaluate(stanzas(4, 2), stranger)
-    with pytest.raises(TransductError, match=r"evaluate: unknown key 'decoding.beam'; there are none"):
+    with pytest.raises(TransductError, match=r"options: unknown key 'decoding.beam'; there are none"):
         ours.evaluate(stanzas(4, 2), beam=3)
-    with pytest.raises(TransductError, match=r"predict: unknown key 'decoding.length'; there are none"):
+    with pytest.raises(TransductError, match=r"options: unknown key 'decoding.length'; there are none"):
         ours.predict(["a"], length=3)
     with pytest.raises(TransductError, match="found 2 pairs of lines that are not blank, expected at least 3"):
         ours.evaluate(["a", "", "b", "c"])

@@ -181,8 +181,10 @@ def test_broken_pictures_are_counted_or_stop_it(corpus, tmp_path, caplog):
         make().evaluate(Labelled(corpus.source, corpus.root))  # for evaluate has no data.broken
 
 
-def test_a_label_that_the_model_does_not_know_is_named(corpus, tmp_path):
+def test_a_label_that_the_model_does_not_know_is_left_out_or_named(corpus, tmp_path):
     (tmp_path / "pictures" / "aslope").rename(tmp_path / "pictures" / "spiral")
+    assert make().evaluate(corpus).details["left_out"] == {"broken": 4}
+    corpus = replace(corpus, broken="stop")
     with pytest.raises(TransductError, match=r"pictures: spiral/0002.png: unknown label 'spiral'; training has: acr"):
         make().evaluate(corpus)
 

@@ -118,7 +118,7 @@ def test_the_device_says_what_precision_is_fast_on_it(monkeypatch, fast):
 def test_options_of_a_call_are_laid_over_the_section():
     assert with_options(PredictConfig(7), {}) == PredictConfig(7)
     assert with_options(PredictConfig(7), {"batch_tokens": 9}) == PredictConfig(9)
-    with pytest.raises(TransductError, match=r"^predict: unknown key 'decoding\.batch'"):
+    with pytest.raises(TransductError, match=r"^options: unknown key 'decoding\.batch'"):
         with_options(PredictConfig(), {"batch": 9})
     with pytest.raises(TransductError, match="batch_tokens is 0, must be at least 1"):
         with_options(PredictConfig(), {"batch_tokens": 0})

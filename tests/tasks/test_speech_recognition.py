@@ -125,8 +125,16 @@ def test_recordings_of_a_speaker_left_out_are_not_trained_on(root, tmp_path):
     assert len(task.corpus) == 3 * 5 * 3  # speeds, digits, recordings
     assert {each.speaker for each in task._validation} == {"anna"}
     assert "corpus prepared: 15 recordings from tones.tar (left out: none)" in said
-    with pytest.raises(TransductError, match=r"no recording is left to train on .*check data.train and data.leave_out"):
-        make_task(root, tmp_path / "none", data={"leave_out": ["bela", "anna"]}, tokenizer={"kind": "byte"})
+    nobody = {"leave_out": ["bela", "anna"]}
+    for kind in ("byte", "character"):  # the second learns from texts, and finds none
+        message = r"no recording is left to train on .*check data.train and data.leave_out"
+        with pytest.raises(TransductError, match=message):
+            make_task(root, tmp_path / "none", data={**nobody, "valid": None}, tokenizer={"kind": kind})
+    message = (
+        r"data.valid: each of its \d+ recordings is of a speaker that data.leave_out names; leave one of them in, or"
+    )
+    with pytest.raises(TransductError, match=message):
+        make_task(root, tmp_path / "unheard", data=nobody)
 
 
 def test_each_source_has_a_recording_left_to_train_on(root, tmp_path):

@@ -20,6 +20,7 @@ from transduct.errors import TransductError, missing_extra
 
 Sound = NDArray[np.float32]
 ENDINGS = (".wav", ".flac")
+FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # by the names of libsndfile
 SILENT = 2.0**-12  # a peak below this, eight steps of 16 bits, is no sound
 LINES = 1 << 16  # that a Fourier transform has at most
 PIPED = 0x7FFF0000  # bytes of sound; so many and more are claimed by whatever wrote to a pipe
@@ -125,6 +126,8 @@ def read_sound(data: bytes | Path, name: str, max_seconds: float = inf) -> tuple
     seconds = 0.0
     try:
         with soundfile.SoundFile(BytesIO(content)) as file:
+            if file.format not in FORMATS:  # of which half a file would pass for a whole one
+                raise TransductError(f"{name}: found {file.format_info}, expected WAV or FLAC; convert it")
             rate, seconds = file.samplerate, file.frames / file.samplerate
             _check_header(rate, file.frames, name)
             if seconds > max_seconds:

@@ -25,6 +25,11 @@ BLOCK = 1 << 20
 HEAVIEST = 1000  # times that an epoch shows a row at most
 WORKERS = 256  # processes at most; a slip of the finger must not start a million
 NO_FILE = "no such file; check the path (those in a recipe start at data.root)"
+SHORT = {".tgz": ".gz", ".txz": ".xz", ".tzst": ".zst"}  # endings, of what they stand for
+STARTS = {  # of files, and what these are
+    b"\x1f\x8b": "gzip", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstandard", b"BZh": "bzip2",
+    b"PK": "a zip archive", b"7z\xbc\xaf": "a 7z archive", b"Rar!": "a rar archive",
+}  # fmt: skip
 LARGEST_FILE = 1 << 30  # bytes of a file; what is larger is no picture and no sound, and is refused before it is read
 SAYING_MORE = (  # types of headers that belong to the next one, with its name for example, and are read as a whole
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
@@ -127,7 +132,19 @@ def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Cont
                     _pass_over(archive)
                 _check_end(archive)
         except (tarfile.TarError, ValueError, RecursionError) as error:  # of headers too; a header may follow another
+            if kind := _kind(path):
+                expected = "expected a tar, plain or compressed as its name says (.tar.gz, .tar.xz, .tar.zst)"
+                raise TransductError(f"{path}: found {kind}, {expected}; name it so or pack it anew") from error
             raise TransductError(f"{path}: not a whole tar archive ({error}); fetch it again") from error
+
+
+def _kind(path: Path) -> str | None:
+    """What a file is by its first bytes, where its name says something else."""
+    if _compression(path) in SHORT.values() or not path.is_file():
+        return None
+    with path.open("rb") as file:
+        first = file.read(6)
+    return next((kind for start, kind in STARTS.items() if first.startswith(start)), None)
 
 
 class _Header(tarfile.TarInfo):
@@ -185,9 +202,16 @@ def files_below(folder: Path) -> list[Path]:
     return sorted(found)
 
 
+def _compression(path: Path) -> str:
+    """The ending that says how a file is compressed, whole."""
+    ending = path.suffix.lower()
+    return SHORT.get(ending, ending)
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """The bytes of a file, decompressed as its ending says."""
+    ending = _compression(path)
     openers: dict[str, Callable[[Path], Any]] = {
         ".gz": gzip.open,
         ".xz": lambda path: io.BufferedReader(_XzFile(path), BLOCK),
@@ -196,9 +220,9 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     if path.is_dir():
         raise TransductError(f"{path}: a folder; give a file")
     try:
-        if path.suffix.lower() in (".gz", ".zst") and path.is_file() and not path.stat().st_size:
+        if ending in (".gz", ".zst") and path.is_file() and not path.stat().st_size:
             raise EOFError("it is empty")  # which their readers take for nothing, compressed
-        with openers.get(path.suffix.lower(), partial(open, mode="rb"))(path) as stream:
+        with openers.get(ending, partial(open, mode="rb"))(path) as stream:
             yield stream
     except FileNotFoundError as error:
         raise TransductError(f"{path}: {NO_FILE}") from error

@@ -217,6 +217,10 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
         rows.refused.report(notify)
         if trained < manifest["rows"]:
             notify(f"held out: {manifest['rows'] - trained:,} pictures")
+        elif data.hold_out:
+            raise TransductError(
+                f"hold_out is {data.hold_out}, which keeps back none of {trained:,} pictures; raise it"
+            )
         return manifest | {"dropped": rows.refused.dropped}
 
     return build(directory, inputs_of(data, {}, apart=("augmentation",)), fill, notify)

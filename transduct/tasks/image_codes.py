@@ -47,6 +47,7 @@ from transduct.tasks.sections import (
     data_with_test,
     filled,
     training_section,
+    with_options,
 )
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
@@ -112,7 +113,7 @@ class ImageCodes:
             TransductError: an input is no picture, or there is an option.
         """
         check_inputs(inputs, "picture")
-        record(NoOptions, options, "decoding", "predict")
+        with_options(NoOptions(), options)
         # one by one, so that a picture's answer is the same alone and in any batch
         pictures = (self._read(given, f"input {number}") for number, given in enumerate(inputs, 1))
         return [Drawn(self._remade(picture[None])[0]) for picture in pictures]
@@ -129,7 +130,7 @@ class ImageCodes:
             against: another model; the details then hold its scores and, of generated scenes, the p-value of McNemar's
                 test.
         """
-        record(NoOptions, options, "decoding", "evaluate")
+        with_options(NoOptions(), options)
         scores, details, remade, right = self._measured(data)
         if against is not None:
             details["against"], _, _, theirs = against._measured(data)

@@ -131,7 +131,7 @@ class LanguageModel:
             TransductError: an option is unknown or has a wrong value.
         """
         check_inputs(inputs)
-        decoding = asked_for(self.decoding, options, "predict")
+        decoding = asked_for(self.decoding, options)
         prompts = [with_ends(self.tokenizer, text.split("\n")) for text in inputs]
         if long := sum(len(prompt) >= self.context for prompt in prompts):
             said = "%d of %d prompts do not fit into %d tokens: continued from their last %d"
@@ -153,7 +153,7 @@ class LanguageModel:
         if not data:
             raise WrongData("there is no line to measure; give some text")
         length = min(self.decoding.length, SHOWN)
-        decoding = asked_for(self.decoding, {"length": length, **options}, "evaluate")
+        decoding = asked_for(self.decoding, {"length": length, **options})
         run = with_ends(self.tokenizer, [*data, ""])
         prompt, reference = run[: self.context // 2], run[self.context // 2 :][: decoding.length]
         [written] = self._write([prompt], decoding)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduct.config import record
 from transduct.data.masking import Masking, PlainTextConfig, check_enough, encoded_lines, second_lines
 from transduct.data.pieces import BLANK
 from transduct.data.tokenizer import Tokenizer
@@ -25,7 +24,7 @@ from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks.base import Report
 from transduct.tasks.model import Movable, require_finite, three_of
-from transduct.tasks.sections import NoOptions, check_inputs
+from transduct.tasks.sections import NoOptions, check_inputs, with_options
 from transduct.tasks.text import encoder_input, read_model
 
 MASK = "[MASK]"
@@ -119,7 +118,7 @@ class MaskedLanguageModel:
             TransductError: a text with a mask is longer than the model, or an option is given: there are none.
             NotFinite: the model answers with NaN.
         """
-        record(NoOptions, options, "decoding", "predict")
+        with_options(NoOptions(), options)
         check_inputs(inputs)
         outputs, longest = list(inputs), self.max_length - 2
         asked = [number for number, text in enumerate(inputs) if MASK in text]
@@ -155,7 +154,7 @@ class MaskedLanguageModel:
         Raises:
             TransductError: the text is too short, an option is given, or the other model is asked for other tokens.
         """
-        record(NoOptions, options, "decoding", "evaluate")
+        with_options(NoOptions(), options)
         scores, right = self._measure(data)
         details: dict[str, Any] = {name: {"interval": wilson_interval(sum(r), len(r))} for name, r in right.items()}
         details |= {"masked": len(right["masked_accuracy"]), **self._left_out(data), "samples": self._samples(data)}

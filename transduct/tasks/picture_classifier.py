@@ -79,11 +79,13 @@ class Labelled:
         """
         labels, count = set(known), 0
         for name, picture, label in read_labelled(self.source, Path(self.root), refused):
-            if label not in labels:
-                place, remedy = f"{self.source.images}: {name}", "mend it, or train on pictures that have it"
-                raise TransductError(f"{place}: unknown label '{label}'; training has: {', '.join(known)}; {remedy}")
-            yield picture, label
-            count += 1
+            with refused.each():
+                if label not in labels:
+                    place, remedy = f"{self.source.images}: {name}", "mend it, or train on pictures that have it"
+                    has = ", ".join(known)
+                    raise TransductError(f"{place}: unknown label '{label}'; training has: {has}; {remedy}")
+                yield picture, label
+                count += 1
         if not count:
             found = f"found no picture to measure on ({refused.said() or 'there is none'})"
             raise TransductError(f"{self.source.images}: {found}; give one that holds some")

@@ -19,6 +19,7 @@ Decoding = TypeVar("Decoding", bound=DecodingConfig)
 Section = TypeVar("Section")
 Training = TypeVar("Training", bound=TrainingConfig)
 LARGEST = 10**12  # bytes of weights, which no machine holds
+OPTIONS = "options"  # of a call, where an error names its place
 ANY_SIZE = 1000  # of a vocabulary not made yet, to find what is impossible in a model before anything is written
 
 
@@ -191,13 +192,13 @@ def filled(recipe: Recipe, data: Any, model: Mapping[str, Any], **records: Any) 
     return replace(recipe, data={**asdict(data), "root": str(Path(data.root).resolve())}, model=dict(model), **rest)
 
 
-def with_options(config: Section, options: Mapping[str, Any], where: str = "predict") -> Section:
+def with_options(config: Section, options: Mapping[str, Any]) -> Section:
     """A model's decoding section with the options of a call.
 
     Raises:
         TransductError: an option is unknown or has a wrong value.
     """
-    return record(type(config), {**vars(config), **options}, "decoding", where) if options else config
+    return record(type(config), {**vars(config), **options}, "decoding", OPTIONS) if options else config
 
 
 def check_inputs(given: Any, what: str = "text") -> None:
@@ -243,15 +244,15 @@ def check_nothing_given(given: object, options: Mapping[str, Any]) -> None:
         raise TransductError(f"found an output and options of a search for it ({', '.join(options)}); leave one out")
 
 
-def asked_for(config: Decoding, options: Mapping[str, Any], where: str, count: int = 1) -> Decoding:
+def asked_for(config: Decoding, options: Mapping[str, Any], count: int = 1) -> Decoding:
     """As `with_options`, for a search.
 
     Unless the call says how many, the beam is as wide as what it shows, and samples are as many: the likeliest of more
     is no fair draw.
     """
-    found = with_options(config, options, where)
+    found = with_options(config, options)
     if idle := [name for name in ("top_k", "top_p", "seed") if name in options and not found.temperature]:
-        raise TransductError(f"{where}: {idle[0]} is of draws, and nothing is drawn; set temperature above 0")
+        raise TransductError(f"{OPTIONS}: {idle[0]} is of draws, and nothing is drawn; set temperature above 0")
     if "beam" in options:
         return found
-    return with_options(found, {"beam": count if found.temperature > 0.0 else max(found.beam, count)}, where)
+    return with_options(found, {"beam": count if found.temperature > 0.0 else max(found.beam, count)})

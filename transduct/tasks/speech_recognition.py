@@ -187,6 +187,9 @@ class SpeechRecognitionTask:
             refused.report(self.notify, "validation: ")
             self._speakers.update(each.speaker for each in heard)
             self._validation = [each for each in heard if each.speaker not in data.leave_out]
+            if not self._validation:
+                found = f"data.valid: each of its {len(heard):,} recordings is of a speaker that data.leave_out names"
+                raise TransductError(f"{found}; leave one of them in, or validate on others")
         path, start = self.directory / TOKENIZER, self.model.start
         self.tokenizer = run_tokenizer(path, start, self._trained_tokenizer, self.notify)
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, ("ctc", "augment"))
@@ -195,7 +198,9 @@ class SpeechRecognitionTask:
 
     def _trained_tokenizer(self) -> Tokenizer:
         found = Tally(Refused(self.data.broken))
-        texts = (each.text for source in self.data.train for each in self._recordings(source, found))
+        texts = [each.text for source in self.data.train for each in self._recordings(source, found)]
+        if not texts:
+            raise self._none_left(", ".join(source.sounds for source in self.data.train), found)
         return train_tokenizer(texts, self.tokenizer_config)
 
     def _recordings(self, source: SoundSource, found: Tally) -> Iterator[Recording]:
@@ -214,17 +219,19 @@ class SpeechRecognitionTask:
         sources = [self._learnable(source, found) for source in data.train]
         manifest = write_recordings(folder, sources, data.features.rate, data.augment.speeds)
         self._check_speakers()
-        said = files_said(names_of(data.train), found.dropped)
         for source, (start, stop, _) in zip(data.train, manifest["weights"], strict=True):
             if start == stop:
-                raise TransductError(
-                    f"{source.sounds}: no recording is left to train on {said}; check data.train and data.leave_out"
-                )
+                raise self._none_left(source.sounds, found)
+        said = files_said(names_of(data.train), found.dropped)
         count = manifest["rows"] // len(data.augment.speeds)
         changed = f"; {found.resampled:,} resampled to {data.features.rate} Hz" if found.resampled else ""
         self.notify(f"corpus prepared: {count:,} recordings {said}{changed}")
         found.refused.report(self.notify)
         return manifest | {"dropped": found.dropped}
+
+    def _none_left(self, sounds: str, found: Tally) -> TransductError:
+        said = files_said(names_of(self.data.train), found.dropped)
+        return TransductError(f"{sounds}: no recording is left to train on {said}; check data.train and data.leave_out")
 
     def _check_speakers(self) -> None:
         """Refuse speakers to leave out whom nobody has heard; the test set is read only if one is missing.

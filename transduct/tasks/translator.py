@@ -113,7 +113,7 @@ class Translator:
         check_inputs(texts)
         if not isinstance(n_best, int | np.integer) or n_best < 1:
             raise TransductError(f"n_best is {n_best!r}, must be a whole number, at least 1")
-        decoding = asked_for(self.decoding, options, "translate", n_best)
+        decoding = asked_for(self.decoding, options, n_best)
         if n_best > decoding.beam:
             raise TransductError(f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}")
         starts = [[] for _ in texts] if prefixes is None else self._prefixes(texts, prefixes)

@@ -211,16 +211,16 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
         if len(rows.labels) == 1:
             [label] = rows.labels
             raise TransductError(f"found one label to train on ('{label}'), expected at least 2; check data.train")
-        (folder / ABOUT).write_text(json.dumps(asdict(rows.about()), ensure_ascii=False), encoding="utf-8")
         trained, _, _ = manifest["weights"][-1]  # before what is held out
+        if data.hold_out and trained == manifest["rows"]:
+            raise TransductError(
+                f"data.hold_out is {data.hold_out}, which keeps back none of {trained:,} pictures; raise it"
+            )
+        (folder / ABOUT).write_text(json.dumps(asdict(rows.about()), ensure_ascii=False), encoding="utf-8")
         notify(f"corpus prepared: {trained:,} pictures of {len(rows.labels)} labels {said}")
         rows.refused.report(notify)
         if trained < manifest["rows"]:
             notify(f"held out: {manifest['rows'] - trained:,} pictures")
-        elif data.hold_out:
-            raise TransductError(
-                f"hold_out is {data.hold_out}, which keeps back none of {trained:,} pictures; raise it"
-            )
         return manifest | {"dropped": rows.refused.dropped}
 
     return build(directory, inputs_of(data, {}, apart=("augmentation",)), fill, notify)

@@ -5,7 +5,7 @@ Let N be frames and M target tokens of a batch, B its utterances.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -198,10 +198,10 @@ class SpeechRecognitionTask:
 
     def _trained_tokenizer(self) -> Tokenizer:
         found = Tally(Refused(self.data.broken))
-        texts = [each.text for source in self.data.train for each in self._recordings(source, found)]
-        if not texts:
+        texts = (each.text for source in self.data.train for each in self._recordings(source, found))
+        if (first := next(texts, None)) is None:
             raise self._none_left(", ".join(source.sounds for source in self.data.train), found)
-        return train_tokenizer(texts, self.tokenizer_config)
+        return train_tokenizer(chain([first], texts), self.tokenizer_config)
 
     def _recordings(self, source: SoundSource, found: Tally) -> Iterator[Recording]:
         """The recordings of a source that are trained on."""

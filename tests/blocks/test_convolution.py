@@ -37,6 +37,19 @@ def test_a_shortcut_with_a_stride_is_a_convolution_that_has_it():
     torch.testing.assert_close(block(x), nn.functional.conv2d(x, block.shortcut.weight, block.shortcut.bias, stride=2))
 
 
+def test_a_block_that_pools_sees_every_pixel():
+    torch.manual_seed(1)
+    block, x = ResidualBlock(16, 32, 2, pooled=True), torch.randn(2, 16, 6, 8)
+    nn.init.normal_(block.second.weight)
+    silu, functional = nn.SiLU(), nn.functional
+    inner = functional.conv2d(silu(block.first_norm(x)), block.first.weight, block.first.bias, padding=1)
+    inner = inner.unfold(2, 2, 2).unfold(3, 2, 2).amax((-1, -2))
+    inner = functional.conv2d(silu(block.second_norm(inner)), block.second.weight, block.second.bias, padding=1)
+    mean = x.unfold(2, 2, 2).unfold(3, 2, 2).mean((-1, -2))
+    shortcut = functional.conv2d(mean, block.shortcut.weight, block.shortcut.bias)
+    torch.testing.assert_close(block(x), shortcut + inner)
+
+
 def test_narrow_levels_train():
     """With the stride in the 1 x 1 layer itself oneDNN 3.12 wrecks its process."""
     program = """
@@ -63,9 +76,16 @@ def test_only_the_first_block_of_a_level_halves():
     assert backbone(torch.randn(1, 3, 16, 16)).shape == (1, 32, 4, 4)
 
 
-def test_a_picture_is_the_same_alone_and_in_a_batch():
+def test_a_backbone_that_pools_halves_as_one_that_strides():
+    backbone = Backbone([16, 32], 2, pooled=True)
+    assert backbone(torch.randn(1, 3, 16, 24)).shape == (1, 32, 4, 6)
+    assert [block.pooled for block in backbone.blocks] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_picture_is_the_same_alone_and_in_a_batch(pooled):
     torch.manual_seed(1)
-    backbone = Backbone([16, 32])
+    backbone = Backbone([16, 32], pooled=pooled)
     pictures = torch.randn(3, 3, 16, 16)
     together = backbone(pictures)
     pictures[1:] *= 100.0

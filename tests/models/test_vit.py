@@ -138,6 +138,12 @@ def test_all_parameters_take_part(pool, backbone):
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
 
 
+def test_the_backbone_strides_or_pools():
+    for pools in (False, True):
+        model = tiny(backbone=BACKBONES[-1], backbone_depth=2, backbone_pools=pools)
+        assert [block.pooled for block in model.backbone.blocks] == [pools, False] * len(BACKBONES[-1])
+
+
 def test_a_level_of_the_backbone_has_as_many_blocks_as_are_asked_for():
     model = tiny(backbone=BACKBONES[-1], backbone_depth=3)
     assert len(model.backbone.blocks) == 3 * len(BACKBONES[-1])

@@ -17,9 +17,8 @@ from transduct.data.images import ImageSource, fitted
 from transduct.errors import NotFinite, TransductError
 from transduct.models.vit import Config, ViT
 from transduct.tasks import image_classification, picture_classifier
-from transduct.tasks.classifier import PredictConfig
 from transduct.tasks.model import write_model
-from transduct.tasks.picture_classifier import About, Labelled, PictureAttention, PictureClassifier
+from transduct.tasks.picture_classifier import About, Labelled, PictureAttention, PictureClassifier, PictureConfig
 
 PICTURES = [bar(kind, number) for number in range(4) for kind in BARS]
 ABOUT = About(list(BARS), [0.2, 0.3, 0.4], [0.3, 0.2, 0.1])
@@ -29,7 +28,7 @@ def make(seed=1, **model):
     """A classifier whose model knows nothing, but answers differently for every picture."""
     torch.manual_seed(seed)
     shape = {"image_size": SIDE, "patch_size": 4, "d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 2, "labels": 3}
-    return PictureClassifier(randomise(ViT(Config(**{**shape, **model})), seed), ABOUT, PredictConfig())
+    return PictureClassifier(randomise(ViT(Config(**{**shape, **model})), seed), ABOUT, PictureConfig())
 
 
 @pytest.fixture
@@ -54,6 +53,17 @@ def test_the_answer_is_the_likeliest_label():
     for row in found:
         assert list(row) == list(BARS)
         assert sum(row.values()) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_an_answer_of_both_sides_is_the_same_of_a_picture_and_its_mirror_image():
+    model = make()
+    mirrored = [picture[:, ::-1].copy() for picture in PICTURES]
+    one, other = (model._scores(pictures, {}) for pictures in (PICTURES, mirrored))
+    assert (one - other).abs().max() > 0.01
+    expected = 0.5 * (one + other)
+    for pictures in (PICTURES, mirrored):
+        torch.testing.assert_close(model._scores(pictures, {"mirrored": True}), expected)
+    assert model.probabilities(PICTURES, mirrored=True) != model.probabilities(PICTURES)
 
 
 def test_files_are_read_as_their_pixels_are(tmp_path):

@@ -1,5 +1,6 @@
 """Schedules reach their peak and go down as said; the optimiser decays matrices only."""
 
+import copy
 import math
 
 import pytest
@@ -8,9 +9,12 @@ from torch import nn
 
 from transduct.training.optim import (
     MovingAverage,
+    Muon,
     clip_gradients,
     guarded_step,
+    hidden_matrices,
     make_optimiser,
+    orthogonal,
     paper_rate,
     rate,
     set_rate,
@@ -154,3 +158,93 @@ def test_what_is_frozen_is_left_out():
     optimiser = make_optimiser(model, (0.9, 0.98), 1e-9, weight_decay=0.0)
     trained = {id(p) for group in optimiser.param_groups for p in group["params"]}
     assert trained == {id(p) for p in model[1].parameters()}
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4), (1, 5)])
+def test_an_orthogonal_matrix_has_the_singular_vectors_of_the_one_it_is_next_to(shape):
+    """And singular values of about 1: the five steps of the reference end between 0.68 and 1.21."""
+    torch.manual_seed(1)
+    u, values, v = torch.linalg.svd(torch.randn(shape, dtype=torch.float64), full_matrices=False)
+    found = orthogonal(u @ torch.diag(values) @ v, torch.float64)
+    inner = u.T @ found @ v.T
+    torch.testing.assert_close(inner, torch.diag(inner.diag()))
+    assert inner.diag().min() > 0.65
+    assert inner.diag().max() < 1.25
+    assert not orthogonal(torch.zeros(shape)).any()
+
+
+def test_an_orthogonal_matrix_in_bfloat16_is_nearly_the_same():
+    torch.manual_seed(1)
+    x = torch.randn(16, 48)
+    found = orthogonal(x, torch.bfloat16)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, orthogonal(x), atol=0.02, rtol=0.0)
+
+
+def hidden_stack():
+    """What Muon moves, a convolution among it, between what Adam moves."""
+    stack = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(12, 5), nn.LayerNorm(5))
+    return nn.ModuleDict({"table": nn.Embedding(7, 5), "stack": stack, "output": nn.Linear(5, 7)})
+
+
+def test_hidden_matrices_are_those_of_layers_within_stacks():
+    model = hidden_stack()
+    assert [id(p) for p in hidden_matrices(model)] == [id(model["stack"][0].weight), id(model["stack"][2].weight)]
+    model["stack"][0].requires_grad_(False)
+    assert [id(p) for p in hidden_matrices(model)] == [id(model["stack"][2].weight)]
+
+
+def test_muon_moves_hidden_matrices_by_its_formula_and_all_else_as_adam():
+    torch.manual_seed(1)
+    model = hidden_stack()
+    copy_, rate, decay = copy.deepcopy(model), 0.1, 0.5
+    optimiser = make_optimiser(model, (0.9, 0.98), 1e-9, decay, muon=torch.float32)
+    adam = make_optimiser(copy_, (0.9, 0.98), 1e-9, decay)
+    momentum = {}
+    for _ in range(3):
+        hidden = {id(p) for p in hidden_matrices(model)}
+        for each, twin in zip(model.parameters(), copy_.parameters()):
+            each.grad = torch.randn_like(each)
+            twin.grad = each.grad.clone()
+        before = [p.detach().clone() for p in model.parameters()]
+        for one in (optimiser, adam):
+            set_rate(one, rate)
+            one.step()
+        for old, each, twin in zip(before, model.parameters(), copy_.parameters()):
+            if id(each) not in hidden:
+                assert torch.equal(each, twin)
+                continue
+            average = 0.95 * momentum.get(id(each), torch.zeros_like(each)) + 0.05 * each.grad
+            momentum[id(each)] = average
+            direction = orthogonal((0.95 * average + 0.05 * each.grad).flatten(1))
+            moved = 0.2 * math.sqrt(max(direction.shape)) * rate * direction.view_as(each)
+            torch.testing.assert_close(each, old * (1.0 - rate * decay) - moved)
+    assert {key for p in hidden_matrices(model) for key in optimiser.state[p]} == {"momentum"}
+    optimiser.zero_grad()
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_step_of_muon_is_as_long_as_adams():
+    """As root mean square of the numbers, 0.2 of the rate, whatever the shape: so one rate serves both."""
+    torch.manual_seed(1)
+    for shape in ((64, 64), (16, 256), (256, 16)):
+        stack = nn.Sequential(nn.Linear(*shape[::-1]))
+        optimiser = make_optimiser(stack, (0.9, 0.98), 1e-9, 0.0, muon=torch.float32)
+        assert isinstance(optimiser, Muon)
+        before = stack[0].weight.detach().clone()
+        stack[0].weight.grad, stack[0].bias.grad = 1e-3 * torch.randn(shape), torch.zeros(shape[0])
+        set_rate(optimiser, 0.01)
+        optimiser.step()
+        assert 0.01 * 0.2 * 0.7 < (stack[0].weight - before).square().mean().sqrt() < 0.01 * 0.2 * 1.2
+
+
+def test_a_matrix_without_a_gradient_stays():
+    model = hidden_stack()
+    optimiser = make_optimiser(model, (0.9, 0.98), 1e-9, 0.5, muon=torch.float32)
+    before = [p.detach().clone() for p in model.parameters()]
+    optimiser.step()
+    assert all(torch.equal(p, held) for p, held in zip(model.parameters(), before))
+
+
+def test_a_model_without_stacks_is_adams_alone():
+    assert isinstance(make_optimiser(nn.Linear(2, 2), (0.9, 0.98), 1e-9, 0.0, muon=torch.float32), torch.optim.AdamW)

@@ -13,40 +13,46 @@ from transduct.blocks.sizes import GROUP
 
 
 class ResidualBlock(nn.Module):
-    """x + Conv(SiLU(Norm(Conv(SiLU(Norm(x)))))), 3 x 3 each (He et al. 2016), with the norms of Wu and He 2018."""
+    """x + Conv(SiLU(Norm(Conv(SiLU(Norm(x)))))), 3 x 3 each (He et al. 2016), with the norms of Wu and He 2018.
 
-    def __init__(self, channels_in: int, channels_out: int, stride: int = 1) -> None:
+    A stride is the first convolution's; `pooled` it sees every pixel instead, and the largest of stride x stride of its
+    answers stay, beside the mean of as many pixels.
+    """
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int = 1, pooled: bool = False) -> None:
         super().__init__()
         self.first_norm, self.second_norm = group_norm(channels_in), group_norm(channels_out)
-        self.first = convolution(channels_in, channels_out, 3, stride)
+        self.first = convolution(channels_in, channels_out, 3, 1 if pooled else stride)
         self.second = convolution(channels_out, channels_out, 3)
         nn.init.zeros_(self.second.weight)  # a block begins as its shortcut
         same = channels_in == channels_out and stride == 1
         self.shortcut = nn.Identity() if same else convolution(channels_in, channels_out, 1)
-        self.stride = stride
+        self.stride, self.pooled = stride, pooled
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C', H / stride, W / stride)."""
-        inner = self.first(F.silu(self.first_norm(x)))
-        # The stride is not the layer's: oneDNN 3.12 writes past the end of memory in the gradient of 1 x 1 convolutions
-        # that have one, where channels are few.
-        kept = x if self.stride == 1 else F.avg_pool2d(x, 1, self.stride)
+        inner, kept = self.first(F.silu(self.first_norm(x))), x
+        if self.stride > 1:
+            # The stride is not the layer's: oneDNN 3.12 writes past the end of memory in the gradient of 1 x 1
+            # convolutions that have one, where channels are few.
+            kept = F.avg_pool2d(x, self.stride if self.pooled else 1, self.stride)
+            inner = F.max_pool2d(inner, self.stride) if self.pooled else inner
         return self.shortcut(kept) + self.second(F.silu(self.second_norm(inner)))
 
 
 class Backbone(nn.Module):
     """A picture's features at a coarse grid: a first layer, then for each of the `channels` `depth` blocks.
 
-    The first block of each has stride 2.
+    The first block of each has stride 2, or pools.
     """
 
-    def __init__(self, channels: Sequence[int], depth: int = 1) -> None:
+    def __init__(self, channels: Sequence[int], depth: int = 1, pooled: bool = False) -> None:
         super().__init__()
         self.stride, self.width = 2 ** len(channels), channels[-1]
         self.first = convolution(3, channels[0], 3)
         blocks: list[nn.Module] = []
         for narrow, wide in zip([channels[0], *channels], channels):
-            blocks.append(ResidualBlock(narrow, wide, 2))
+            blocks.append(ResidualBlock(narrow, wide, 2, pooled))
             blocks.extend(ResidualBlock(wide, wide) for _ in range(depth - 1))
         self.blocks = nn.Sequential(*blocks)
         self.norm = group_norm(channels[-1])

@@ -49,6 +49,8 @@ class Config:
         backbone: channels of convolutional levels, each of which halves the grid, whose features take the place of
             squares of pixels (the paper's hybrid, section 3.1); with few pictures to learn from they are worth much.
         backbone_depth: residual blocks of each level.
+        backbone_pools: whether a level halves the grid by pooling what its first convolution sees at every pixel, and
+            not by seeing every second one: dearer, and better by more.
         positions: of the patches, in a row or in a plane.
         pool: what is classified: a class token of its own, or the mean of the patches.
     """
@@ -58,6 +60,7 @@ class Config:
     patch_size: int = 16
     backbone: list[int] = field(default_factory=list)
     backbone_depth: int = 1
+    backbone_pools: bool = False
     d_model: int = 768
     num_heads: int = 12
     d_ff: int = 3072
@@ -95,7 +98,8 @@ class ViT(nn.Module):
         self.config = config
         d_model, patches = config.d_model, config.grid**2
         shape = LayerShape(d_model, config.d_ff, config.dropout, config.activation, "pre", config.norm_kind)
-        self.backbone = Backbone(config.backbone, config.backbone_depth) if config.backbone else nn.Identity()
+        levels = config.backbone, config.backbone_depth, config.backbone_pools
+        self.backbone = Backbone(*levels) if config.backbone else nn.Identity()
         seen, channels = (1, config.backbone[-1]) if config.backbone else (config.patch_size, 3)
         self.patches = PatchEmbedding(seen, d_model, channels)
         self.class_token = nn.Parameter(torch.empty(d_model)) if config.pool == "class" else None

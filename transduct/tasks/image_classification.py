@@ -28,12 +28,11 @@ from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.models.vit import SIZES, Config, ViT
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import LabelRows, Movable, card, files_said, only_train, write_model
-from transduct.tasks.picture_classifier import About, HeldOut, Labelled, PictureClassifier, rows_of
+from transduct.tasks.picture_classifier import About, HeldOut, Labelled, PictureClassifier, PictureConfig, rows_of
 from transduct.tasks.sections import (
     Family,
     ModelSection,
     NoOptions,
-    PredictConfig,
     data_with_test,
     filled,
     training_section,
@@ -233,7 +232,7 @@ class ImageClassificationTask:
         self.directory, self.notify = directory, notify
         self.data = record(DataConfig, recipe.data, "data")
         self.training = training_section(TrainingConfig, recipe.training, ("accuracy", "f1"))
-        self.decoding = record(PredictConfig, recipe.decoding, "decoding")
+        self.decoding = record(PictureConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         record(NoOptions, recipe.tokenizer, "tokenizer")  # pictures have no tokens
         config = self._config(2)  # what is impossible fails here, before anything is written

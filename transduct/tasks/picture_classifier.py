@@ -33,6 +33,17 @@ CHUNK = 1024  # pictures that are scored together
 
 
 @dataclass(frozen=True)
+class PictureConfig(PredictConfig):
+    """How pictures are classified.
+
+    Attributes:
+        mirrored: whether each is seen a second time as in a mirror, and answered by the mean of both.
+    """
+
+    mirrored: bool = False
+
+
+@dataclass(frozen=True)
 class About:
     """What is known of the training pictures: their labels in order of the ids, their colours' mean and deviation."""
 
@@ -150,7 +161,7 @@ class PictureClassifier:
 
     reads = "picture"  # what its inputs are files of
 
-    def __init__(self, model: ViT, about: About, decoding: PredictConfig) -> None:
+    def __init__(self, model: ViT, about: About, decoding: PictureConfig) -> None:
         self.model, self.about, self.decoding = model.eval(), about, decoding
 
     @classmethod
@@ -162,7 +173,7 @@ class PictureClassifier:
         if len(about.labels) != model.config.labels:
             found = f"names {len(about.labels)} labels, its model tells {model.config.labels} apart"
             raise TransductError(f"{source}: {found}; they do not belong together: copy the model again")
-        decoding = record(PredictConfig, config.get("decoding"), "decoding", source)
+        decoding = record(PictureConfig, config.get("decoding"), "decoding", source)
         read_weights(model, directory, device, precision)
         return cls(model, about, decoding)
 
@@ -171,7 +182,7 @@ class PictureClassifier:
 
         Args:
             inputs: as `as_picture` takes them: paths, contents of files, arrays (height, width, 3) of uint8.
-            options: fields of `PredictConfig`; `batch_tokens` counts patches.
+            options: fields of `PictureConfig`; `batch_tokens` counts patches.
 
         Raises:
             TransductError: an input is no whole picture, or an option unknown.
@@ -243,10 +254,15 @@ class PictureClassifier:
         for start in range(0, len(every), step):
             some = enumerate(every[start : start + step], start + 1)
             pictures = [self._picture(given, f"input {number}") for number, given in some]
-            parts.append(self.model.classify(*self.model.encode(self._read(pictures))).float().cpu())
+            parts.append(self._seen(self._read(pictures), decoding).float().cpu())
         scores = torch.cat(parts)
         require_finite(scores)
         return scores
+
+    def _seen(self, pictures: Tensor, decoding: PictureConfig) -> Tensor:
+        """(B, 3, height, width) -> (B, labels)."""
+        ways = [pictures, pictures.flip(-1)] if decoding.mirrored else [pictures]
+        return torch.stack([self.model.classify(*self.model.encode(each)) for each in ways]).mean(0)
 
     def _picture(self, given: Given, name: str) -> Picture:
         return fitted(as_picture(given, name), self.model.config.image_size)

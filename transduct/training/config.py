@@ -19,6 +19,8 @@ class TrainingConfig:
             them. A longer example is a batch of its own; what BPE dropout adds is planned for on average, so that a
             batch may be some percent over.
         accumulate: batches a rank whose gradients make one step.
+        optimiser: adam, or muon, which moves the weights within stacks by steps of one size in every direction (and all
+            others as Adam does); a step costs more and fewer are needed, the most where batches are large.
         learning_rate: the peak, reached after `warmup` steps.
         warmup: steps in which the rate rises linearly from 0.
         schedule: from the peak on: down with the inverse square root of the step, straight or along a cosine to 0 at
@@ -26,7 +28,7 @@ class TrainingConfig:
         label_smoothing: the share of each target's probability that is spread over all labels or tokens; boxes and
             image codes know no such targets.
         clip: the largest joint norm of the gradients; 0 does not clip.
-        weight_decay: of Adam, decoupled; on matrices alone.
+        weight_decay: decoupled; on matrices alone.
         betas, epsilon: Adam's.
         precision: in which layers compute: float32, bfloat16 or auto, which is bfloat16 where the device multiplies it
             faster (the run's recipe then says which); weights and optimiser stay in float32.
@@ -49,6 +51,7 @@ class TrainingConfig:
     steps: int = 10_000
     batch_tokens: int = 4096
     accumulate: int = 1
+    optimiser: Literal["adam", "muon"] = "adam"
     learning_rate: float = 1e-3
     warmup: int = 1000
     schedule: Schedule = "inverse_sqrt"
@@ -92,6 +95,8 @@ class TrainingConfig:
             raise ValueError(f"patience is {self.patience}, counts validations without a better score; name it as best")
         if self.patience and not self.validate_every:
             raise ValueError(f"patience is {self.patience}, counts validations; set validate_every above 0")
+        if self.capture and self.optimiser != "adam":
+            raise ValueError(f"capture is true, works with adam alone; optimiser is {self.optimiser}")
         if len(self.betas) != 2:
             raise ValueError(f"betas has {len(self.betas)} numbers, must have 2")
         if not all(0.0 <= beta < 1.0 for beta in self.betas):

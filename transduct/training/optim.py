@@ -1,4 +1,4 @@
-"""The optimiser and its learning-rate schedules."""
+"""The optimisers and their learning-rate schedules."""
 
 import math
 from typing import Literal
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 Schedule = Literal["inverse_sqrt", "linear", "cosine", "constant"]
+MOMENTUM = 0.95  # of Muon
 
 
 def paper_rate(d_model: int, warmup: int, step: int) -> float:
@@ -34,24 +35,100 @@ def rate(schedule: Schedule, peak: float, warmup: int, steps: int, step: int) ->
 
 
 def make_optimiser(
-    model: nn.Module, betas: tuple[float, float], epsilon: float, weight_decay: float, captured: bool = False
-) -> torch.optim.AdamW:
+    model: nn.Module,
+    betas: tuple[float, float],
+    epsilon: float,
+    weight_decay: float,
+    captured: bool = False,
+    muon: torch.dtype | None = None,
+) -> torch.optim.Optimizer:
     """Adam (Kingma and Ba 2015); decoupled weight decay (Loshchilov and Hutter 2019) on matrices only.
 
     What is frozen (`requires_grad=False`) is left out. One that is `captured` has its learning rate in a tensor.
+    Hidden layers' matrices are left to Muon where it is told in what it computes.
     """
-    trained = [p for p in model.parameters() if p.requires_grad]
+    hidden = [] if muon is None else hidden_matrices(model)
+    theirs = {id(p) for p in hidden}
+    trained = [p for p in model.parameters() if p.requires_grad and id(p) not in theirs]
     matrices = [p for p in trained if p.ndim > 1]
     vectors = [p for p in trained if p.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     device = next(model.parameters()).device
     first_rate = torch.zeros((), device=device) if captured else 1e-3  # every step sets its own
-    optimiser = torch.optim.AdamW(
+    adam = torch.optim.AdamW(
         [g for g in groups if g["params"]], first_rate, betas, epsilon,
         fused=True, capturable=captured and device.type == "cuda",
     )  # fmt: skip
-    optimiser._warned_capturable_if_run_uncaptured = True  # the first step, before the capture, is meant
-    return optimiser
+    adam._warned_capturable_if_run_uncaptured = True  # the first step, before the capture, is meant
+    return Muon(hidden, adam, weight_decay, muon) if hidden and muon is not None else adam
+
+
+def orthogonal(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Nearly the orthogonal matrix next to one: its singular values become about 1, its singular vectors stay.
+
+    Five steps of Newton and Schulz in the polynomial a x + b x^3 + c x^5 whose coefficients Jordan et al. 2024 chose to
+    lift small values fast; they end between 0.7 and 1.2. (n, k) -> (n, k), computed in `dtype`.
+    """
+    a, b, c = 3.4445, -4.7750, 2.0315
+    wide = x if x.shape[0] <= x.shape[1] else x.T
+    y = (wide / wide.norm().clamp_min(1e-7)).to(dtype)
+    for _ in range(5):
+        gram = y @ y.T
+        y = a * y + (b * gram + c * gram @ gram) @ y
+    return (y if wide is x else y.T).to(x.dtype)
+
+
+class Muon(torch.optim.Optimizer):
+    """Steps of one size in every direction for matrices (Jordan et al. 2024), Adam's for all else.
+
+    A matrix moves by the orthogonal matrix next to its gradient's running average, as far as Adam would, whose rate and
+    decay therefore serve both (Liu et al. 2025). A convolution is a matrix of channels by all that each reads.
+
+    Args:
+        matrices: the weights of hidden layers, of 2 or more dimensions.
+        adam: what moves the others.
+        dtype: in which the orthogonal matrices are computed.
+    """
+
+    def __init__(
+        self, matrices: list[nn.Parameter], adam: torch.optim.AdamW, weight_decay: float, dtype: torch.dtype
+    ) -> None:
+        super().__init__(matrices, {"lr": 1e-3, "weight_decay": weight_decay})
+        self.dtype = dtype
+        self._adam = adam
+        self.param_groups += adam.param_groups  # whoever sets a rate or clears gradients reaches both
+        adam.state = self.state
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
+        """Take a step."""
+        self._adam.step()
+        rate, weight_decay = self.param_groups[0]["lr"], self.param_groups[0]["weight_decay"]
+        for matrix in self.param_groups[0]["params"]:
+            if matrix.grad is None:
+                continue
+            state = self.state[matrix]
+            if not state:
+                state["momentum"] = torch.zeros_like(matrix)
+            average = state["momentum"].lerp_(matrix.grad, 1.0 - MOMENTUM)
+            ahead = matrix.grad.lerp(average, MOMENTUM)  # Nesterov's
+            direction = orthogonal(ahead.flatten(1), self.dtype)
+            matrix.mul_(1.0 - rate * weight_decay)
+            matrix.add_(direction.view_as(matrix), alpha=-rate * 0.2 * math.sqrt(max(direction.shape)))
+
+
+def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
+    """The weights of linear layers and convolutions within stacks, which number their layers: what Muon is for.
+
+    Embeddings and output layers are in none.
+    """
+    layers = (nn.Linear, nn.Conv1d, nn.Conv2d)
+    numbered = {
+        f"{name}.weight"
+        for name, module in model.named_modules()
+        if isinstance(module, layers) and any(part.isdigit() for part in name.split("."))
+    }
+    return [weight for name, weight in model.named_parameters() if name in numbered and weight.requires_grad]
 
 
 def set_rate(optimiser: torch.optim.Optimizer, value: float) -> None:

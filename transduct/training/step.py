@@ -57,7 +57,9 @@ class Stepper:
         self._plain_loss = loss if config.compile else None  # until it has been compared
         self.device = next(model.parameters()).device
         betas = (config.betas[0], config.betas[1])
-        self.optimiser = make_optimiser(model, betas, config.epsilon, config.weight_decay, config.capture)
+        precision = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
+        muon = precision if config.optimiser == "muon" else None
+        self.optimiser = make_optimiser(model, betas, config.epsilon, config.weight_decay, config.capture, muon)
         self._set_up()
 
     def take(self, micro_batches: list[Any], number: int, rate: float) -> float:

@@ -104,6 +104,7 @@ def test_another_run_is_not_overwritten(run):
         ({"model": {"d_model": 64}}, "model.d_model=32, the recipe says 64"),
         ({"model": {"tie": "none"}}, "model.tie=all, the recipe says none"),
         ({"training": {"ema": 0.5}}, "training.ema=0.0, the recipe says 0.5"),
+        ({"training": {"optimiser": "muon"}}, "training.optimiser=adam, the recipe says muon"),
         ({"data": {"max_length": 30}}, "data.max_length=40, the recipe says 30"),
         ({"tokenizer": {"size": 70}}, "tokenizer.size=60, the recipe says 70"),
     ],

@@ -34,6 +34,7 @@ from transduct.training.config import TrainingConfig
         ),
         ({"patience": 2}, "patience is 2, counts validations without a better score; name it as best"),
         ({"patience": 2, "best": "loss", "validate_every": 0}, "patience is 2, counts validations; set validate_every"),
+        ({"capture": True, "optimiser": "muon"}, "capture is true, works with adam alone; optimiser is muon"),
         ({"betas": [0.9]}, "betas has 1 numbers, must have 2"),
         ({"betas": [0.9, 1.0]}, r"betas are \[0.9, 1.0\], must be in \[0, 1\)"),
         ({"average": 6}, r"average is 6, must be from 1 to keep_checkpoints \(5\)"),

@@ -37,9 +37,11 @@ def assert_same(one, other, **tolerance):
 EXACTLY = {"rtol": 0, "atol": 0}
 
 
+@pytest.mark.parametrize("optimiser", ["adam", "muon"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_it_learns(tmp_path, precision):
-    model, state = train(tmp_path, steps=200, precision=precision, schedule="linear", validate_every=0)
+def test_it_learns(tmp_path, precision, optimiser):
+    how = {"precision": precision, "optimiser": optimiser, "schedule": "linear"}
+    model, state = train(tmp_path, steps=200, validate_every=0, **how)
     assert toy.validate(network()).scores["loss"] > 0.3
     assert toy.validate(model).scores["loss"] < 0.01
     assert state.step == 200
@@ -454,10 +456,12 @@ def test_validation_leaves_the_model_as_it_was(tmp_path):
 # resuming
 
 
+@pytest.mark.parametrize("optimiser", ["adam", "muon"])
 @pytest.mark.parametrize("broken", [None, "model.safetensors", "optimizer.safetensors", "state.json"])
-def test_a_run_that_was_broken_off_ends_like_one_that_was_not(tmp_path, broken):
+def test_a_run_that_was_broken_off_ends_like_one_that_was_not(tmp_path, broken, optimiser):
     """Also where the newest checkpoint is cut short. tests/tasks/test_resume.py does this with kills and all."""
-    whole, _ = train(tmp_path / "whole", network(dropout=0.5), accumulate=2)
+    how = {"accumulate": 2, "optimiser": optimiser}
+    whole, _ = train(tmp_path / "whole", network(dropout=0.5), **how)
 
     class Stopped(Exception):
         pass
@@ -467,11 +471,11 @@ def test_a_run_that_was_broken_off_ends_like_one_that_was_not(tmp_path, broken):
             raise Stopped
 
     with pytest.raises(Stopped):
-        train(tmp_path / "run", network(dropout=0.5), accumulate=2, report=stop)
+        train(tmp_path / "run", network(dropout=0.5), **how, report=stop)
     if broken:
         path = tmp_path / "run" / "checkpoints" / "step_6" / broken
         path.write_bytes(path.read_bytes()[:-3])
-    resumed, _ = train(tmp_path / "run", network(dropout=0.5), accumulate=2)
+    resumed, _ = train(tmp_path / "run", network(dropout=0.5), **how)
     assert_same(weights_of(resumed), weights_of(whole), **EXACTLY)
     logs = [records(tmp_path / name) for name in ("run", "whole")]
     steps = [[record["step"] for record in log if "passed_over" not in record] for log in logs]

@@ -168,7 +168,7 @@ def _compare(held: Recipe, given: Recipe, directory: Path, notify: Callable[[str
         for name, (before, after) in pairs.items():
             if before == after or name in free:
                 continue
-            if section not in ("training", "decoding") or name == "training.ema":
+            if section not in ("training", "decoding") or name in ("training.ema", "training.optimiser"):
                 raise TransductError(f"{directory}: its run has {name}={before}, the recipe says {after}; {OWN_RECIPE}")
             if finished:
                 remedy = "another may start from its model (model.start_from)"

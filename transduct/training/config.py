@@ -19,8 +19,8 @@ class TrainingConfig:
             them. A longer example is a batch of its own; what BPE dropout adds is planned for on average, so that a
             batch may be some percent over.
         accumulate: batches a rank whose gradients make one step.
-        optimiser: adam, or muon, which moves the weights within stacks by steps of one size in every direction (and all
-            others as Adam does); a step costs more and fewer are needed, the most where batches are large.
+        optimiser: adam, or muon, which moves the matrices within stacks by steps of one size in every direction and all
+            else as adam does. A step costs more; pictures need far fewer of them, small translation models no fewer.
         learning_rate: the peak, reached after `warmup` steps.
         warmup: steps in which the rate rises linearly from 0.
         schedule: from the peak on: down with the inverse square root of the step, straight or along a cosine to 0 at

@@ -136,12 +136,17 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), profile: str | 
         tree = _with_override(tree, override)
     with placed(str(path), overrides, profile):
         recipe = record(Recipe, tree, "")
+    expand_homes(recipe)
+    return recipe
+
+
+def expand_homes(recipe: Recipe) -> None:
+    """Put the home folder for `~` in the places that a recipe names."""
     for sections in (vars(recipe), *recipe.stages):
         for section, key in (("data", "root"), ("model", "start_from")):
             held = sections.get(section)
             if isinstance(held, dict) and isinstance(held.get(key), str):
                 held[key] = os.path.expanduser(held[key])
-    return recipe
 
 
 @contextmanager

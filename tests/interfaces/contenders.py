@@ -1,6 +1,7 @@
 """Contenders for the tests of the benchmark: each gives back a function, as theirs does, without importing torch."""
 
 import os
+import signal
 import time
 
 from transduct.errors import TransductError
@@ -22,6 +23,16 @@ def refuses(message):
 
 def refuses_later(message):
     return lambda: refuses(message)
+
+
+def interrupted(tokens):
+    """Ctrl-C reaches every process of a terminal."""
+
+    def run():
+        os.kill(os.getpid(), signal.SIGINT)
+        return steady(tokens)()
+
+    return run
 
 
 def dies():

@@ -93,6 +93,11 @@ def test_an_error_in_a_contender_reaches_its_parent():
             measure(Row("a row", side(name, message="the peer is not installed")), 1)
 
 
+def test_ctrl_c_is_for_whoever_measures():
+    """A contender is ended by its parent, without a traceback of its own."""
+    assert measure(Row("a row", side("interrupted", tokens=5)), 1)["ours"] > 0.0
+
+
 def test_a_contender_that_dies_is_told_of():
     said = "ended without an answer; see what it said, or whether memory ran out (fewer --sentences)"
     for name in ("dies", "dies_later"):

@@ -177,6 +177,7 @@ def test_training_and_decoding_may_change_and_are_told(unfinished):
         TransductError("bad data"),
         OSError(errno.EACCES, "Permission denied", "corpus/shard"),
         KeyError("a mistake of ours"),
+        OSError(errno.EMFILE, "Too many open files"),
     ],
 )
 def test_a_run_that_cannot_begin_leaves_nothing_and_one_that_cannot_go_on_loses_nothing(
@@ -189,13 +190,14 @@ def test_a_run_that_cannot_begin_leaves_nothing_and_one_that_cannot_go_on_loses_
 
     monkeypatch.setattr(TranslationTask, "prepare", fail)
     before = set(everything_in(unfinished))
-    message = r"^(bad data|'a mistake of ours'|corpus/shard: cannot be written \(Perm.*\); choose another place)$"
-    with pytest.raises((TransductError, KeyError), match=message):
+    place = r"corpus/shard: cannot be written \(Perm.*\); choose another place"
+    message = rf"^(bad data|'a mistake of ours'|{place}|\[Errno 24\] Too many open files)$"
+    with pytest.raises((TransductError, KeyError, OSError), match=message):
         runs.train(load_recipe(unfinished / "recipe.yaml"), unfinished, resume=True, notify=str)
     assert set(everything_in(unfinished)) == before
     (tmp_path / "empty").mkdir()
     for name in ("empty", "new"):
-        with pytest.raises((TransductError, KeyError), match=message):
+        with pytest.raises((TransductError, KeyError, OSError), match=message):
             runs.train(SHORT, tmp_path / name, notify=str)
     assert not list((tmp_path / "empty").iterdir())
     assert not (tmp_path / "new").exists()

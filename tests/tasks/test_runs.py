@@ -65,6 +65,16 @@ def test_a_recipe_for_files_takes_overrides(tmp_path):
         runs.file_recipe("translation", files, ["modle.size=small"], str)
 
 
+def test_a_place_in_the_home_folder_is_named_by_a_tilde_with_files_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a").write_text("x\n" * 20)
+    recipe = runs.file_recipe(
+        "translation", {"source": "~/a", "target": "~/a"}, ["model.start_from=~/b/model", "data.root=~/c"], str
+    )
+    assert recipe.model["start_from"] == f"{tmp_path}/b/model"
+    assert recipe.data["root"] == f"{tmp_path}/c"
+
+
 def test_a_recipe_survives_being_written(trained_run, tmp_path):
     recipe = load_recipe(trained_run / "recipe.yaml")
     (tmp_path / "recipe.yaml").write_text(dump(asdict(recipe)))
@@ -195,6 +205,22 @@ def test_stages_go_on_where_they_were(tmp_path, stop):
         runs.train(recipe, tmp_path / "run", notify=str, report=report)
     assert not (tmp_path / "run" / "model").exists()
     assert weights(runs.train(recipe, tmp_path / "run", resume=True, notify=str)) == weights(whole)
+
+
+def test_a_refused_resume_of_stages_leaves_their_recipe_as_it_was(tmp_path):
+    recipe = staged(tmp_path)
+
+    def report(event):
+        if event.get("step") == 3:  # of the second stage
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        runs.train(recipe, tmp_path / "run", notify=str, report=report)
+    held = (tmp_path / "run" / "recipe.yaml").read_bytes()
+    fewer = replace(recipe, stages=[{}, {"training": {**recipe.stages[1]["training"], "steps": 1}}])
+    with pytest.raises(TransductError, match="step 2 is trained already; give no fewer"):
+        runs.train(fewer, tmp_path / "run", resume=True, notify=str)
+    assert (tmp_path / "run" / "recipe.yaml").read_bytes() == held
 
 
 def test_a_mistake_in_the_last_stage_is_found_before_the_first_is_trained(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from transduct.errors import TransductError
 from transduct.training.optim import (
     MovingAverage,
     Muon,
@@ -246,5 +247,9 @@ def test_a_matrix_without_a_gradient_stays():
     assert all(torch.equal(p, held) for p, held in zip(model.parameters(), before))
 
 
-def test_a_model_without_stacks_is_adams_alone():
-    assert isinstance(make_optimiser(nn.Linear(2, 2), (0.9, 0.98), 1e-9, 0.0, muon=torch.float32), torch.optim.AdamW)
+def test_muon_is_refused_where_there_is_nothing_for_it_to_move():
+    """Recurrent weights are no linear layers, and Adam alone would pass for it."""
+    message = "training.optimiser is muon, which moves matrices of .* within stacks; this model trains none: take adam"
+    for model in (nn.Linear(2, 2), nn.Sequential(nn.LSTM(2, 2))):
+        with pytest.raises(TransductError, match=message):
+            make_optimiser(model, (0.9, 0.98), 1e-9, 0.0, muon=torch.float32)

@@ -371,6 +371,18 @@ def test_a_best_checkpoint_that_is_damaged_is_no_model(tmp_path):
     assert_same(weights_of(model), saved(tmp_path, 12), **EXACTLY)
 
 
+def test_what_is_advised_when_the_best_is_damaged_ends_a_run_whose_patience_ended_it(tmp_path):
+    scores = [1.0, 2.0, 3.0, 4.0, 5.0]
+    train(tmp_path, validate=scores_from(scores), best="loss", patience=1, steps=20)
+    cut_short(tmp_path, [4])
+    advised = r"newest weights: training\.best=null training\.patience=0 training\.steps=8 --resume\)"
+    with pytest.raises(TransductError, match=advised):
+        train(tmp_path, validate=scores_from(scores), best="loss", patience=1, steps=20)
+    model, state = train(tmp_path, best=None, patience=0, steps=8)
+    assert state.step == 8
+    assert_same(weights_of(model), saved(tmp_path, 8), **EXACTLY)
+
+
 @pytest.mark.parametrize("other", [{"seed": 7}, {"batch_tokens": 5}], ids=str)
 def test_what_orders_batches_anew_begins_an_epoch(other):
     state = trainer.State(step=5, epoch=2, batch=3).under(CONFIG)

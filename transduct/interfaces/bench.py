@@ -4,6 +4,7 @@ import math
 import multiprocessing
 import os
 import platform
+import signal
 import statistics
 import sys
 import tempfile
@@ -135,6 +136,7 @@ def _answer(pipe: Connection, side: Side, said: str | None = None) -> Any:
 
 def _contend(pipe: Connection, side: Side) -> None:
     """A contender's process: prepare, warm up, and take a turn whenever it is told to."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches whoever tells it, who ends it
     module, name = side.function.rsplit(".", 1)
     try:
         run = getattr(import_module(module), name)(**side.arguments)

@@ -5,7 +5,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from transduct.training.log import LOG
 
 RECIPE = "recipe.yaml"
 HELD: set[int] = set()  # the locks of this process
+# Errors of no file: another place would not help.
+OF_THE_MACHINE = (errno.EPIPE, errno.ESHUTDOWN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
 OWN_RECIPE = "resume with the run's own recipe or choose another --out"
 
 
@@ -67,10 +69,11 @@ def claimed(
             if before is None and not any(directory.glob("**/checkpoints/step_*")):
                 _remove(directory.iterdir())  # so that the corrected call may start afresh
                 if made:
-                    directory.rmdir()
+                    with suppress(OSError):  # a network's file system keeps a lock that is open
+                        directory.rmdir()
             elif before is not None and isinstance(error, TransductError) and _logs(directory) == logs:
                 write_file(held, before)  # what was refused is not what the run goes on with
-            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            if isinstance(error, OSError) and error.errno not in OF_THE_MACHINE:
                 raise disk_error(Path(error.filename or directory), error) from error
             raise
     finally:

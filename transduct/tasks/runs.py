@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from transduct.config import Recipe, load_recipe, merge, parse_override, record, stages_of
+from transduct.config import Recipe, expand_homes, load_recipe, merge, parse_override, record, stages_of
 from transduct.data.files import names_of, require_files
 from transduct.errors import TransductError
 from transduct.tasks.base import Notify, Task, configuration, from_home, naming_files, task_module
@@ -92,8 +92,9 @@ def _train_stages(
             beside = first if recipe.ensemble and number else None
             _train_one(stage, folder, (folder / RECIPE).exists(), notify, report, beside)
             if ranks.rank == 0:
-                logs = [(_stage(directory, n) / LOG).read_bytes() for n in range(number + 1)]
-                write_file(directory / LOG, b"".join(logs))
+                logs = b"".join((_stage(directory, n) / LOG).read_bytes() for n in range(number + 1))
+                if not (directory / LOG).exists() or (directory / LOG).read_bytes() != logs:
+                    write_file(directory / LOG, logs)  # which says that the run has gone on
         if ranks.rank == 0:
             made = [_stage(directory, number) / "model" for number in range(len(stages))]
             if recipe.ensemble:
@@ -288,7 +289,9 @@ def file_recipe(task: str, files: Mapping[str, Any], overrides: Sequence[str], n
     training = training if isinstance(training, Mapping) else {}
     tree = task_module(task).file_recipe({name: from_home(given) for name, given in files.items()}, notify, training)
     tree = merge(tree, asked)
-    return record(Recipe, tree, "", "the recipe for your files")
+    recipe = record(Recipe, tree, "", "the recipe for your files")
+    expand_homes(recipe)
+    return recipe
 
 
 def run_of_files(directory: Path, files: Mapping[str, Any], overrides: Sequence[str]) -> Recipe:

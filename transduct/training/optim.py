@@ -6,6 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from transduct.errors import TransductError
+
 Schedule = Literal["inverse_sqrt", "linear", "cosine", "constant"]
 MOMENTUM = 0.95  # of Muon
 
@@ -46,8 +48,16 @@ def make_optimiser(
 
     What is frozen (`requires_grad=False`) is left out. One that is `captured` has its learning rate in a tensor.
     Hidden layers' matrices are left to Muon where it is told in what it computes.
+
+    Raises:
+        TransductError: Muon is asked for and finds none.
     """
     hidden = [] if muon is None else hidden_matrices(model)
+    if muon is not None and not hidden:
+        raise TransductError(
+            "training.optimiser is muon, which moves matrices of linear layers and convolutions within stacks; this "
+            "model trains none: take adam"
+        )
     theirs = {id(p) for p in hidden}
     trained = [p for p in model.parameters() if p.requires_grad and id(p) not in theirs]
     matrices = [p for p in trained if p.ndim > 1]
@@ -60,7 +70,7 @@ def make_optimiser(
         fused=True, capturable=captured and device.type == "cuda",
     )  # fmt: skip
     adam._warned_capturable_if_run_uncaptured = True  # the first step, before the capture, is meant
-    return Muon(hidden, adam, weight_decay, muon) if hidden and muon is not None else adam
+    return adam if muon is None else Muon(hidden, adam, weight_decay, muon)
 
 
 def orthogonal(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -120,7 +130,8 @@ class Muon(torch.optim.Optimizer):
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     """The weights of linear layers and convolutions within stacks, which number their layers: what Muon is for.
 
-    Embeddings and output layers are in none.
+    Embeddings and output layers are in none, but for what a stack itself ends in: a codec's last convolution, the heads
+    of a detector, which has some after every layer.
     """
     layers = (nn.Linear, nn.Conv1d, nn.Conv2d)
     numbered = {

@@ -206,7 +206,9 @@ class Trainer:
         try:
             self.checkpoints.require_whole(last)
         except TransductError as error:
-            raise TransductError(f"{error} (to end with the newest weights: training.best=null --resume)") from error
+            patient = f" training.patience=0 training.steps={self.state.step}" if self.config.patience else ""
+            end = f"to end with the newest weights: training.best=null{patient} --resume"
+            raise TransductError(f"{error} ({end})") from error
         window = [*(s for s in before if self.checkpoints.last_good([s])), last]  # fewer, if one is damaged
         name = checkpoint.EMA if self.ema else checkpoint.WEIGHTS
         paths = [self.checkpoints.path(step) / name for step in window]

@@ -23,6 +23,10 @@ class TrainingFailed(Exception):
     """The work itself failed: training diverged, or was stopped by a signal (exit status 1)."""
 
 
-def missing_extra(package: str, extra: str) -> TransductError:
+class MissingExtra(TransductError):
+    """A library that an extra brings is not installed, whatever the data are."""
+
+
+def missing_extra(package: str, extra: str) -> MissingExtra:
     """The error for an optional dependency that is not installed; it names the line that installs it."""
-    return TransductError(f"{package} is not installed; run: pip install 'transduct[{extra}]'")
+    return MissingExtra(f"{package} is not installed; run: pip install 'transduct[{extra}]'")

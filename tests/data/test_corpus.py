@@ -218,10 +218,9 @@ def test_an_unchanged_corpus_is_reused(made, tmp_path):
 
 def test_a_run_that_has_begun_keeps_its_files(made, tmp_path):
     made()
-    (tmp_path / "checkpoints" / "step_0").mkdir(parents=True)
     other = [("new", PAIRS[0][1]), *PAIRS[1:]]
-    made(pairs=other)  # nothing has been trained yet
-    (tmp_path / "checkpoints" / "step_10").mkdir()
+    made(pairs=other)  # nothing has been made for it yet
+    (tmp_path / "checkpoints" / "step_0").mkdir(parents=True)
     message = f"^{tmp_path}: file a.s changed since its run began; put back what was there or choose another --out"
     with pytest.raises(TransductError, match=message):
         made()
@@ -240,6 +239,17 @@ def test_a_run_that_has_begun_keeps_its_files(made, tmp_path):
     (tmp_path / "corpus.json").unlink()  # of a run begun by an earlier version
     with pytest.raises(TransductError, match=r"file a\.s changed since its run began"):
         made()
+
+
+def test_a_corpus_made_elsewhere_is_opened_as_it_is(made, tmp_path):
+    made()
+    with module.made_elsewhere():
+        corpus, said = made(pairs=[("new", PAIRS[0][1]), *PAIRS[1:]])
+        assert (len(corpus), said) == (len(PAIRS), [])
+        shutil.rmtree(tmp_path / "corpus")
+        with pytest.raises(TransductError, match="corpus: not a prepared corpus"):
+            made()
+    assert made()[1][0].startswith("corpus prepared: 100 pairs")
 
 
 def test_whatever_changes_the_corpus_is_noticed_and_named(made, tmp_path, tokenizers):

@@ -18,7 +18,7 @@ from transduct.data import files
 from transduct.data.files import Refused, names_of, opened, pack, read_members, require_files, unpack
 from transduct.data.sources import DataConfig, TextSource
 from transduct.data.utterances import SoundSource
-from transduct.errors import TransductError
+from transduct.errors import MissingExtra, TransductError, missing_extra
 
 CONTENT = {"cat/2.png": b"two" * 500, "dog/1.PNG": b"one", "cat/notes.txt": b"no"}
 
@@ -324,6 +324,22 @@ def test_a_pipe_is_read_as_a_file_is(tmp_path, ending):
     with opened(path) as file:
         assert file.read() == text * 2
     writer.join()
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".xz", ".zst"])
+def test_a_file_comes_line_by_line(tmp_path, ending):
+    ways = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": pa.Codec("zstd").compress}
+    lines = [b"%d\n" % number for number in range(5000)]
+    (tmp_path / f"a{ending}").write_bytes(bytes(ways[ending](b"".join(lines))))
+    with opened(tmp_path / f"a{ending}") as file:
+        assert list(file) == lines
+
+
+def test_a_library_that_is_missing_is_no_files_fault():
+    refused = Refused("skip")
+    with pytest.raises(MissingExtra, match="Pillow is not installed"), refused.each():
+        raise missing_extra("Pillow", "vision")
+    assert not refused.errors
 
 
 ONE, TWO = b"one" * 3000, b"two"

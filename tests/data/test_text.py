@@ -142,6 +142,15 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_place_or_replaced(tmp_pa
     assert list(read_lines(io.BytesIO(data), "replace")) == ["good", "also göod", "bad \ufffd \ufffd", "rest \ufffd"]
 
 
+def test_a_compressed_file_without_its_ending_is_named(tmp_path):
+    """What is said of other bytes, to convert them from latin1, makes any bytes a text."""
+    for kind, content in (("gzip", gzip.compress(b"a b\n" * 100)), ("a zip archive", b"PK\x03\x04\xff\n")):
+        (tmp_path / "a").write_bytes(content)
+        message = rf"a: found {kind}, expected text, plain or compressed as its name says .*; name it so or unpack it"
+        with pytest.raises(TransductError, match=message):
+            list(text.read_lines(tmp_path / "a"))
+
+
 @pytest.mark.parametrize(
     "text", ["a b\nc d\n", "Привет, как дела? Хорошо.\n" * 9, "für dich\n" * 3, "안녕, 잘 지내? 응.\n" * 9]
 )

@@ -75,7 +75,7 @@ def test_the_interval_of_a_score_that_is_always_zero():
 
 
 def test_exact_match_takes_any_reference_and_word_error_rate_is_the_rest():
-    hypotheses, references = ["a b", "a  b", "c"], [["x", "a b"], ["a b"], ["c", "d"]]
+    hypotheses, references = ["a b", "a B", "c"], [["x", "a b"], ["a b"], ["c", "d"]]
     assert text.exact_match(hypotheses, references).score == pytest.approx(200 / 3)
     assert text.word_error_rate(hypotheses, references).score == pytest.approx(100 / 3)
 
@@ -99,6 +99,14 @@ def test_token_error_rate_is_edit_distance_over_reference_length(left, right):
 def test_token_error_rate_takes_the_nearest_reference_and_weighs_sentences_by_length():
     assert text.token_error_rate(["a b", "c d e f"], [["x y", "a b z"], ["c d e x", "q"]]).score == 100 * 2 / 7
     assert text.token_error_rate(["a b"], [["a", "a b c"]]).score == 100 * 1 / 3  # equally near: the longer
+
+
+def test_blanks_and_composed_characters_do_not_make_an_output_wrong():
+    """A model that says what was meant writes single blanks and composed characters, whatever its references have."""
+    references = [["ein Haus "], ["H  AH L OW"], ["a\u00a0b"], ["Bru\u0308cke", "x"], ["two"]]
+    hypotheses = ["ein Haus", "H AH L OW", "a b", "Br\u00fccke", "tow"]
+    assert text.exact_match(hypotheses, references).score == 80.0
+    assert text.word_error_rate(hypotheses, references).score == pytest.approx(20.0)
 
 
 SCORERS = [text.corpus_scores, text.exact_match, text.word_error_rate, text.token_error_rate]

@@ -125,6 +125,10 @@ def test_batches_hold_the_pictures_and_grow_cold(tmp_path):
     assert resumed == coldness[8:12]
     shared = [[batch.temperature for batch in made.batches("train", 1, 0, rank, 2)] for rank in (0, 1)]
     assert shared[0] == shared[1] == pytest.approx([16 ** -(step / steps) for step in (3, 4, 5)]), "ranks part ways"
+    # Six batches make two steps of four, the second with two.
+    shared = [[batch.temperature for batch in made.batches("train", 1, 0, rank, 4)] for rank in range(4)]
+    first, second = (16 ** -(step / steps) for step in (2, 3))
+    assert shared == [pytest.approx(each) for each in ([first, second], [first, second], [first], [first])]
     with pytest.raises(TransductError, match="unknown split 'test'; image codes have batches of 'train'"):
         next(made.batches("test", 0, 0, 0, 1))
 

@@ -56,7 +56,9 @@ def test_scores_are_those_of_every_example_whatever_the_batches(monkeypatch):
     assert again.details["masked"] == 31  # one of eight tokens, for 31 pairs of 32 lines
     assert (again.details["empty"], again.details["cut"]) == (0, 0)
     long = model.evaluate([*stanzas(4, 2), " ", "a " * 2 * MAX_LENGTH, ""])
-    assert (long.details["empty"], long.details["cut"]) == (2, 1)
+    assert (long.details["empty"], long.details["cut"]) == (2, 3)  # where it follows, and twice where it does not
+    half = "a " * (MAX_LENGTH // 2)  # fits alone, and no two do
+    assert model.evaluate([half] * 5).details["cut"] == 4
     low, high = report.details["accuracy"]["interval"]
     assert low < report.scores["accuracy"] < high
     blank = model.evaluate([line for text in stanzas(4, 2) for line in (text, "", " ")])

@@ -26,6 +26,13 @@ def written(directory, model):
     return directory
 
 
+def test_few_labels_are_shown_of_many_and_the_beginning_of_long_ones():
+    assert shared.shown_labels(["x", "y"]) == "x, y"
+    assert shared.shown_labels(["a" * 41, "b" * 40]) == f"{'a' * 40}..., {'b' * 40}"
+    assert shared.shown_labels(list("abcdefghijkl")) == "a, b, c, d, e, f, g, h, i, j, k, l"
+    assert shared.shown_labels(list("abcdefghijklm")) == "a, b, c, d, e, f, g, h, i, j, k, l, ..."
+
+
 def test_a_batch_is_moved_whole_once():
     batch = make_batch([[5, 6]], [[7]], Shape(128, 9, 16))
     moved, meta = batch.to(torch.device("meta")), torch.device("meta")

@@ -1,6 +1,7 @@
 """Text to image: codes of a model before, captions dropped by lot, pictures from texts; a tiny world is learnt."""
 
 import json
+import shutil
 import tarfile
 from dataclasses import replace
 
@@ -196,6 +197,14 @@ def test_a_start_that_holds_no_codes_is_refused(recipe, trained_run, tmp_path):
     missing = replace(recipe, model={**recipe.model, "start_from": str(tmp_path / "nowhere")})
     with pytest.raises(TransductError, match=r"config.json: cannot be read"):
         text_to_image.create(missing, tmp_path / "run", str)
+
+
+def test_a_start_without_its_weights_is_told_as_such(folder, recipe, tmp_path):
+    start = tmp_path / "part"
+    shutil.copytree(folder / "run" / "model", start, ignore=shutil.ignore_patterns("*.safetensors"))
+    started = replace(recipe, model={**recipe.model, "start_from": str(start)})
+    with pytest.raises(TransductError, match=r"part/model\.safetensors: .*(missing|No such file|not there)"):
+        runs.train(started, tmp_path / "run", notify=str)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict
 from hashlib import blake2b, file_digest
 from itertools import chain
@@ -34,6 +35,7 @@ FORMAT = 1
 MANIFEST, LENGTHS, HELD_OUT, SHARD = "manifest.json", "lengths.int32", "held_out.jsonl", "shard_{:05}.arrow"
 RETIRED = {"metrics", "bleu_tokenize"}  # what old manifests hold among their inputs, and decides nothing
 SHARD_TOKENS = 1 << 28  # 1 GiB of ids
+MADE_ELSEWHERE = ContextVar("MADE_ELSEWHERE", default=False)
 PROGRESS = 1_000_000  # pairs read from one word of progress to the next
 
 
@@ -125,11 +127,13 @@ def build(directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[s
     """The corpus in `directory`; unless made of the same inputs before, `fill` writes it and returns its manifest.
 
     It is written beside and renamed, so a run that is killed leaves nothing that looks complete. One process at a
-    time may build in a directory.
+    time may build in a directory; what is `made_elsewhere` is only opened.
 
     Raises:
         TransductError: the disk is full, or the directory holds something else.
     """
+    if MADE_ELSEWHERE.get():
+        return Corpus(directory)
     inputs, begun, reason = json.loads(json.dumps({"format": FORMAT, **inputs})), _begun_with(directory), None
     if directory.exists():
         if directory.is_file() or (any(directory.iterdir()) and not (directory / MANIFEST).exists()):
@@ -153,10 +157,21 @@ def build(directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[s
     return Corpus(directory)
 
 
+@contextmanager
+def made_elsewhere() -> Iterator[None]:
+    """Within this, every corpus is one that another process has just built, whatever its inputs look like from here."""
+    before = MADE_ELSEWHERE.set(True)
+    try:
+        yield
+    finally:
+        MADE_ELSEWHERE.reset(before)
+
+
 def _begun_with(directory: Path) -> dict[str, Any] | None:
-    """The digests of the corpus with which the run that a directory belongs to has taken steps, if it has and they are
-    known."""
-    if not any((directory.parent / "checkpoints").glob("step_[1-9]*")):
+    """The digests of the corpus with which the run that a directory belongs to has begun, if it has and they are known.
+
+    Its first weights, and its tokenizer, are made for what the corpus then held."""
+    if not any((directory.parent / "checkpoints").glob("step_*")):
         return None
     for path in (_begun(directory), directory / MANIFEST):
         with suppress(OSError, ValueError, KeyError, TypeError):

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import pyarrow as pa
 
-from transduct.errors import TransductError
+from transduct.errors import MissingExtra, TransductError
 
 Policy = Literal["stop", "skip"]
 Content = Callable[[], bytes]
@@ -28,7 +28,7 @@ NO_FILE = "no such file; check the path (those in a recipe start at data.root)"
 SHORT = {".tgz": ".gz", ".txz": ".xz", ".tzst": ".zst"}  # endings, of what they stand for
 STARTS = {  # of files, and what these are
     b"\x1f\x8b": "gzip", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstandard", b"BZh": "bzip2",
-    b"PK": "a zip archive", b"7z\xbc\xaf": "a 7z archive", b"Rar!": "a rar archive",
+    b"PK\x03\x04": "a zip archive", b"7z\xbc\xaf": "a 7z archive", b"Rar!": "a rar archive",
 }  # fmt: skip
 LARGEST_FILE = 1 << 30  # bytes of a file; what is larger is no picture and no sound, and is refused before it is read
 SAYING_MORE = (  # types of headers that belong to the next one, with its name for example, and are read as a whole
@@ -143,7 +143,11 @@ def _kind(path: Path) -> str | None:
     if _compression(path) in SHORT.values() or not path.is_file():
         return None
     with path.open("rb") as file:
-        first = file.read(6)
+        return kind_of(file.read(6))
+
+
+def kind_of(first: bytes) -> str | None:
+    """What kind of compressed file begins with these bytes, if one does."""
     return next((kind for start, kind in STARTS.items() if first.startswith(start)), None)
 
 
@@ -215,7 +219,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     openers: dict[str, Callable[[Path], Any]] = {
         ".gz": gzip.open,
         ".xz": lambda path: io.BufferedReader(_XzFile(path), BLOCK),
-        ".zst": lambda path: pa.CompressedInputStream(pa.PythonFile(path.open("rb"), "r"), "zstd"),
+        ".zst": lambda path: io.BufferedReader(_zst(path), BLOCK),  # Arrow's own streams know no lines
     }
     if path.is_dir():
         raise TransductError(f"{path}: a folder; give a file")
@@ -228,6 +232,10 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise TransductError(f"{path}: {NO_FILE}") from error
     except (OSError, EOFError, UnicodeEncodeError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
         raise TransductError(f"{path}: cannot be read ({error}); fetch or write the file again") from error
+
+
+def _zst(path: Path) -> Any:
+    return pa.CompressedInputStream(pa.PythonFile(path.open("rb"), "r"), "zstd")
 
 
 class _XzFile(io.RawIOBase):
@@ -341,9 +349,11 @@ class Refused:
 
     @contextmanager
     def each(self) -> Iterator[None]:
-        """Wraps the handling of one file: a TransductError raised inside refuses that file."""
+        """Wraps the handling of one file: a TransductError inside refuses that file, unless a library is missing."""
         try:
             yield
+        except MissingExtra:  # no file's fault
+            raise
         except TransductError as error:
             if self.policy == "stop":
                 if not self.advise:

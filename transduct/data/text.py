@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from transduct.data.files import opened
+from transduct.data.files import kind_of, opened
 from transduct.data.samples import Pair, generate
 from transduct.data.sources import Replacement, TextSource, changed, changes_of, ending, listed
 from transduct.data.trees import read_trees
@@ -116,6 +116,9 @@ def _split(read: Callable[[], bytes], name: str, errors: Errors) -> Iterator[lis
         try:
             text = data.decode("utf-8", errors)
         except UnicodeDecodeError as error:
+            if number == 1 and (kind := kind_of(data)):
+                expected = "expected text, plain or compressed as its name says (.gz, .xz, .zst)"
+                raise TransductError(f"{name}: found {kind}, {expected}; name it so or unpack it") from error
             line = number + data.count(b"\n", 0, error.start)
             place = error.start - data.rfind(b"\n", 0, error.start)
             raise TransductError(

@@ -6,6 +6,7 @@ sacrebleu's (Post, 2018), so that they compare with published ones: the same num
 """
 
 import json
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -100,10 +101,16 @@ def paired_test(
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
-    """Outputs that equal one of their references, character for character."""
+    """Outputs that equal one of their references, but for blanks and composed characters (NFC), which no tokenizer
+    keeps as they were."""
     _check(hypotheses, references)
-    right = np.array([hypothesis in options for hypothesis, options in zip(hypotheses, references)], np.float64)
+    pairs = ((_plain(output), map(_plain, options)) for output, options in zip(hypotheses, references))
+    right = np.array([output in options for output, options in pairs], np.float64)
     return Share(right, np.ones_like(right))
+
+
+def _plain(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def word_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:

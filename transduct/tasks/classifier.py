@@ -22,7 +22,7 @@ from transduct.evaluation.classification import Scores, label_scores, mcnemar, s
 from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks.base import Report
-from transduct.tasks.model import Movable, named_weights, require_finite
+from transduct.tasks.model import Movable, named_weights, require_finite, shown_labels
 from transduct.tasks.sections import PredictConfig, check_examples, check_inputs, with_options
 from transduct.tasks.text import TextAttention, encoder_input, read_model
 from transduct.training import checkpoint
@@ -365,5 +365,5 @@ def check_labels(answers: Answers, data: Examples, name: str = "") -> None:
             if label not in known:
                 remedy = "mend the row, or train on rows that have it"
                 raise TransductError(
-                    f"{place}: unknown label '{label}'; training has: {', '.join(answers.labels)}; {remedy}"
+                    f"{place}: unknown label '{label}'; training has: {shown_labels(answers.labels)}; {remedy}"
                 )

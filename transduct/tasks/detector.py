@@ -25,7 +25,7 @@ from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
 from transduct.models.detr import Config, Detr
 from transduct.tasks.base import Report
-from transduct.tasks.model import Movable, blank_of, named_weights, read_weights, require_finite
+from transduct.tasks.model import Movable, blank_of, named_weights, read_weights, require_finite, shown_labels
 from transduct.tasks.sections import PredictConfig, check_inputs, with_options
 from transduct.tasks.showing import Panel
 from transduct.training import checkpoint
@@ -167,7 +167,7 @@ class SceneSet:
 
         def number_of(label: str) -> int:
             if label not in numbers:
-                raise TransductError(f"unknown label '{label}'; training has: {', '.join(labels)}; mend the line")
+                raise TransductError(f"unknown label '{label}'; training has: {shown_labels(labels)}; mend the line")
             return numbers[label]
 
         scenes = read_scenes(self.source, Path(self.root), side, number_of, refused)

@@ -204,8 +204,9 @@ class ImageCodesTask:
         )
         made = load_batches(order, MakeBatch(self.corpus, data.size, places), start, rank, world, data.workers)
         a_step = config.accumulate * world
-        for number, batch in zip(count(epoch * len(order) + start, world), made):
-            yield replace(batch, temperature=self._temperature(number // a_step))
+        before = epoch * -(-len(order) // a_step)  # the last step of an epoch may have fewer batches
+        for number, batch in zip(count(start, world), made):
+            yield replace(batch, temperature=self._temperature(before + number // a_step))
 
     def _temperature(self, done: int) -> float:
         """The temperature after so many steps: it falls by the same factor with each."""

@@ -108,6 +108,11 @@ class MaskedLanguageModel:
         """Where the model is."""
         return self.model.bias.device
 
+    @property
+    def in_pairs(self) -> bool:
+        """Whether it was trained on pairs of lines, and told whether the second follows."""
+        return bool(self.model.config.head == "pretraining")
+
     @torch.inference_mode()
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """Each text with every "[MASK]" in it replaced by the likeliest token, as the tokenizer writes it.
@@ -166,10 +171,22 @@ class MaskedLanguageModel:
         return Report(scores, details, lower_is_better=frozenset({"nats_per_token"}))
 
     def _left_out(self, lines: Sequence[str]) -> dict[str, int]:
-        """How many lines are passed over, for they are blank, and of how many the end is, for they are too long."""
-        lengths = [len(ids) for ids in encoded_lines(lines, self.tokenizer)]
-        room = self.max_length - (3 if self.model.config.head == "pretraining" else 2)
-        return {"empty": len(lines) - len(lengths), "cut": sum(length > room for length in lengths)}
+        """How many lines are passed over, for they are blank, and of how many, or pairs of them, the end is, for they
+        are too long."""
+        ids, second, _ = self._examples(lines)
+        room = self.max_length - (3 if self.in_pairs else 2)
+        return {"empty": len(lines) - len(ids), "cut": sum(len(a) + len(b) > room for a, b in zip(ids, second))}
+
+    def _examples(self, lines: Sequence[str]) -> tuple[list[list[int]], list[list[int]], np.ndarray]:
+        """The ids of all lines that are not blank; of each that is asked about those of the line shown after it, or
+        none, and whether that one follows."""
+        ids = encoded_lines(lines, self.tokenizer)
+        count = len(ids) - self.in_pairs
+        check_enough(count, self.in_pairs)
+        if not self.in_pairs:
+            return ids, [[]] * count, np.zeros(count, bool)
+        shown = second_lines(count, MEASURING_SEED, 0)
+        return ids, [ids[i + 1] for i in shown], shown != np.arange(count)
 
     @property
     def _asked_for(self) -> tuple[Any, ...]:
@@ -214,17 +231,13 @@ class MaskedLanguageModel:
     @torch.inference_mode()
     def _measure(self, lines: Sequence[str]) -> tuple[dict[str, float], dict[str, list[bool]]]:
         """The scores of a text, and by their names what was right."""
-        ids, in_pairs = encoded_lines(lines, self.tokenizer), self.model.config.head == "pretraining"
-        count = len(ids) - in_pairs
-        check_enough(count, in_pairs)
-        shown = second_lines(count, MEASURING_SEED, 0) if in_pairs else np.arange(count)
-        second = [ids[i + in_pairs] for i in shown] if in_pairs else [[]] * count
+        ids, second, apart = self._examples(lines)
         masking = Masking(self.share, self.tokenizer.size, MEASURING_SEED, 0)
         nats, right = 0.0, dict[str, list[bool]]()
         for numbers in in_batches([len(a) + len(b) for a, b in zip(ids, second)], BATCH_TOKENS):
             first, others = ([side[i] for i in numbers] for side in (ids, second))
-            apart = shown[numbers] != numbers
-            batch = make_batch(numbers, first, others if in_pairs else None, apart, masking, self.max_length)
+            said = others if self.in_pairs else None, apart[numbers]
+            batch = make_batch(numbers, first, *said, masking, self.max_length)
             for term, (logits, expected) in answers(self.model, batch.to(self.device)).items():
                 require_finite(logits)
                 right.setdefault(SCORES[term], []).extend((logits.argmax(-1) == expected).tolist())

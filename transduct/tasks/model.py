@@ -24,6 +24,8 @@ from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.machine import forget_shapes, keep_freed_memory
 
+SHOWN, LONGEST = 12, 40  # labels that are named, and characters of each
+
 Rename = Callable[[dict[str, Tensor]], None]
 
 
@@ -31,6 +33,12 @@ def only_train(split: str, task_has: str) -> None:
     """Refuse any other split; `task_has` is "translation has"."""
     if split != "train":
         raise TransductError(f"unknown split '{split}'; {task_has} batches of 'train'")
+
+
+def shown_labels(labels: Sequence[str]) -> str:
+    """Labels for a message: no more than a reader takes in, for what passes for labels may be sentences."""
+    shown = [label if len(label) <= LONGEST else f"{label[:LONGEST]}..." for label in labels[:SHOWN]]
+    return ", ".join([*shown, "..."] if len(labels) > SHOWN else shown)
 
 
 class Movable:

@@ -23,7 +23,7 @@ from transduct.errors import TransductError
 from transduct.evaluation.classification import label_scores, mcnemar
 from transduct.models.vit import Config, ViT
 from transduct.tasks.base import Report
-from transduct.tasks.model import blank_of, named_weights, read_weights, require_finite
+from transduct.tasks.model import blank_of, named_weights, read_weights, require_finite, shown_labels
 from transduct.tasks.sections import PredictConfig, check_inputs, with_options
 from transduct.tasks.showing import Panel
 from transduct.training import checkpoint
@@ -93,7 +93,7 @@ class Labelled:
             with refused.each():
                 if label not in labels:
                     place, remedy = f"{self.source.images}: {name}", "mend it, or train on pictures that have it"
-                    has = ", ".join(known)
+                    has = shown_labels(known)
                     raise TransductError(f"{place}: unknown label '{label}'; training has: {has}; {remedy}")
                 yield picture, label
                 count += 1

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transduct.config import Recipe, expand_homes, load_recipe, merge, parse_override, record, stages_of
+from transduct.data.corpus import made_elsewhere
 from transduct.data.files import names_of, require_files
 from transduct.errors import TransductError
 from transduct.tasks.base import Notify, Task, configuration, from_home, naming_files, task_module
@@ -232,8 +233,9 @@ def _train_one(
             with naming_files(names_of(task.data.train) or ["data.train"]):
                 task.prepare()
         ranks.wait()
-        if ranks.rank != 0:  # finds what rank 0 has made
-            task.prepare()
+        if ranks.rank != 0:
+            with made_elsewhere():  # by rank 0
+                task.prepare()
         seed_generators(task.training.seed)
         model = task.build_model()
         notify(f"model: {sum(p.numel() for p in model.parameters()):,} parameters")

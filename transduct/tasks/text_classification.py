@@ -43,7 +43,7 @@ from transduct.tasks.classifier import (
     scores_of,
     votes_of,
 )
-from transduct.tasks.model import LabelRows, card, files_said, only_train, three_of, write_model
+from transduct.tasks.model import LabelRows, card, files_said, only_train, shown_labels, three_of, write_model
 from transduct.tasks.sections import (
     ANY_SIZE,
     Family,
@@ -58,7 +58,6 @@ from transduct.tasks.text import TOKENIZER, TextTraining, run_tokenizer
 from transduct.training.step import Terms
 
 LABELS = "labels.json"
-SHOWN = 12  # labels that are named, so that a mistyped one is seen
 FAMILIES = {"bert": Family(Config, SIZES, Bert)}
 DERIVED = {  # of the model, and what says it
     "vocabulary_size": "tokenizer.size",
@@ -248,8 +247,7 @@ def prepare(data: DataConfig, tokenizer: Tokenizer, directory: Path, notify: Not
         cut = f"; {rows.cut:,} longer than {data.max_length} tokens" if rows.cut else ""
         notify(f"corpus prepared: {manifest['rows']:,} examples {said}{cut}")
         if labels:
-            rest = ", ..." if len(labels) > SHOWN else ""
-            notify(f"labels: {len(labels):,} ({', '.join(labels[:SHOWN])}{rest})")
+            notify(f"labels: {len(labels):,} ({shown_labels(labels)})")
         return manifest | {"dropped": rows.dropped}
 
     return build(directory, inputs_of(data, {"the tokenizer": tokenizer}), fill, notify)

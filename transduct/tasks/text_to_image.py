@@ -198,10 +198,11 @@ class TextToImageTask:
             self._validation = read_examples(data.valid, data, captioned=True, notify=self.notify)
         self.tokenizer = run_tokenizer(self.directory / TOKENIZER, start, self._trained_tokenizer, self.notify)
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, apart=("drop_captions",))
+        weights = self._codes_weights(start)
         inputs["the codes"] = sha256((start / checkpoint.WEIGHTS).read_bytes()).hexdigest()
         vae = DiscreteVAE(self.vae)
         with torch.no_grad():
-            checkpoint.load_weights(vae, self._codes_weights(start), start)
+            checkpoint.load_weights(vae, weights, start)
         vae.to(pick_device(self.training.device)).eval()
 
         cut = 0

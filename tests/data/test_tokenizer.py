@@ -374,3 +374,17 @@ def test_encoding_in_a_forked_process_works_and_says_nothing(setting):
         env=environment,
     )
     assert (run.stdout, run.stderr.strip()) == ("9\n9\n", setting or "")
+
+
+def test_tokenizers_of_another_model_are_refused(tokenizers, tmp_path):
+    module.check_sizes(tmp_path, (5, 6), (5, 6))
+    with pytest.raises(TransductError, match="the tokenizers hold 5 tokens, the model 6; they do not belong together"):
+        module.check_sizes(tmp_path, (5,), (6,))
+    tokenizers["word"].save(tmp_path / "tokenizer.json")
+    size = tokenizers["word"].size
+    assert [each.size for each in module.tokenizers_of(tmp_path, (size, size))] == [size]
+    for odd in ((size, 7), (None, None)):
+        with pytest.raises(
+            TransductError, match=f"hold {size} and {size} tokens, the model {odd[0]} and {odd[1]}; they"
+        ):
+            module.tokenizers_of(tmp_path, odd)

@@ -45,9 +45,10 @@ def test_nothing_aligned_leaves_what_is_always_there():
 
 def test_it_fits_vocabularies_whose_tokens_it_names():
     made = shortlist()
-    assert made.fits(10, 10)
-    assert not made.fits(9, 10)
-    assert not made.fits(10, 9)
+    assert made.fits(10, 10, {0, 1, 2})
+    assert not made.fits(10, 10, {0, 3}), "a search may end by taking another token for the end"
+    assert not made.fits(9, 10, {0})
+    assert not made.fits(10, 9, {0})
     for odd in (
         replace(made, offsets=made.offsets.flip(0)),
         replace(made, offsets=made.offsets + 1),
@@ -55,7 +56,7 @@ def test_it_fits_vocabularies_whose_tokens_it_names():
         replace(made, tokens=-made.tokens),
         replace(made, common=made.common[None]),
     ):
-        assert not odd.fits(10, 10)
+        assert not odd.fits(10, 10, {0})
 
 
 @pytest.mark.parametrize("kept", ["numbers", "packed", "integers"])

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from tests.families import Generator
+from tests.interop import published
 from tests.interop.test_ctranslate2 import BEGIN, END, written
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.interop import int8
+from transduct.interop import huggingface, int8
 from transduct.interop import onnx as ours
 from transduct.interop.onnx import convert
 from transduct.tasks.base import load
@@ -96,6 +97,26 @@ def test_the_program_on_the_page_translates_as_we_do(converted, monkeypatch):
     assert held["translate"](texts) == expected
     assert [held["translate"]([text])[0] for text in texts] == expected  # the same alone
     assert len({*expected}) > 1
+
+
+def test_the_program_on_the_page_translates_as_we_do_with_a_model_of_marians(tmp_path, monkeypatch):
+    published.folder(tmp_path / "opus")
+    huggingface.read(tmp_path / "opus", tmp_path / "model")
+    convert(tmp_path / "model", tmp_path / "de-en.onnx")
+    monkeypatch.chdir(tmp_path)
+    held = {}
+    exec(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0], held)
+    texts = [
+        ">>fra<< twenty one",
+        ">>fra<<",
+        ">>xyz<< one",
+        "one é two",
+        "a b 7",
+        "",
+    ]  # some pieces are not the model's
+    model = load("model")
+    assert [held["encode"](text) for text in texts] == model.encode(texts)
+    assert held["translate"](texts) == [found.text for found in model.translate(texts, beam=1)]
 
 
 def test_the_graphs_are_sound_and_say_nothing_of_where_they_were_made(converted):

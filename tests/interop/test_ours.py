@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import transduct
+from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.interop import ctranslate2, huggingface, int8, onnx
 from transduct.interop.ours import configured, for_tool, loaded
@@ -39,6 +40,27 @@ def test_other_models_are_refused(trained_run, tmp_path, change, said):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(TransductError, match=said):
         configured(tmp_path / "model", tmp_path / "out", "no others")
+
+
+@pytest.mark.parametrize("convert", [ctranslate2, huggingface, int8, onnx], ids=lambda module: module.__name__)
+def test_a_model_without_its_tokenizer_or_with_anothers_is_not_converted(trained_run, tmp_path, convert):
+    shutil.copytree(trained_run / "model", tmp_path / "model")
+    path = tmp_path / "model" / "tokenizer.json"
+    path.unlink()
+    with pytest.raises(TransductError, match=r"model/tokenizer\.json: .*"):
+        convert.convert(tmp_path / "model", tmp_path / "out")
+    Tokenizer.train(["a b"], "word", 9).save(path)
+    with pytest.raises(
+        TransductError, match=r"the tokenizers hold \d+ and \d+ tokens, the model .*copy the model again"
+    ):
+        convert.convert(tmp_path / "model", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_allocated_that_the_weights_do_not_hold(trained_run, tmp_path):
+    _, config = configured(trained_run / "model", tmp_path / "out", "no others")
+    with pytest.raises(TransductError, match="the file does not belong to this configuration"):
+        loaded(trained_run / "model", replace(config, d_ff=1 << 24, encoder_layers=1000))
 
 
 def test_a_model_that_writes_backwards_is_for_us_alone(trained_run, tmp_path):

@@ -201,6 +201,10 @@ def test_what_cannot_decide_together_is_refused(run, trained_run, tmp_path):
     (other / "config.json").write_text(json.dumps(config | {"task": "language_modeling"}))
     with pytest.raises(TransductError, match="other: only translation models"):
         combine([first, other], tmp_path / "out")
+    (other / "config.json").write_text(json.dumps(config))
+    (other / "tokenizer.json").unlink()
+    with pytest.raises(TransductError, match=r"other/tokenizer\.json: .*"):
+        combine([first, other], tmp_path / "out")
     assert not (tmp_path / "out").exists()
     model = transduct.load(run)
     with pytest.raises(TransductError, match="no attention to show: its context is one vector, or it is an ensemble"):

@@ -194,7 +194,8 @@ def test_without_pillow_the_remedy_is_named(monkeypatch):
     [
         ({"samples": 0}, "samples is 0, must be from 1 to 1000"),
         ({"samples": 1001}, "samples is 1001, must be from 1 to 1000"),
-        ({"guidance": -1.0}, "guidance is -1.0, must not be negative"),
+        *(({"guidance": value}, "guidance is .*, must be from 0 to 100") for value in (-1.0, 1e39, float("nan"))),
+        ({"temperature": 0.0, "seed": 3}, "seed is of draws, and nothing is drawn; set temperature above 0"),
         ({"beam": 2}, "beam is 2, must be 1: set samples"),
         (
             {"temperature": 0.0, "captured": True},

@@ -58,12 +58,6 @@ def test_dropout_needs_merges_before_anything_is_written(tmp_path):
     assert not (tmp_path / "tokenizer.json").exists()
 
 
-def test_tokenizers_of_another_model_are_refused(tmp_path):
-    text.check_sizes(tmp_path, (5, 6), (5, 6))
-    with pytest.raises(TransductError, match="the tokenizers hold 5 tokens, the model 6; they do not belong together"):
-        text.check_sizes(tmp_path, (5,), (6,))
-
-
 def test_texts_are_read_between_begin_and_end():
     tokens, types, segments, cut = text.encoder_input([[5, 6], [], np.array([7])], None, 9)
     assert tokens.tolist() == [1, 5, 6, 2, 1, 2, 1, 7, 2]

@@ -43,6 +43,16 @@ def test_where_a_text_is_cut(kind, text, parts):
     assert ["".join(tokenizer.pieces(part)) for part in split(tokenizer, ids, LONGEST)] == parts
 
 
+def test_every_piece_names_the_language_that_the_text_does():
+    tokenizer = Tokenizer.train([">>fra<< a b c d e f g h"], "word", 40)
+    [ids] = tokenizer.encode([">>fra<< a b c d e f g"])
+    parts = [tokenizer.decode([part])[0] for part in split(tokenizer, ids, 4)]
+    assert parts == [">>fra<< a b c", ">>fra<< d e f", ">>fra<< g"]
+    assert split(tokenizer, ids[:4], 4) == [ids[:4]]
+    assert split(tokenizer, ids[:1], 4) == [ids[:1]]
+    assert split(tokenizer, ids[:3], 1) == [[token] for token in ids[:3]], "of one token none can name it"
+
+
 def test_the_bytes_of_a_character_stay_together():
     tokenizer = trained("byte")
     [ids] = tokenizer.encode(["학교에갔다가집에왔다"])

@@ -21,6 +21,7 @@ from transduct.data.sources import Replacement
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig, flat
+from transduct.decoding.ensemble import Ensemble
 from transduct.decoding.shortlist import Shortlist
 from transduct.errors import TransductError
 from transduct.interop import int8
@@ -321,6 +322,11 @@ def test_a_shortlist_and_a_constraint_do_not_go_together(tmp_path):
         translator.translate(["a"], shortlist=True, constraint="tree")
     with pytest.raises(TransductError, match="this model has no shortlist; make one: transduct convert"):
         make().translate(["a"], shortlist=True)
+    without = "this model has no shortlist; it can have none, without attention or as an ensemble: leave shortlist out"
+    several = make()
+    several.model = Ensemble([several.model])
+    with pytest.raises(TransductError, match=without):
+        several.translate(["a"], shortlist=True)
 
 
 def test_a_shortlist_is_of_greedy_translations_whatever_the_model_is_used_with(tmp_path):
@@ -343,6 +349,7 @@ def test_a_shortlist_of_other_vocabularies_or_of_something_else_is_refused(tmp_p
         held | {"more": held["common"].clone()},
         {"tokens": held["tokens"]},
         held | {"common": torch.tensor([50])},
+        held | {"common": held["common"][held["common"] != Tokenizer.END].contiguous()},
     ):
         save_file(odd, path)
         with pytest.raises(TransductError, match=re.escape(f"{path}: is no shortlist of this model's; make one")):

@@ -343,6 +343,31 @@ def train_tokenizers(pairs: Iterable[Pair], config: TokenizerConfig) -> tuple[To
     )
 
 
+def check_sizes(directory: Path, tokenizers: Sequence[int], model: Sequence[object]) -> None:
+    """Refuse tokenizers that are not the model's: each has its sizes of the two.
+
+    Raises:
+        TransductError: they are not.
+    """
+    if list(tokenizers) != list(model):
+        found, expected = (" and ".join(map(str, sizes)) for sizes in (tokenizers, model))
+        raise TransductError(
+            f"{directory}: the tokenizers hold {found} tokens, the model {expected}; "
+            "they do not belong together: copy the model again"
+        )
+
+
+def tokenizers_of(directory: Path, sizes: Sequence[object]) -> list[Tokenizer]:
+    """The tokenizers in the directory of a model that knows so many tokens of source and of target.
+
+    Raises:
+        TransductError: one is missing or damaged, or they are another model's.
+    """
+    found = [Tokenizer.load(path) for path in tokenizers_in(directory)]
+    check_sizes(directory, (found[0].size, found[-1].size), sizes)
+    return found
+
+
 def _reads_words(library: tokenizers.Tokenizer) -> bool:
     """Whether the library reads word for word, as all but `byte` and `verbatim` are made here."""
     found = [str(part) for part in (library.normalizer, library.pre_tokenizer)]

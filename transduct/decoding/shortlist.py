@@ -4,7 +4,7 @@ Jean et al. 2015 take it from a dictionary, Mi et al. 2016 from alignments; here
 be the target vocabulary, K the tokens of a shortlist.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,14 +52,15 @@ class Shortlist:
         known = sorted({*always, *frequent.tolist()})
         return cls(torch.from_numpy(offsets), torch.from_numpy(target[kept]), torch.tensor(known))
 
-    def fits(self, sources: int, targets: int) -> bool:
-        """Whether it is one of vocabularies of these sizes."""
+    def fits(self, sources: int, targets: int, always: Set[int]) -> bool:
+        """Whether it is one of vocabularies of these sizes, and some tokens are always among the candidates."""
         if any(x.ndim != 1 or x.dtype != torch.int64 for x in (self.offsets, self.tokens, self.common)):
             return False
         ends = torch.cat((torch.zeros(1, dtype=torch.int64), self.offsets, torch.tensor([len(self.tokens)])))
         known = torch.cat((self.tokens, self.common))
         named = bool(((known >= 0) & (known < targets)).all())
-        return len(self.offsets) == sources + 1 and bool((ends.diff() >= 0).all()) and named
+        complete = always <= {*self.common.tolist()}
+        return len(self.offsets) == sources + 1 and bool((ends.diff() >= 0).all()) and named and complete
 
     def candidates(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """The tokens that some sources may be translated with, in order (K,), and which of them each source may be

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from transduct.data.tokenizer import Tokenizer, tokenizers_in
+from transduct.data.tokenizer import Tokenizer, tokenizers_in, tokenizers_of
 from transduct.errors import TransductError, missing_extra
 from transduct.interop.ours import for_tool, loaded
 from transduct.models.transformer import Config, Transformer
@@ -33,8 +33,7 @@ def convert(directory: Path, out: Path) -> None:
     if reason := unsupported(config):
         raise TransductError(f"{directory}: CTranslate2 has no place for {reason}; train a model without it")
     model = loaded(directory, config)
-    paths = tokenizers_in(directory)
-    tokenizers = [*map(Tokenizer.load, paths)]  # the source's, the target's
+    paths, tokenizers = tokenizers_in(directory), tokenizers_of(directory, (config.source_size, config.target_size))
     with checkpoint.new_directory(out) as folder:
         spec = _specification(specs, model, tokenizers)
         spec.config.add_attribute("replace", settings.get("replace", []))

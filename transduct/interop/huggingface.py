@@ -37,7 +37,10 @@ OBEYED = {  # what their search obeys and ours does not know, and what changes n
     **{key: [] for key in ("suppress_tokens", "begin_suppress_tokens")},
     **dict.fromkeys(("do_sample", "sequence_bias", "exponential_decay_length_penalty"), False),
 }
-TRAIN = "train a model with model.norm=post model.positions=sinusoidal_concatenated"
+TRAIN = (
+    "train a model with model.norm=post, norm_kind=layer, positions=sinusoidal_concatenated, position_mode=add, an "
+    "even d_model, d_k, d_v and num_kv_heads left out, and activation=relu, gelu, gelu_tanh or silu"
+)
 
 
 @dataclass(frozen=True)
@@ -234,13 +237,13 @@ def _tensors(directory: Path) -> dict[str, Tensor]:
     path = directory / checkpoint.WEIGHTS
     if not path.exists() and (directory / INDEX).exists():
         raise TransductError(
-            f"{directory}: weights in several files; write one, with save_pretrained(OUT, max_shard_size='9GB')"
+            f"{directory}: weights in several files; write one, with save_pretrained(DIR, max_shard_size='9GB')"
         )
     if not path.exists() and (directory / PICKLE).exists():
         raise TransductError(
             f"{directory}: only {PICKLE} here, which runs code when it is read; expected {checkpoint.WEIGHTS}: take it "
             "from the model's page, or where you trust the file run MarianMTModel.from_pretrained(DIR)"
-            ".save_pretrained(OUT)"
+            ".save_pretrained(DIR)"
         )
     return checkpoint.read_tensors(path)
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from transduct.data.tokenizer import Tokenizer, tokenizers_in
 from transduct.errors import TransductError, missing_extra
+from transduct.interop import sentencepiece
 from transduct.interop.ours import for_tool, loaded
 from transduct.models.transformer import Transformer
 from transduct.training import checkpoint
@@ -52,9 +53,11 @@ def convert(directory: Path, out: Path) -> None:
     d_k = config.d_k or config.d_model // config.num_heads
     pasts = [torch.zeros(*shape, width) for width in (d_k, config.d_v or d_k)]
     source, lengths = torch.full((2, 5), Tokenizer.END), torch.tensor([5, 3])
-    encoder, step = EncoderGraph(model), StepGraph(model)
+    encoder, step, paths = EncoderGraph(model), StepGraph(model), tokenizers_in(directory)
     memory = encoder(source, lengths)
     described = {
+        "source_size": config.source_size,
+        "sentencepiece": sentencepiece.held_in(paths[0].read_text(encoding="utf-8")) is not None,
         "begin": Tokenizer.BEGIN,
         "end": Tokenizer.END,
         "max_length": config.max_length,
@@ -69,7 +72,7 @@ def convert(directory: Path, out: Path) -> None:
         "encoder.onnx": graph(encoder, source, lengths),
         "decoder.onnx": graph(step, torch.full((2, 3), Tokenizer.BEGIN), *pasts, *memory, lengths),
         checkpoint.CONFIG: json.dumps(described, indent=1, ensure_ascii=False).encode(),
-        **{path.name: path.read_bytes() for path in tokenizers_in(directory)},
+        **{path.name: path.read_bytes() for path in paths},
     }
     checkpoint.write_directory(out, content)
 

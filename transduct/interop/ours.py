@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from transduct.config import record
+from transduct.data.tokenizer import tokenizers_of
 from transduct.errors import TransductError
 from transduct.models.transformer import Config, Transformer
 from transduct.training import checkpoint
@@ -19,15 +20,19 @@ def configured(directory: Path, out: Path, limit: str) -> tuple[dict[str, Any], 
         limit: what is said of other models, such as "no other is quantised yet".
 
     Raises:
-        TransductError: it is no Transformer for translation or quantised already, or `out` exists.
+        TransductError: it is no Transformer for translation or quantised already, its tokenizers are missing or
+            another model's, or `out` exists.
     """
     checkpoint.require_absent(out)
-    settings = checkpoint.read_json(directory / checkpoint.CONFIG, "a model's configuration")
+    source = directory / checkpoint.CONFIG
+    settings = checkpoint.read_json(source, "a model's configuration")
     if settings.get("task") != "translation" or settings.get("family", "transformer") != "transformer":
         raise TransductError(f"{directory}: no Transformer for translation; {limit}")
     if settings.get("quantised"):
         raise TransductError(f"{directory}: quantised already; give the model it was made of")
-    return settings, record(Config, settings.get("model"), "model", str(directory / checkpoint.CONFIG))
+    config = record(Config, settings.get("model"), "model", str(source))
+    tokenizers_of(directory, (config.source_size, config.target_size))
+    return settings, config
 
 
 def for_tool(tool: str, directory: Path, out: Path) -> tuple[dict[str, Any], Config]:
@@ -50,9 +55,9 @@ def loaded(directory: Path, config: Config) -> Transformer:
     """
     path = directory / checkpoint.WEIGHTS
     try:
-        model = Transformer(config)
+        with torch.device("meta"):  # nothing is allocated that the file does not hold
+            model = Transformer(config)
     except ValueError as error:
         raise TransductError(f"{directory / checkpoint.CONFIG}: model: {error}") from error
-    with torch.no_grad():
-        checkpoint.load_weights(model, checkpoint.read_tensors(path), path)
+    checkpoint.fill(model, checkpoint.read_tensors(path), path)
     return model

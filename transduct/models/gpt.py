@@ -47,7 +47,8 @@ class Config:
     max_length: int = 1024
 
     def __post_init__(self) -> None:
-        require_size(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers", "max_length")
+        require_size(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers")
+        require_size(2, self, "max_length")  # a token, and the one before it
         require_rate(self, "dropout")
         require_heads(self)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from transduct.config import Recipe
-from transduct.data.tokenizer import Tokenizer, tokenizers_in
+from transduct.data.tokenizer import Tokenizer, tokenizers_in, tokenizers_of
 from transduct.errors import TransductError
 from transduct.tasks.base import members_in
 from transduct.training import checkpoint
@@ -78,6 +78,9 @@ def combine(directories: Sequence[Path], out: Path) -> None:
             raise TransductError(f"{directory}: only translation models, none of them an ensemble, decide together")
         if held.get("replace", []) != first.get("replace", []):
             raise TransductError(f"{directory}: its data.replace is not that of {directories[0]}; train both on one")
+        model = held.get("model")
+        sizes = model if isinstance(model, dict) else {}
+        tokenizers_of(directory, (sizes.get("source_size"), sizes.get("target_size")))
     check_vocabularies(directories)
     decoding = {**first.get("decoding", {}), "shortlist": False, "captured": False}
     taken = {

@@ -29,7 +29,7 @@ from transduct.evaluation.scenes import attribute_scores
 from transduct.models.dalle import DALLE, Config, DiscreteVAE, Guided
 from transduct.tasks.base import Report
 from transduct.tasks.model import named_weights, require_finite
-from transduct.tasks.sections import check_inputs, with_options
+from transduct.tasks.sections import check_inputs, for_draws
 from transduct.tasks.showing import Panel
 from transduct.tasks.text import read_model
 from transduct.training import checkpoint
@@ -135,8 +135,8 @@ class PaintingConfig(DecodingConfig):
         super().__post_init__()
         if not 1 <= self.samples <= WIDEST:
             raise ValueError(f"samples is {self.samples}, must be from 1 to {WIDEST}")
-        if self.guidance < 0.0:
-            raise ValueError(f"guidance is {self.guidance}, must not be negative")
+        if not 0.0 <= self.guidance <= 100.0:
+            raise ValueError(f"guidance is {self.guidance}, must be from 0 to 100")
         if self.beam != 1:
             raise ValueError(f"beam is {self.beam}, must be 1: set samples to draw several pictures of a text")
         self.without_memory()
@@ -188,7 +188,7 @@ class Painter:
             TransductError: the inputs are no list of texts, or an option is unknown or has a wrong value.
         """
         check_inputs(inputs)
-        decoding = with_options(self.decoding, options)
+        decoding = for_draws(self.decoding, options)
         texts, cut = text_tokens(self.tokenizer, self.model, inputs)
         if cut:
             longest = self.model.config.max_length
@@ -224,7 +224,7 @@ class Painter:
         self, data: Examples | Unread, options: Mapping[str, Any]
     ) -> tuple[dict[str, float], dict[str, Any], list[Drawn], list[bool]]:
         """Scores, details, the pictures drawn, and whether each shows what its caption says, where a rule can tell."""
-        vae, decoding = self.model.vae, with_options(self.decoding, options)
+        vae, decoding = self.model.vae, for_draws(self.decoding, options)
         shown = data.at(vae.config.picture_size)
         pictures = np.stack(shown.pictures)
         codes = codes_of(vae, pictures)
@@ -245,7 +245,7 @@ class Painter:
         [tokens], _ = text_tokens(self.tokenizer, self.model, [text])
         if not tokens:
             raise TransductError("found no words to attend to; give a text that holds some")
-        decoding = with_options(self.decoding, options)
+        decoding = for_draws(self.decoding, options)
         codes = self._codes([tokens], decoding)
         begin = self.model.config.begin
         ids, segments = engine.flat([[*tokens, begin, *codes[0].tolist()]], self.device)

@@ -231,12 +231,12 @@ class PictureClassifier:
 
     @torch.inference_mode()
     def attention(self, given: Given, **options: Any) -> PictureAttention:
-        """The attention weights of a picture, layer by layer and head by head; options as for `predict`.
+        """The attention weights of a picture as it is given, layer by layer and head by head; options as for `predict`.
 
         Raises:
             NotFinite: the model answers with NaN.
         """
-        with_options(self.decoding, options)  # which change nothing in one picture
+        with_options(self.decoding, options)  # which change nothing here, and are to be right all the same
         picture = self._picture(given, "the picture")
         weights: list[Tensor] = []
         self.model.encode(self._read([picture]), weights)

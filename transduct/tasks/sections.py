@@ -244,15 +244,25 @@ def check_nothing_given(given: object, options: Mapping[str, Any]) -> None:
         raise TransductError(f"found an output and options of a search for it ({', '.join(options)}); leave one out")
 
 
+def for_draws(config: Decoding, options: Mapping[str, Any]) -> Decoding:
+    """As `with_options`, for what may be drawn; options of draws are refused where nothing is.
+
+    Raises:
+        TransductError: they are there.
+    """
+    found = with_options(config, options)
+    if idle := [name for name in ("top_k", "top_p", "seed") if name in options and not found.temperature]:
+        raise TransductError(f"{OPTIONS}: {idle[0]} is of draws, and nothing is drawn; set temperature above 0")
+    return found
+
+
 def asked_for(config: Decoding, options: Mapping[str, Any], count: int = 1) -> Decoding:
     """As `with_options`, for a search.
 
     Unless the call says how many, the beam is as wide as what it shows, and samples are as many: the likeliest of more
     is no fair draw.
     """
-    found = with_options(config, options)
-    if idle := [name for name in ("top_k", "top_p", "seed") if name in options and not found.temperature]:
-        raise TransductError(f"{OPTIONS}: {idle[0]} is of draws, and nothing is drawn; set temperature above 0")
+    found = for_draws(config, options)
     if "beam" in options:
         return found
     return with_options(found, {"beam": count if found.temperature > 0.0 else max(found.beam, count)})

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transduct.data.tokenizer import FILES, Tokenizer
+from transduct.data.tokenizer import FILES, Tokenizer, check_sizes
 from transduct.errors import TransductError
 from transduct.functional.segments import Segments, Shape
 from transduct.tasks.base import Notify
@@ -164,16 +164,6 @@ def encoder_input(
     tokens = torch.from_numpy(np.concatenate(parts).astype(np.int64))
     types = torch.arange(2).repeat(len(sizes)).repeat_interleave(torch.tensor(sizes).flatten())
     return tokens, types, Segments.of([sum(pair) for pair in sizes]), cut
-
-
-def check_sizes(directory: Path, tokenizers: Sequence[int], model: Sequence[int]) -> None:
-    """Refuse tokenizers that are not the model's."""
-    if list(tokenizers) != list(model):
-        found, expected = (" and ".join(map(str, sizes)) for sizes in (tokenizers, model))
-        raise TransductError(
-            f"{directory}: the tokenizers hold {found} tokens, the model {expected}; "
-            "they do not belong together: copy the model again"
-        )
 
 
 def read_model(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
+from transduct.data.pieces import LANGUAGE
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
 
@@ -48,13 +49,20 @@ class Piece:
 
 
 def split(tokenizer: Tokenizer, ids: list[int], longest: int) -> list[list[int]]:
-    """The tokens of a text, in pieces of at most `longest`; of no tokens, no piece."""
+    """The tokens of a text, in pieces of at most `longest`; of no tokens, no piece.
+
+    What names the language to translate into, in one token, begins every piece.
+    """
+    if len(ids) <= longest:
+        return [ids] if ids else []
+    named = longest > 1 and LANGUAGE.fullmatch(tokenizer.pieces(ids[:1])[0].lstrip("".join(WORD_STARTS)))
+    first, ids = (ids[:1], ids[1:]) if named else ([], ids)
     parts = []
-    while len(ids) > longest:
-        cut = _cut(tokenizer, ids, longest)
-        parts.append(ids[:cut])
+    while len(ids) > longest - len(first):
+        cut = _cut(tokenizer, ids, longest - len(first))
+        parts.append(first + ids[:cut])
         ids = ids[cut:]
-    return [*parts, ids] if ids else parts
+    return [*parts, first + ids]
 
 
 def _cut(tokenizer: Tokenizer, ids: Sequence[int], longest: int) -> int:

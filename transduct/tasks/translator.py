@@ -15,7 +15,7 @@ from transduct.blocks.tables import narrowed
 from transduct.config import record
 from transduct.data.sources import BLEU_TOKENIZER, METRICS, Replacement, changes_of
 from transduct.data.text import read_lines
-from transduct.data.tokenizer import Tokenizer, tokenizers_in
+from transduct.data.tokenizer import Tokenizer, tokenizers_of
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig, room_for
 from transduct.decoding.ensemble import Ensemble, Review
@@ -29,7 +29,7 @@ from transduct.tasks import ensemble
 from transduct.tasks.base import Report
 from transduct.tasks.model import blank_of, named_weights, read_weights
 from transduct.tasks.sections import Family, asked_for, check_examples, check_inputs, check_nothing_given
-from transduct.tasks.text import TextAttention, check_sizes
+from transduct.tasks.text import TextAttention
 from transduct.tasks.translations import Piece, Translation, halved, joined, split, with_words
 from transduct.training import checkpoint
 
@@ -329,7 +329,10 @@ class Translator:
     def _check_possible(self, decoding: DecodingConfig, prefixed: bool) -> None:
         """Refuse what this model cannot do, or what cannot be done together."""
         if decoding.shortlist and self.shortlist is None:
-            raise TransductError("this model has no shortlist; make one: transduct convert MODEL OUT --shortlist TEXT")
+            remedy = "make one: transduct convert MODEL OUT --shortlist TEXT"
+            if not self.model.attention_names:
+                remedy = "it can have none, without attention or as an ensemble: leave shortlist out"
+            raise TransductError(f"this model has no shortlist; {remedy}")
         if decoding.shortlist and decoding.constraint != "none":
             raise TransductError("a shortlist may lack what a constraint needs; leave one of them out")
         if decoding.captured and not isinstance(self.model, transformer.Transformer):
@@ -345,9 +348,8 @@ class Translator:
         """A text as pieces that the model takes; blank, as none. A tree is made of whole words."""
         words = text.split()
         if decoding.constraint == "none" or len(ids) <= self.longest:
-            return [
-                Piece(part, len(words)) for part in split(self.source_tokenizer, ids if words else [], self.longest)
-            ]
+            parts = split(self.source_tokenizer, ids if words else [], self.longest)
+            return [Piece(part, len(words)) for part in parts]
         runs = halved(self.encode, words, self.longest)
         coded = self.encode([" ".join(run) for run in runs])
         return [Piece(part[: self.longest], len(run)) for part, run in zip(coded, runs, strict=True)]
@@ -399,9 +401,7 @@ def _model(
         if quantised != "int8" or precision != "float32":
             raise TransductError(f"{source}: quantised to {quantised!r} and asked for {precision}; ask for float32")
         quantise(model)
-    tokenizers = [Tokenizer.load(path) for path in tokenizers_in(directory)]
-    sizes = (model.config.source_size, model.config.target_size)
-    check_sizes(directory, (tokenizers[0].size, tokenizers[-1].size), sizes)
+    tokenizers = tokenizers_of(directory, (model.config.source_size, model.config.target_size))
     read_weights(model, directory, device, precision)
     return model, tokenizers, backwards
 
@@ -410,7 +410,7 @@ def _shortlist_in(path: Path, tokenizers: Sequence[Tokenizer]) -> Shortlist:
     held = checkpoint.read_tensors(path)
     if held.keys() == {each.name for each in fields(Shortlist)}:
         shortlist = Shortlist(**held)
-        if shortlist.fits(tokenizers[0].size, tokenizers[-1].size):
+        if shortlist.fits(tokenizers[0].size, tokenizers[-1].size, {*Tokenizer.UNWRITTEN, Tokenizer.END}):
             return shortlist
     raise TransductError(
         f"{path}: is no shortlist of this model's; make one: transduct convert MODEL OUT --shortlist TEXT"

@@ -95,6 +95,13 @@ def test_feed_forward_is_two_layers_with_an_activation_between(activation):
     torch.testing.assert_close(network(x), inner @ network.outer.weight.T + network.outer.bias)
 
 
+@pytest.mark.parametrize("activation", ["relu", "swiglu"])
+def test_dropout_falls_within_the_feed_forward_layer(activation):
+    network, x = randomise(FeedForward(D, D_FF, 0.5, activation)).train(), torch.randn(5, D)
+    assert not torch.equal(network(x), network(x))
+    assert torch.equal(network.eval()(x), network(x))
+
+
 def test_gpt_2s_activation_is_gelu_by_tanh():
     network, x = randomise(FeedForward(D, D_FF, 0.0, "gelu_tanh")), torch.randn(5, D)
     inner = network.inner(x)

@@ -152,9 +152,10 @@ def test_ranks_share_an_epoch_without_loss_or_repeat(start, world):
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_workers_change_nothing(workers):
-    batches = plan(FEW, 1, 0, 3000)
-    found = list(load(batches, lambda batch: FEW[batch], start=1, workers=workers))
-    assert same(found, [FEW[batch] for batch in batches[1:]])
+    batches = plan(FEW, 1, 0, 1000)
+    made = list(load(batches, lambda batch: (os.getpid(), FEW[batch]), start=1, workers=workers))
+    assert same([found for _, found in made], [FEW[batch] for batch in batches[1:]])
+    assert len({process for process, _ in made} - {os.getpid()}) == workers
 
 
 @pytest.mark.parametrize(("count", "elsewhere"), [(4, False), (5, True)])

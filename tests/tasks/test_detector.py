@@ -14,6 +14,7 @@ from tests.models.test_detr import tiny_detr
 from tests.tasks.test_object_detection import annotate
 from transduct.data.collages import Collage, Example, SceneSource
 from transduct.errors import NotFinite, TransductError
+from transduct.evaluation.detection import Scores
 from transduct.functional.boxes import to_corners
 from transduct.tasks import detector as detector_of
 from transduct.tasks import object_detection
@@ -180,6 +181,18 @@ def test_scores_are_of_all_that_is_found_whatever_the_threshold():
     other = Detector(model.model, [*model.labels[:-1], "unheard of"], model.decoding)
     with pytest.raises(TransductError, match="the other model has other labels; compare equals"):
         model.evaluate(scenes(), against=other)
+
+
+def test_a_model_is_compared_with_another(monkeypatch):
+    model, other, given = detector(), detector(), []
+    theirs = Scores({"ap": 12.0, "ap50": 34.0}, {}, [])
+    other._measured = lambda *_: ([], [], theirs)
+    monkeypatch.setattr(detector_of, "p_value", lambda *said: given.append(said) or 0.25)
+    details = model.evaluate(scenes(), against=other).details
+    assert (details["against"], details["p_values"]) == (theirs.scores, {"ap50": 0.25})
+    [(ours_drawn, theirs_drawn, count)] = given
+    assert (theirs_drawn, count) == (theirs.drawn, 4)
+    assert ours_drawn != theirs_drawn
     turned = Detector(model.model, model.labels[::-1], model.decoding)  # whose numbers are others
     with pytest.raises(
         TransductError, match="these scenes were read for one of the two models; give a SceneSet, which"

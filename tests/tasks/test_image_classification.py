@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from tests.helpers import randomise
 from tests.pictures import BARS, SIDE, bar, png, write_pictures
 from transduct.config import Recipe, record
 from transduct.data.files import Refused
@@ -299,6 +300,20 @@ def test_an_empty_corpus_to_measure_on_is_found_before_training(tmp_path, part):
         TransductError, match=r"^empty: found no picture to measure on \(there is none\); give one that"
     ):
         prepared(tmp_path, data={part: {"images": "empty"}})
+
+
+def test_how_pictures_are_answered_is_as_the_recipe_says_while_training_and_after(tmp_path):
+    task, model = prepared(tmp_path, data={"valid": TEST}, decoding={"mirrored": True})
+    pictures = [bar(kind, number) for number in range(8) for kind in BARS]
+    task.save(randomise(model).eval(), tmp_path / "model", {"step": 0, "seconds": 0.0})
+    loaded = base.load(tmp_path / "model")
+    assert loaded.decoding.mirrored
+    one, other, plain = (
+        [row["down"] for row in classifier.probabilities(pictures, **options)]
+        for classifier, options in ((task._in_use(model), {}), (loaded, {}), (loaded, {"mirrored": False}))
+    )
+    assert one == pytest.approx(other, abs=1e-5)
+    assert one != pytest.approx(plain, abs=1e-3)
 
 
 def test_to_hold_out_nothing_is_refused(tmp_path):

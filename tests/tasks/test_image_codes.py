@@ -1,6 +1,7 @@
 """Image codes: learnt, used on files and arrays, measured; what is wrong is said before anything is written."""
 
 import json
+import re
 import tarfile
 from dataclasses import replace
 
@@ -14,8 +15,9 @@ from tests.pictures import bar, png, write_pictures
 from transduct.config import Recipe
 from transduct.data.scenes import generate
 from transduct.errors import TransductError
+from transduct.evaluation.classification import mcnemar
 from transduct.tasks import base, image_codes, runs
-from transduct.tasks.image_codes import ImageCodesTask
+from transduct.tasks.image_codes import ImageCodes, ImageCodesTask
 
 TINY = RECIPES["image codes"]
 
@@ -68,6 +70,17 @@ def test_whatever_is_no_list_of_pictures_is_refused(codes):
             ask()
 
 
+def test_a_model_is_compared_with_another(codes):
+    """Whose pictures are all as they should be, where of this one's the second half is."""
+    ours, other = ImageCodes(codes.model), ImageCodes(codes.model)
+    half = [False] * 10 + [True] * 10
+    ours._measured = lambda data: ({}, {}, [], half)
+    other._measured = lambda data: ({"psnr": 7.0}, {}, [], [True] * 20)
+    details = ours.evaluate(None, against=other).details
+    assert details["against"] == {"psnr": 7.0}
+    assert details["p_values"]["attributes_right"] == mcnemar(half, [True] * 20) < 0.05
+
+
 def test_scores_are_those_of_the_pictures_given(codes, run, tmp_path):
     report = base.evaluate(run, against=run)
     assert set(report.scores) == {
@@ -96,7 +109,8 @@ def test_another_model_may_be_gone_on_from(run, tmp_path):
     said = []
     recipe = replace(TINY, model={**TINY.model, "start_from": str(run / "model")})
     runs.train(recipe, tmp_path / "run", notify=said.append)
-    assert any("34 of 34" in line or "weights taken" in line for line in said)
+    [line] = [line for line in said if "weights taken" in line]
+    assert re.search(r"(\d+) of \1 weights taken", line)
 
 
 def test_without_a_validation_set_there_are_no_scores(tmp_path):

@@ -3,6 +3,8 @@
 import math
 import shutil
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -148,12 +150,15 @@ def test_tokenizer_and_corpus_are_made_once_and_again_for_another_context(texts,
 # the loss
 
 
-def test_the_loss_is_cross_entropy_over_tokens(made):
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_is_cross_entropy_over_tokens(made, monkeypatch, smoothing):
     task, model = made
+    monkeypatch.setattr(task, "training", replace(task.training, label_smoothing=smoothing))
     batch = next(task.batches("train", 0, 0, 0, 1))
     total, count, weight = task.loss(model, batch)["tokens"]
     logits = model.logits(model.hidden(batch.inputs, batch.segments))
-    torch.testing.assert_close(total, torch.nn.functional.cross_entropy(logits, batch.outputs, reduction="sum"))
+    entropy = partial(torch.nn.functional.cross_entropy, reduction="sum", label_smoothing=smoothing)
+    torch.testing.assert_close(total, entropy(logits, batch.outputs))
     assert (count, weight) == (len(batch.outputs), 1.0)
 
 

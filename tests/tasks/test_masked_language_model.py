@@ -10,6 +10,7 @@ import torch
 from transduct.data.masking import Masking
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
+from transduct.evaluation.classification import mcnemar
 from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks import masked_language_model
@@ -91,6 +92,13 @@ def test_a_model_is_compared_with_another_on_the_same_masks():
     assert report.details["against"] == other.evaluate(stanzas(4, 2)).scores
     assert report.details["p_values"].keys() == {"masked_accuracy", "accuracy"}
     assert ours.evaluate(stanzas(4, 2), ours).details["p_values"] == {"masked_accuracy": 1.0, "accuracy": 1.0}
+    right = [True] * 10 + [False] * 10
+    for model, answers in ((ours, right), (other, right[::-1])):
+        model._measure = lambda data, answers=answers: ({"masked_accuracy": 50.0}, {"masked_accuracy": answers})
+    assert ours.evaluate(stanzas(4, 2), other).details["p_values"] == {"masked_accuracy": 1.0}, "ten against ten"
+    other._measure = lambda data: ({"masked_accuracy": 0.0}, {"masked_accuracy": [False] * 20})
+    [p_value] = ours.evaluate(stanzas(4, 2), other).details["p_values"].values()
+    assert p_value == mcnemar(right, [False] * 20) < 0.05
     for stranger in (make(share=0.2), object()):
         with pytest.raises(TransductError, match="the other model would be asked for other tokens; compare models of"):
             ours.evaluate(stanzas(4, 2), stranger)

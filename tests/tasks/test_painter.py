@@ -10,6 +10,7 @@ from tests.models.test_dalle import BEGIN, CODES, PLACES, SIDE, WORDS, logits_of
 from transduct.data.pictures import Examples
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
+from transduct.evaluation.classification import mcnemar
 from transduct.tasks import painter
 from transduct.tasks.painter import Drawn, Painter, PaintingConfig, as_pictures, as_tensor, code_scores, sheet
 
@@ -147,6 +148,17 @@ def test_scores_of_pictures_and_captions(made):
     data = Examples(TEXTS, list(pictures()), "scenes")
     assert made.evaluate(data, against=made).details["p_values"] == {"attributes_right": 1.0}
     assert scenes.details["attributes_right"]["interval"][0] == 0.0
+
+
+def test_a_model_is_compared_with_another(made):
+    """Whose pictures are all as they should be, where of this one's the second half is."""
+    ours, other = (Painter(made.model, made.tokenizer, made.decoding) for _ in range(2))
+    half = [False] * 10 + [True] * 10
+    ours._measured = lambda data, options: ({}, {}, [], half)
+    other._measured = lambda data, options: ({"psnr": 7.0}, {}, [], [True] * 20)
+    details = ours.evaluate(Examples(TEXTS, list(pictures()), "scenes"), against=other).details
+    assert details["against"] == {"psnr": 7.0}
+    assert details["p_values"]["attributes_right"] == mcnemar(half, [True] * 20) < 0.05
 
 
 def test_no_more_is_read_together_than_the_call_says(made, monkeypatch):

@@ -15,6 +15,7 @@ from tests.pictures import BARS, SIDE, bar, write_pictures
 from transduct.data.files import Refused
 from transduct.data.images import ImageSource, fitted
 from transduct.errors import NotFinite, TransductError
+from transduct.evaluation.classification import mcnemar
 from transduct.models.vit import Config, ViT
 from transduct.tasks import image_classification, picture_classifier
 from transduct.tasks.model import write_model
@@ -29,6 +30,19 @@ def make(seed=1, **model):
     torch.manual_seed(seed)
     shape = {"image_size": SIDE, "patch_size": 4, "d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 2, "labels": 3}
     return PictureClassifier(randomise(ViT(Config(**{**shape, **model})), seed), ABOUT, PictureConfig())
+
+
+class Says(PictureClassifier):
+    """A classifier whose answers are known."""
+
+    def __init__(self, answers):
+        made = make()
+        super().__init__(made.model, made.about, made.decoding)
+        self.answers = iter(answers)
+
+    def predict(self, inputs, **options):
+        self.asked = options
+        return [next(self.answers) for _ in inputs]
 
 
 @pytest.fixture
@@ -64,6 +78,12 @@ def test_an_answer_of_both_sides_is_the_same_of_a_picture_and_its_mirror_image()
     for pictures in (PICTURES, mirrored):
         torch.testing.assert_close(model._scores(pictures, {"mirrored": True}), expected)
     assert model.probabilities(PICTURES, mirrored=True) != model.probabilities(PICTURES)
+
+
+def test_scores_are_of_answers_to_the_options_given(corpus):
+    ours, other = Says(["down"] * 12), Says(["down"] * 12)
+    ours.evaluate(corpus, against=other, mirrored=True)
+    assert ours.asked == other.asked == {"mirrored": True}
 
 
 def test_files_are_read_as_their_pixels_are(tmp_path):
@@ -172,7 +192,10 @@ def test_a_model_that_answers_with_nan_says_so(corpus):
 def test_two_models_are_compared_picture_by_picture(corpus):
     report = make().evaluate(corpus, against=make(2))
     assert report.details["against"] == make(2).evaluate(corpus).scores
-    assert 0.0 <= report.details["p_values"]["accuracy"] <= 1.0
+    right = [label for _, label in corpus.read(ABOUT.labels, Refused("skip"))]
+    wrong = ["down" if label != "down" else "across" for label in right]
+    report = Says(right).evaluate(corpus, against=Says(right[:2] + wrong[2:]))
+    assert report.details["p_values"]["accuracy"] == mcnemar([True] * 12, [True] * 2 + [False] * 10) < 0.05
     assert make().evaluate(corpus, against=make()).details["p_values"]["accuracy"] == 1.0
     other = make()
     other.about = replace(ABOUT, labels=["x", "y", "z"])

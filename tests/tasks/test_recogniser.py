@@ -150,6 +150,10 @@ def test_models_are_compared(model):
     details = Said(model, ["1 2", "4", "5 7"]).evaluate(RECORDINGS, other).details
     assert details["against"]["word_error_rate"] == 25.0
     assert details["p_values"] == dict.fromkeys(details["against"], 1.0)
+    right, wrong = ([each.text for each in RECORDINGS] * 8, ["7 8 9", "0", "1 2"] * 8)
+    surely = Said(model, wrong).evaluate(RECORDINGS * 8, Said(model, right)).details
+    assert set(surely["against"].values()) == {0.0}
+    assert all(p < 0.05 for p in surely["p_values"].values())
 
 
 def test_another_model_hears_at_its_own_rate_whatever_this_one_may_hear(model):

@@ -153,6 +153,18 @@ def test_with_r_drop_two_readings_are_to_agree(tmp_path):
     torch.testing.assert_close(task.loss(model, batch)["tokens"][0], plain)
 
 
+def test_bleu_cuts_words_as_the_recipe_says_while_training_and_after(tmp_path):
+    recipe = tiny_recipe(training={"steps": 1}, data={"bleu_tokenize": "char"})
+    task = TranslationTask(recipe, tmp_path, str)
+    task.prepare()
+    model = task.build_model().eval()
+    task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0})
+    loaded = base.load(tmp_path / "model")
+    data = (["a b"], [["b a"]])
+    for report in (task.evaluate(model, data), loaded.evaluate(data), loaded.evaluate(data, loaded)):
+        assert "tok:char" in report.details["bleu"]["signature"]
+
+
 def test_validation_scores_agree_with_forced_decoding(made, tmp_path):
     task, model = made
     model.eval()

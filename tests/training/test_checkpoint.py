@@ -99,7 +99,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_those_before(held, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.os, "fsync", failing(disk(number), after, os.fsync))
         with pytest.raises(TransductError) as caught:
-            save(held, 20, model, optimiser, MovingAverage(model, 0.9))
+            save(held, 20, model, optimiser, MovingAverage(model, 0.9), keep=[])
     assert str(caught.value) == f"{held.path(20)}: {said}"
     assert [path.name for path in sorted(held.directory.iterdir())] == ["step_12", "step_3"]
     assert held.last_good(held.steps()) == 12
@@ -240,6 +240,30 @@ def test_whatever_stops_a_folder_from_being_replaced_leaves_the_old_one_and_noth
             write_directory(directory, {"a": b"new"}, replace=True)
     assert files_in(directory) == {"a": b"old"}
     assert [*tmp_path.iterdir()] == [directory]
+
+
+def test_all_is_on_the_disk_before_it_is_there_and_its_name_after(tmp_path, monkeypatch):
+    done, fsync, rename = [], os.fsync, Path.rename
+
+    def synced(handle):
+        done.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        fsync(handle)
+
+    def renamed(path, target):
+        done.append("renamed")
+        return rename(path, target)
+
+    monkeypatch.setattr(checkpoint.os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(Path, "replace", renamed)
+    write_directory(tmp_path / "model", {"a": b"1", "1/b": b"2"})
+    before, after = done[: done.index("renamed")], done[done.index("renamed") + 1 :]
+    assert sorted(before)[1:] == ["1", "a", "b"], "and the folder itself, by the name it has so far"
+    assert after == [tmp_path.name]
+    done.clear()
+    write_file(tmp_path / "c", b"3")
+    assert done[1:] == ["renamed", tmp_path.name]
+    assert done[0].startswith(".c.")
 
 
 def test_file_systems_that_cannot_sync_are_written_to_all_the_same(tmp_path, monkeypatch):

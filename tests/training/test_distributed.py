@@ -76,6 +76,7 @@ except TrainingFailed as error:
     found["stopped"] = str(error)
     found["kept"] = (out / "stopped" / "checkpoints" / "step_3").exists()
 checkpoint.write_directory = write
+found["resumed"] = toy.weights(toy.train(out / "stopped", steps=6)[0])
 step = 0
 
 def parting(model):  # by the other rank's validations each is better than the one before
@@ -206,6 +207,11 @@ def test_ranks_agree_where_all_have_the_same_number(found):
 def test_a_signal_that_reaches_one_rank_stops_all(found):
     """Only the first rank watches, and so sends itself the signal."""
     assert [each["stopped"] for each in found] == ["stopped by a signal at step 3; go on with --resume"] * 2
+
+
+def test_ranks_that_were_stopped_go_on_where_they_were(found):
+    for each in found:
+        assert all(map(torch.equal, each["resumed"], each["weights"]))
 
 
 def test_no_rank_ends_before_the_checkpoint_is_written(found):

@@ -7,7 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from tests.helpers import tiny as transformer
 from transduct.errors import TransductError
+from transduct.models.gpt import GPT
+from transduct.models.gpt import Config as GPTConfig
+from transduct.models.vit import Config as ViTConfig
+from transduct.models.vit import ViT
 from transduct.training.optim import (
     MovingAverage,
     Muon,
@@ -193,6 +198,24 @@ def test_hidden_matrices_are_those_of_layers_within_stacks():
     assert [id(p) for p in hidden_matrices(model)] == [id(model["stack"][0].weight), id(model["stack"][2].weight)]
     model["stack"][0].requires_grad_(False)
     assert [id(p) for p in hidden_matrices(model)] == [id(model["stack"][2].weight)]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        transformer(),
+        ViT(ViTConfig(labels=3, image_size=8, patch_size=4, backbone=[8, 8], d_model=8, num_heads=2, d_ff=8, layers=2)),
+        GPT(GPTConfig(9, d_model=8, num_heads=2, d_ff=8, layers=2, activation="swiglu")),
+        nn.ModuleDict({"stem": nn.Sequential(nn.Conv1d(2, 3, 2))}),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_hidden_matrices_are_all_of_a_models_stacks_and_nothing_beside(model):
+    found = {id(p) for p in hidden_matrices(model)}
+    named = {name for name, p in model.named_parameters() if id(p) in found}
+    inside = {n for n, p in model.named_parameters() if p.ndim > 1 and any(x.isdigit() for x in n.split("."))}
+    assert named == inside
+    assert named
 
 
 def test_muon_moves_hidden_matrices_by_its_formula_and_all_else_as_adam():

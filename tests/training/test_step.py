@@ -13,6 +13,7 @@ from tests.training.toy import CONFIG, Batch, examples, network, train, weights
 from transduct.errors import TrainingFailed
 from transduct.functional import trials
 from transduct.training.distributed import Ranks
+from transduct.training.optim import Muon
 from transduct.training.step import Diverged, Stepper
 
 DEVICES = ["cpu"] + [pytest.param("cuda", marks=pytest.mark.gpu)] * torch.cuda.is_available()
@@ -69,6 +70,28 @@ def test_randomness_is_drawn_from_seed_step_and_micro_batch_alone():
     assert values[0] == values[1]
     other = make_stepper(network(dropout=0.5), seed=2)
     assert other.take([examples(0), examples(0)], 1, RATE) != values[0][0]
+
+
+def test_every_step_micro_batch_and_rank_draws_its_own_numbers():
+    drawn = []
+
+    def loss(model, batch):
+        drawn.append(float(torch.rand(())))
+        return toy.loss(model, batch)
+
+    for rank in (0, 1):
+        stepper = Stepper(network(), CONFIG, loss, Ranks(rank))
+        for number in (1, 2):
+            stepper.take([examples(0), examples(0)], number, RATE)
+    assert len({*drawn}) == 8
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_optimiser_is_the_one_that_is_asked_for(precision):
+    found = make_stepper(network(), optimiser="muon", precision=precision).optimiser
+    assert isinstance(found, Muon)
+    assert found.dtype == getattr(torch, precision)
+    assert not isinstance(make_stepper(network()).optimiser, Muon)
 
 
 def test_gradients_are_clipped():

@@ -1,6 +1,6 @@
 """How cost grows: time and memory against everything that can grow, beside the law that each should follow.
 
-python benchmarks/growth.py [--what training decoding preparation plan] [--full | --miniature] [--out FOLDER]
+python benchmarks/growth.py [--what training decoding preparation plan] [--full | --miniature] --out FOLDER
 
 Training (a step of the trainer) and decoding (greedy, every output as long as its source) of a small Transformer grow
 with the length of a sentence, the tokens of a batch, the layers of each half and the vocabulary; preparing a corpus
@@ -287,7 +287,7 @@ def main() -> None:
         "--full", action="store_true", help="to 10^7 pairs and 10^8 examples: 10 GB of disk, 6 of memory"
     )
     parser.add_argument("--miniature", action="store_true", help="everything so small that it says nothing, in seconds")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder for the pictures")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the pictures")
     arguments = parser.parse_args()
     sizes = MINIATURE if arguments.miniature else FULL if arguments.full else DEFAULT
     everything = []

@@ -168,10 +168,10 @@ def translation(out: Path, runs: Sequence[Path]) -> None:
     found = []
     for run in runs:
         report, recipe = base.evaluate(run), _recipe_of(run)
-        test, width = _test_name(recipe), recipe.model["d_model"]
+        test = _test_name(recipe)
         found.append((run.name, test, report.scores["bleu"], report.details["bleu"]["signature"]))
-        if TEST_SET in test:
-            ours |= {size: report.scores["bleu"] for size in ours if SIZES[size]["d_model"] == width}
+        if TEST_SET in test and _languages(recipe) == (".en", ".de"):
+            ours |= {size: report.scores["bleu"] for size in ours if SIZES[size].items() <= recipe.model.items()}
     sizes = {size: our_size(size) for size in ours}
     rows: list[Sequence[object]] = [*PUBLISHED]
     for size, (parameters, flops) in sizes.items():
@@ -195,6 +195,11 @@ def _test_name(recipe: Recipe) -> str:
     """The corpus that a recipe names as its test set."""
     test = recipe.data["test"]
     return Path(str(test.get("source") or test.get("pairs") or test.get("generate"))).name
+
+
+def _languages(recipe: Recipe) -> tuple[str, ...]:
+    """The endings of the test set's files."""
+    return tuple(Path(str(recipe.data["test"].get(side))).suffix for side in ("source", "target"))
 
 
 def our_size(size: str) -> tuple[int, float]:

@@ -44,7 +44,8 @@ def load(port: int, texts: list[str], clients: int, seconds: float, beam: int) -
                 connection.close()  # the server would meanwhile; the next request opens it again
                 time.sleep(wait)
             else:
-                took.append(time.perf_counter() - began)
+                if (now := time.perf_counter()) < until:  # later ones are of no second that is counted
+                    took.append(now - began)
         return took, refused
 
     with ThreadPoolExecutor(clients) as pool:
@@ -97,6 +98,9 @@ def measure(server: subprocess.Popen[str], texts: list[str], clients: list[int],
         before = batches(port)
         took, refused = load(port, texts, number, seconds, beam)
         slices, inputs = (after - earlier for after, earlier in zip(batches(port), before, strict=True))
+        if len(took) < 2 or not slices:
+            print(f"{number:4} clients  fewer than two answers in {seconds:.0f} s", flush=True)
+            continue
         hundredths = quantiles(took, n=100)
         print(
             f"{number:4} clients  {len(took) / seconds:7.1f} answers/s  {refused / seconds:6.1f} refused/s  "

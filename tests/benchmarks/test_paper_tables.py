@@ -133,13 +133,30 @@ def newstest_run(tmp_path, trained_run):
 
 
 def test_a_run_of_newstest2014_takes_its_place(tmp_path, newstest_run, monkeypatch):
-    monkeypatch.setitem(tables.SIZES["base"], "d_model", 32)
+    held = yaml.safe_load((newstest_run / "recipe.yaml").read_text())
+    monkeypatch.setitem(tables.SIZES, "base", {key: held["model"][key] for key in tables.SIZES["base"]})
     tables.translation(tmp_path, [newstest_run])
     published, [[name, test, score, _]] = rows_of(tmp_path)
     assert (name, test) == ("run", "newstest2014.en")
     assert float(published[-2][1]) == pytest.approx(float(score), abs=0.01)
     assert published[-1][1] == "not run here"
     assert re.findall(r"<title>(transduct .*?):", (tmp_path / "plot.svg").read_text()) == ["transduct (base)"]
+
+
+@pytest.mark.parametrize("apart", ["languages", "layers"])
+def test_a_run_of_other_languages_or_another_size_stands_apart(tmp_path, newstest_run, monkeypatch, apart):
+    held = yaml.safe_load((newstest_run / "recipe.yaml").read_text())
+    monkeypatch.setitem(tables.SIZES, "base", {key: held["model"][key] for key in tables.SIZES["base"]})
+    if apart == "languages":
+        (newstest_run / "newstest2014.de").rename(newstest_run / "newstest2014.fr")
+        held["data"]["test"]["target"] = "newstest2014.fr"
+        (newstest_run / "recipe.yaml").write_text(yaml.safe_dump(held))
+    else:
+        tables.SIZES["base"]["d_ff"] += 1
+    tables.translation(tmp_path, [newstest_run])
+    published, runs = rows_of(tmp_path)
+    assert published[-2][1] == published[-1][1] == "not run here"
+    assert runs[0][:2] == ["run", "newstest2014.en"]
 
 
 def test_a_test_set_that_has_moved(tmp_path, newstest_run):

@@ -8,6 +8,7 @@ import pytest
 
 from transduct.errors import TransductError
 from transduct.interfaces import lines
+from transduct.tasks.base import Report
 
 
 def test_lines_come_in_numbered_chunks(trained_run, tmp_path, monkeypatch, capsys):
@@ -97,3 +98,12 @@ def test_at_a_terminal_lines_come_one_by_one(monkeypatch, capsys):
         "Write a sentence and press Enter; Ctrl-D ends.\n> > > transduct: not UTF-8; such bytes were read as U+FFFD\n> "
     )
     assert capsys.readouterr() == ("", said)
+
+
+def test_scores_that_are_compared_have_as_many_digits():
+    details = {"nats": {"interval": [1.46, 1.48]}, "against": {"nats": 1.4741, "bleu": 30.5}, "p_values": {"nats": 0.2}}
+    said = [line.split() for line in lines.table(Report({"nats": 1.4697, "bleu": 30.25}, details))]
+    assert said == [
+        ["nats", "1.4697", "[1.4600,", "1.4800]", "against", "1.4741", "p", "=", "0.2000"],
+        ["bleu", "30.25", "against", "30.50"],
+    ]

@@ -1,6 +1,7 @@
 """Heat maps, charts and blocks show the numbers they are given."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from transduct.errors import TransductError
 from transduct.interfaces import pictures
 from transduct.interfaces.drawing import Line, Photograph, Picture, Rectangle, Text
+from transduct.tasks.showing import Panel
 
 MATRIX = [[0.1, 0.9, 0.0], [0.5, 0.25, 0.25]]
 
@@ -221,3 +223,32 @@ def test_a_photograph_is_red_where_the_matrix_is_large():
     assert (one.width, one.height) == (160, 120)
     assert two.x > one.x + one.width
     assert picture.width > two.x + two.width
+
+
+def attending(count, cells, text="a b"):
+    """A model with so many heads of so many weights each."""
+    panels = [Panel(f"head {i}", torch.full(cells, 0.5)) for i in range(count)]
+    found = SimpleNamespace(panels=lambda: panels, weights={"encoder.0.self": torch.zeros(count, *cells)})
+    return SimpleNamespace(attention=lambda given: found)
+
+
+def test_more_weights_than_a_page_takes_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(pictures, "MOST_CELLS", 32)
+    pictures.draw_attention(attending(2, (4, 4)), "a b", tmp_path / "a.svg", {})
+    message = "50 weights are too many to draw, 32 at most; give a shorter input"
+    with pytest.raises(TransductError, match=message):
+        pictures.draw_attention(attending(2, (5, 5)), "a b", tmp_path / "b.svg", {})
+    assert not (tmp_path / "b.svg").exists()
+
+
+def test_a_long_input_makes_no_wide_page(tmp_path):
+    for given, ending in (("short", "short<"), ("x" * 5000, "x" * 119 + "…<")):
+        pictures.draw_attention(attending(1, (4, 4)), given, tmp_path / "a.svg", {})
+        drawn = (tmp_path / "a.svg").read_text()
+        assert ending in drawn
+        assert len(drawn) < 5000
+
+
+def test_a_long_label_is_cut_where_it_is_read():
+    [(_, label)], _ = pictures._spaced(["x" * 10**6], 12.0)
+    assert label == "x" * 23 + "…"

@@ -16,7 +16,7 @@ from tests.families import RECIPES, in_folder
 from tests.interfaces.clients import half_sent, serving
 from tests.pictures import SIDE, bar, png
 from tests.tones import encoded, string
-from transduct.errors import NotFinite, TransductError
+from transduct.errors import NotFinite, TransductError, missing_extra
 from transduct.interfaces import service
 from transduct.interfaces.service import Service
 from transduct.tasks import runs
@@ -231,7 +231,8 @@ def test_what_is_wrong_is_said_in_one_line(client, path, body, said):
 
 def test_what_is_not_there_or_not_json_is_refused(client):
     assert client("GET", "/nothing")[::2] == (404, {"error": "Not Found"})
-    assert client("GET", "/translate")[::2] == (405, {"error": "Method Not Allowed"})
+    status, headers, said = client("GET", "/translate")
+    assert (status, headers["Allow"], said) == (405, "POST", {"error": "Method Not Allowed"})
     for kind in ("text/plain", "application/jsonp", ""):
         said, _ = client.refused("/translate", {"texts": []}, 415, kind=kind)
         assert said == "send JSON, with the header 'Content-Type: application/json'"
@@ -316,6 +317,19 @@ def test_a_model_that_does_not_work_is_not_the_fault_of_the_file():
         assert client.refused("/predict", b"file", 500, kind="image/png")[0] == str(NotFinite())
 
 
+def test_a_library_that_the_server_lacks_is_not_the_fault_of_the_file(caplog):
+    class Lacking:
+        reads = "picture"
+
+        def predict(self, inputs):
+            raise missing_extra("Pillow", "vision")
+
+    with serving(Service(Lacking(), "lacking", 50)) as client:
+        said, _ = client.refused("/predict", b"file", 500, kind="image/png")
+    assert said == "Pillow is not installed; run: pip install 'transduct[vision]'"
+    assert said in caplog.text
+
+
 @pytest.mark.parametrize("error", [NotFinite(), ZeroDivisionError("ours")])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_what_is_wrong_with_the_model_is_not_the_client_s_fault(error):
@@ -365,7 +379,8 @@ def test_who_brings_no_key_is_refused_where_there_are_some(model):
     with serving(Service(model, "reverse", 50, ["one", "two"])) as client:
         for given in (None, "Bearer three", "Bearer ", "Bearer é", "one", "Basic one", "Bearer one two"):
             headers = {} if given is None else {"Authorization": given}
-            said, _ = client.refused("/translate", {"texts": ["a"]}, 401, **headers)
+            said, told = client.refused("/translate", {"texts": ["a"]}, 401, **headers)
+            assert told["WWW-Authenticate"] == "Bearer"
             assert said == "no such key; send the header 'Authorization: Bearer KEY'"
         for given in ("Bearer one", "bearer two"):
             client.post("/translate", {"texts": ["a"]}, Authorization=given)

@@ -175,9 +175,9 @@ def test_a_text_longer_than_the_model_is_not_filled_in():
     model = make()
     assert model.predict(["a1 " * 50]) == ["a1 " * 50]
     assert len(model.predict(["a1 " * 13 + "[MASK]"])) == 1
-    with pytest.raises(TransductError, match="text 2: 15 tokens, the model takes 14; shorten it"):
+    with pytest.raises(TransductError, match="input 2: 15 tokens, the model takes 14; shorten it"):
         model.predict(["", "a1 " * 14 + "[MASK]"])
-    with pytest.raises(TransductError, match="text 1: 15 masks, the model takes 14 tokens; shorten it"):
+    with pytest.raises(TransductError, match="input 1: 15 masks, the model takes 14 tokens; shorten it"):
         model.predict(["[MASK] " * 15])
 
 

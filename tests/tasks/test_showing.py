@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from transduct.errors import TransductError
-from transduct.tasks.showing import check_drawable, draw, read_once
+from transduct.tasks.showing import check_drawable, draw, places, read_once
 
 
 def draws(given, output):
@@ -51,3 +51,27 @@ def test_bytes_that_are_no_text_are_marked_and_a_pipe_is_read_once(tmp_path):
         assert read_once(reader, str(tmp_path)) == str(tmp_path)
         threading.Thread(target=pipe.write_bytes, args=(b"some",), daemon=True).start()
         assert read_once(reader, str(pipe)) == b"some"
+
+
+def test_pictures_of_answers_are_numbered_where_there_are_several():
+    assert places(PAINTER, ["a"], Path("x.png"), None) == [Path("x.png")]
+    assert places(PAINTER, ["a", "b"], Path("f/x.png"), None) == [Path("f/x_1.png"), Path("f/x_2.png")]
+    assert places(TEXT, ["a", "b"], None, Path("x.svg")) == []
+
+
+@pytest.mark.parametrize(
+    ("inputs", "out", "attention", "wrong"),
+    [
+        (["photo_2.png", "photo_1.png"], "photo.png", None, "photo_1.png"),
+        (["street.jpg"], "./street.jpg", None, "street.jpg"),
+        (["street.png"], None, "street.png", "street.png"),
+        (["a.png"], "x.png", "x.png", "x.png"),
+    ],
+)
+def test_no_picture_is_drawn_over_an_input_or_another(monkeypatch, tmp_path, inputs, out, attention, wrong):
+    monkeypatch.chdir(tmp_path)
+    reader = SimpleNamespace(reads="picture", picture=draws)
+    with pytest.raises(TransductError, match=f"^{wrong}: this is an input, or another picture's place; draw to anoth"):
+        places(reader, inputs, out and Path(out), attention and Path(attention))
+    if out != attention:  # a text of that name is no file
+        places(PAINTER, inputs, out and Path(out), attention and Path(attention))

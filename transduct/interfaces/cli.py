@@ -229,18 +229,19 @@ def predict(
     from transduct.interfaces.pictures import check_ending, draw_attention, require_folders
     from transduct.interfaces.requests import options_said
     from transduct.interfaces.start import load
-    from transduct.tasks.showing import check_drawable, draw, read_once
+    from transduct.tasks.showing import check_drawable, draw, places, read_once
 
     chosen = options_said(options or [])
     loaded = load(model, device)
     check_drawable(loaded, str(model), out, attention)
     check_ending(attention)
     require_folders(out, attention)
+    drawn = places(loaded, inputs, out, attention)
     inputs = [read_once(loaded, given) for given in inputs]
-    for number, (given, output) in enumerate(zip(inputs, loaded.predict(inputs, **chosen), strict=True), 1):
+    for number, (given, output) in enumerate(zip(inputs, loaded.predict(inputs, **chosen), strict=True)):
         print(output)
         if out is not None:
-            draw(loaded, given, output, out if len(inputs) == 1 else out.with_stem(f"{out.stem}_{number}"))
+            draw(loaded, given, output, drawn[number])
     if attention is not None:
         draw_attention(loaded, inputs[0], attention, chosen)
 

@@ -112,11 +112,14 @@ def table(report: Report) -> Iterator[str]:
     p_values, others = report.details.get("p_values", {}), report.details.get("against", {})
     for name, value in report.scores.items():
         about = report.details.get(name, {})
-        interval = "  [{:.2f}, {:.2f}]".format(*about["interval"]) if "interval" in about else ""
-        rest = f"  against {others[name]:.2f}" if name in others else ""
+        interval = "  [{}, {}]".format(*map(_digits, about["interval"])) if "interval" in about else ""
+        rest = f"  against {_digits(others[name])}" if name in others else ""
         rest += f"  p = {p_values[name]:.4f}" if name in p_values else ""
-        number = f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
-        yield f"{name:18} {number:>7}{interval}{rest}  {about.get('signature', '')}".rstrip()
+        yield f"{name:18} {_digits(value):>7}{interval}{rest}  {about.get('signature', '')}".rstrip()
+
+
+def _digits(value: float) -> str:
+    return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
 
 
 def typed() -> Iterator[tuple[int, list[str], None]]:

@@ -43,6 +43,8 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 MARGIN, GAP = 16.0, 24.0
 LARGEST_CELL = 26
 SQUARE_CELL = 7  # larger cells are squares, smaller ones fill the room there is
+MOST_CELLS = 1 << 20  # of all heat maps of a page together
+LONGEST_TITLE = 120  # letters of an input
 LONGEST_LABEL = 24  # columns; longer labels are cut
 PHOTOGRAPH = 160.0  # the longer side
 LARGEST = 1e300  # of a number that is drawn: two of them do not add up to infinity
@@ -143,8 +145,11 @@ def draw_attention(model: Any, given: Any, path: Path, options: Mapping[str, Any
     panels = found.panels()
     matrices = [(p.title, p.weights, p.rows, p.columns) for p in panels if p.picture is None]
     photographs = [(p.title, p.weights, p.picture) for p in panels if p.picture is not None]
+    if (cells := sum(weights.numel() for _, weights, *_ in matrices)) > MOST_CELLS:
+        raise TransductError(f"{cells:,} weights are too many to draw, {MOST_CELLS:,} at most; give a shorter input")
     heads = len(next(iter(found.weights.values()))) if len(matrices) > 1 else 1
-    title = given if isinstance(given, str) else ""  # what came through a pipe has none
+    text = given if isinstance(given, str) else ""  # what came through a pipe has none
+    title = text if len(text) <= LONGEST_TITLE else text[: LONGEST_TITLE - 1] + "…"
     save(overlays(photographs, title=title) if photographs else grid(matrices, per_row=heads, title=title), path)
 
 
@@ -390,7 +395,7 @@ def _spaced(labels: Labels, room: float) -> tuple[list[tuple[int, str]], float]:
 
 
 def _label(text: str) -> str:
-    text = "␣" if text.isspace() else printable(text)
+    text = "␣" if text.isspace() else printable(text[: 4 * LONGEST_LABEL])  # more is never shown
     if text_columns(text) <= LONGEST_LABEL:
         return text
     while text_columns(text) > LONGEST_LABEL - 1:

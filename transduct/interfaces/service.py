@@ -24,7 +24,7 @@ from typing import Any
 
 from transduct import __version__
 from transduct.config import record
-from transduct.errors import NotFinite, TransductError, missing_extra
+from transduct.errors import MissingExtra, NotFinite, TransductError, missing_extra
 from transduct.interfaces.batcher import DEAREST, Batcher, Full
 from transduct.interfaces.requests import (
     Attention,
@@ -183,7 +183,9 @@ class Service:
             except Full as full:
                 response = _error(429, full, full.seconds)
             except TransductError as error:
-                response = _error(500 if isinstance(error, NotFinite) else 400, error)
+                if isinstance(error, MissingExtra):  # nothing that a client can mend
+                    log.error("%s", error)
+                response = _error(500 if isinstance(error, NotFinite | MissingExtra) else 400, error)
             finally:
                 self._held -= request.state.held
             self._answers.labels(path, response.status_code).inc()
@@ -255,7 +257,7 @@ class Service:
             file.flush()
             try:
                 [output] = await self._ask(request, "predict", [file.name], options)
-            except NotFinite:
+            except (NotFinite, MissingExtra):
                 raise
             except TransductError as error:
                 raise TransductError(str(error).replace(file.name, f"the {self.reads}")) from error
@@ -342,12 +344,15 @@ class Service:
 
 async def _refused(_: Request, error: Any) -> Response:
     """No such path, or no such method for it."""
-    return _error(error.status_code, error.detail)
+    response = _error(error.status_code, error.detail)
+    response.headers.update(error.headers or {})
+    return response
 
 
 def _error(status: int, message: object, seconds: int | None = None) -> Response:
     said = str(message).encode("utf-8", "replace").decode()  # what was sent may stand in it
-    return JSONResponse({"error": said}, status, {} if seconds is None else {"Retry-After": str(seconds)})
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    return JSONResponse({"error": said}, status, headers if seconds is None else {"Retry-After": str(seconds)})
 
 
 async def _gone(request: Request) -> None:

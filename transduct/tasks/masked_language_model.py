@@ -129,11 +129,11 @@ class MaskedLanguageModel:
         asked = [number for number, text in enumerate(inputs) if MASK in text]
         for number in asked:
             if (count := inputs[number].count(MASK)) > longest:  # each of which is looked for in the text before it
-                raise TransductError(f"text {number + 1}: {count} masks, the model takes {longest} tokens; shorten it")
+                raise TransductError(f"input {number + 1}: {count} masks, the model takes {longest} tokens; shorten it")
         rows = [self._masked(inputs[number]) for number in asked]
         for number, (ids, _) in zip(asked, rows):
             if len(ids) > longest:
-                raise TransductError(f"text {number + 1}: {len(ids)} tokens, the model takes {longest}; shorten it")
+                raise TransductError(f"input {number + 1}: {len(ids)} tokens, the model takes {longest}; shorten it")
         for batch in in_batches([len(ids) + 2 for ids, _ in rows], BATCH_TOKENS):
             tokens, types, segments, _ = encoder_input([rows[i][0] for i in batch], None, self.max_length)
             places = torch.tensor(

@@ -1,5 +1,6 @@
 """What a model in use shows of itself: pictures of its answers and of its attention."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,22 @@ def check_drawable(model: Any, name: str, path: Path | None, attention: Path | N
     if not hasattr(model, "picture"):
         raise TransductError(f"{name}: this model answers in text, which has no picture; leave --out away")
     check_ending(path)
+
+
+def places(model: Any, inputs: Sequence[str], out: Path | None, attention: Path | None) -> list[Path]:
+    """Where the answers to some inputs are drawn: at a place, of several with their numbers behind its name.
+
+    Raises:
+        TransductError: one of these, or the place for attention, is the file of an input or another's.
+    """
+    numbered = [out.with_stem(f"{out.stem}_{number}") for number in range(1, len(inputs) + 1)] if out else []
+    drawn = [out] if out and len(inputs) == 1 else numbered
+    taken = {os.path.realpath(given) for given in inputs} if getattr(model, "reads", "text") != "text" else set()
+    for path in [*drawn, *([attention] if attention else [])]:
+        if (place := os.path.realpath(path)) in taken:
+            raise TransductError(f"{path}: this is an input, or another picture's place; draw to another")
+        taken.add(place)
+    return drawn
 
 
 def typed_text(given: str) -> str:

@@ -16,13 +16,14 @@ from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-torch.inference_mode = torch.no_grad  # it hides from Python what `to` is made of; read where functions are decorated
+if not torch.cuda.is_available():  # it hides from Python what `to` is made of; read where functions are decorated
+    torch.inference_mode = torch.no_grad
 
-from tests.families import RECIPES, in_folder  # noqa: E402
-from tests.tasks.test_families import inputs_of  # noqa: E402
-from transduct.functional.segments import Segments  # noqa: E402
-from transduct.tasks import base, runs  # noqa: E402
-from transduct.training import machine  # noqa: E402
+from tests.families import RECIPES, in_folder
+from tests.tasks.test_families import inputs_of
+from transduct.functional.segments import Segments
+from transduct.tasks import base, runs
+from transduct.training import machine
 
 NAME = "elsewhere"
 machine.ACCELERATORS.append(NAME)

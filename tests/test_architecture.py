@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {"training", "config", "errors", "functional"},
     "decoding": {"decoding", "errors", "functional", "blocks.attention"},
     "tasks.base": {"config", "errors", "training", "tasks.claim"},
-    "tasks.runs": {"config", "errors", "data.files", "training", "tasks.base", "tasks.claim"},
+    "tasks.runs": {"config", "errors", "data.files", "data.corpus", "training", "tasks.base", "tasks.claim"},
     "tasks.claim": {"config", "errors", "training"},
     "tasks": {
         *("transduct", "config", "errors", "functional", "blocks", "data", "evaluation", "models", "training"),

@@ -273,6 +273,18 @@ def test_ctc_in_single_precision_is_near_it():
     torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-5)
 
 
+def test_ctcs_gradient_is_not_rounded_where_layers_compute_in_bfloat16():
+    torch.manual_seed(1)
+    frames, texts = Segments.of([7, 5]), Segments.of([3, 2])
+    targets, gradients = torch.tensor([1, 2, 1, 3, 3]), []
+    logits = torch.randn(12, 5, requires_grad=True)
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            found = losses.ctc_loss(logits.log_softmax(-1), frames, targets, texts, 0)
+        gradients.append(torch.autograd.grad(found.sum(), logits)[0])
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-7)
+
+
 def test_ctc_of_a_text_that_needs_more_frames_is_infinite_and_moves_nothing():
     logits = torch.randn(5, 4, requires_grad=True)
     targets = torch.tensor([1, 1, 2])  # three frames for two of a kind

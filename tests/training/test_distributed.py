@@ -253,11 +253,13 @@ def test_a_stage_begins_when_the_one_before_is_saved(found):
 def test_ranks_on_gpus_talk_by_nccl_and_wait_for_a_long_preparation(monkeypatch):
     told = []
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(distributed, "init_process_group", lambda name, timeout: told.append((name, timeout.days)))
+    monkeypatch.setattr(
+        distributed, "init_process_group", lambda name, timeout, device_id: told.append((name, timeout.days, device_id))
+    )
     monkeypatch.setattr(distributed, "get_rank", lambda: 1)
     device = torch.device("cuda", 1)
     assert Ranks.join(device) == Ranks(1, 2, device)
-    assert told == [("nccl", 1)]
+    assert told == [("nccl", 1, device)]
 
 
 def test_alone_there_is_nothing_to_sum(monkeypatch):

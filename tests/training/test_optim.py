@@ -16,6 +16,7 @@ from transduct.models.vit import ViT
 from transduct.training.optim import (
     MovingAverage,
     Muon,
+    all_orthogonal,
     clip_gradients,
     guarded_step,
     hidden_matrices,
@@ -177,6 +178,14 @@ def test_an_orthogonal_matrix_has_the_singular_vectors_of_the_one_it_is_next_to(
     assert inner.diag().min() > 0.65
     assert inner.diag().max() < 1.25
     assert not orthogonal(torch.zeros(shape)).any()
+
+
+def test_matrices_of_one_shape_are_made_orthogonal_as_each_alone():
+    torch.manual_seed(1)
+    several = torch.randn(3, 9, 4)
+    expected = torch.stack([orthogonal(each) for each in several])
+    torch.testing.assert_close(orthogonal(several), expected)
+    assert torch.equal(torch.stack([*all_orthogonal([*several], torch.float32)]), expected)
 
 
 def test_an_orthogonal_matrix_in_bfloat16_is_nearly_the_same():

@@ -1,8 +1,10 @@
 """A step is the formula, whatever it is split into; a step that is compiled or captured is the step that is taken."""
 
 import copy
+import gc
 import json
 import math
+import weakref
 from dataclasses import dataclass, replace
 
 import pytest
@@ -210,3 +212,17 @@ def test_a_captured_run_goes_back_after_a_divergence_and_resumes(tmp_path):
 def test_a_run_of_batches_of_many_shapes_is_refused(tmp_path):
     with pytest.raises(TrainingFailed, match="a batch has another shape than the first"):
         train(tmp_path, capture=True)
+
+
+def test_a_stepper_that_is_released_goes_with_its_optimiser_at_once():
+    """Its functions hold it in a cycle, and with it memory that the next stage needs."""
+    gc.disable()
+    try:
+        stepper = make_stepper(network())
+        stepper.take([examples(0)], 1, RATE)
+        held = weakref.ref(stepper.optimiser)
+        stepper.release()
+        del stepper
+        assert held() is None
+    finally:
+        gc.enable()

@@ -135,23 +135,24 @@ class Lineage:
         slots: (R, t) in 32 bits, which of the source's rows has written each token that a row sees; None with one row a
             source, which sees its own. With a clock (R, reach), and -1 where nothing has been written.
         dtype: of `seen`.
+        own: (R, 1) in 32 bits, which of its source's rows each row is.
     """
 
     beam: int = 1
     slots: Tensor | None = None
     clock: Clock | None = None
     dtype: torch.dtype = torch.float32
+    own: Tensor | None = None
     _seen: Tensor | None = None
-    _own: Tensor | None = None  # (R, 1) in 32 bits, which of its source's rows each row is
 
     def grow(self, rows: int, device: torch.device) -> None:
         """A token more in each row, written by the row itself."""
         self._seen = None
         if self.beam == 1 and self.clock is None:
             return
-        if self._own is None or len(self._own) != rows:
-            self._own = torch.arange(self.beam, dtype=torch.int32, device=device).repeat(rows // self.beam)[:, None]
-        own = self._own
+        if self.own is None or len(self.own) != rows:
+            self.own = torch.arange(self.beam, dtype=torch.int32, device=device).repeat(rows // self.beam)[:, None]
+        own = self.own
         if self.clock is not None and self.slots is not None:
             self.slots.index_copy_(1, self.clock.now, own)
         else:

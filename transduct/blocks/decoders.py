@@ -155,6 +155,8 @@ class FixedState:
         first = like.memories[0].keys
         self.beam, self.now = like.beam, torch.zeros(1, dtype=torch.int64, device=first.device)
         self.slots = torch.full((sources, like.beam, capacity), -1, dtype=torch.int32, device=first.device)
+        # A graph reads it where it lay when the graph was made, so it is kept here and not by a part.
+        self.own = torch.arange(like.beam, dtype=torch.int32, device=first.device).repeat(sources)[:, None]  # (R, 1)
         self.bias = first.new_zeros(sources, 1, 1, longest)  # of the type that attention adds it in, for all layers
         self.memories, self.caches = [], []
         for memory in like.memories:
@@ -178,8 +180,10 @@ class FixedState:
         clock = Clock(self.now, reach)
         caches = [KVCache(self.beam, keys[:sources], values[:sources], clock=clock) for keys, values in self.caches]
         memories = [Memory(keys[:sources], values[:sources], self.bias[:sources]) for keys, values in self.memories]
-        slots = self.slots.flatten(0, 1)[: sources * self.beam, :reach]  # (R, reach)
-        return MemoryState(self.beam, caches, memories, Lineage(self.beam, slots, clock, self.bias.dtype))
+        rows = sources * self.beam
+        slots = self.slots.flatten(0, 1)[:rows, :reach]  # (R, reach)
+        lineage = Lineage(self.beam, slots, clock, self.bias.dtype, self.own[:rows])
+        return MemoryState(self.beam, caches, memories, lineage)
 
     def gather(self, sources: Tensor) -> None:
         """Move these sources to the front, in this order."""

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from transduct.decoding.device import DeviceBeam, Rules
 from transduct.decoding.search import Hypothesis
+from transduct.functional import graphs
 from transduct.functional.segments import Segments
 
 Step = Callable[[], None]
@@ -73,13 +74,10 @@ def capture(step: Step, held: Sequence[Tensor], device: torch.device, pool: Any)
     """
     if device.type != "cuda":
         return step
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
+    with graphs.beside(device):
         warm_up(step, held)
-    torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+    with graphs.recording(graph, device, pool):
         step()
     return graph.replay
 

@@ -347,7 +347,8 @@ class _CTC(torch.autograd.Function):
             expected = (alpha + beta - emitted - total[:, None, None]).exp()
             expected = expected.masked_fill(~held | total.isinf()[:, None, None], 0.0)
             of_token = (tokens[:, :, None] == torch.arange(size, device=frames.device)).to(expected.dtype)  # (B, S, V)
-            ctx.save_for_backward(expected @ of_token)  # (B, T, V)
+            with torch.autocast(frames.device.type, enabled=False):  # which would round it
+                ctx.save_for_backward(expected @ of_token)  # (B, T, V)
         return -total
 
     @staticmethod

@@ -27,7 +27,10 @@ class Ranks:
         if world == 1:
             return cls()
         if not distributed.is_initialized():
-            distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+            cuda = device.type == "cuda"
+            distributed.init_process_group(
+                "nccl" if cuda else "gloo", timeout=PATIENCE, device_id=device if cuda else None
+            )
         return cls(distributed.get_rank(), world, device)
 
     def total(self, counts: Mapping[str, float]) -> dict[str, float]:

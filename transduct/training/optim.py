@@ -1,6 +1,7 @@
 """The optimisers and their learning-rate schedules."""
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -77,15 +78,23 @@ def orthogonal(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Nearly the orthogonal matrix next to one: its singular values become about 1, its singular vectors stay.
 
     Five steps of Newton and Schulz in the polynomial a x + b x^3 + c x^5 whose coefficients Jordan et al. 2024 chose to
-    lift small values fast; they end between 0.7 and 1.2. (n, k) -> (n, k), computed in `dtype`.
+    lift small values fast; they end between 0.7 and 1.2. (..., n, k) -> the same, computed in `dtype`.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
-    wide = x if x.shape[0] <= x.shape[1] else x.T
-    y = (wide / wide.norm().clamp_min(1e-7)).to(dtype)
+    wide = x if x.shape[-2] <= x.shape[-1] else x.mT
+    y = (wide / wide.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-7)).to(dtype)
     for _ in range(5):
-        gram = y @ y.T
+        gram = y @ y.mT
         y = a * y + (b * gram + c * gram @ gram) @ y
-    return (y if wide is x else y.T).to(x.dtype)
+    return (y if wide is x else y.mT).to(x.dtype)
+
+
+def all_orthogonal(matrices: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
+    """`orthogonal` of matrices of one shape: at once on a GPU, where to ask costs more than small products; a CPU is
+    faster one by one."""
+    if matrices[0].device.type == "cuda":
+        return orthogonal(torch.stack([*matrices]), dtype).unbind(0)
+    return [orthogonal(matrix, dtype) for matrix in matrices]
 
 
 class Muon(torch.optim.Optimizer):
@@ -114,17 +123,24 @@ class Muon(torch.optim.Optimizer):
         """Take a step."""
         self._adam.step()
         rate, weight_decay = self.param_groups[0]["lr"], self.param_groups[0]["weight_decay"]
+        alike: dict[tuple[int, ...], list[Tensor]] = {}
         for matrix in self.param_groups[0]["params"]:
-            if matrix.grad is None:
-                continue
-            state = self.state[matrix]
-            if not state:
-                state["momentum"] = torch.zeros_like(matrix)
-            average = state["momentum"].lerp_(matrix.grad, 1.0 - MOMENTUM)
-            ahead = matrix.grad.lerp(average, MOMENTUM)  # Nesterov's
-            direction = orthogonal(ahead.flatten(1), self.dtype)
-            matrix.mul_(1.0 - rate * weight_decay)
-            matrix.add_(direction.view_as(matrix), alpha=-rate * 0.2 * math.sqrt(max(direction.shape)))
+            if matrix.grad is not None:
+                alike.setdefault(tuple(matrix.flatten(1).shape), []).append(matrix)
+        for shape, matrices in alike.items():
+            ahead = [self._ahead(matrix).flatten(1) for matrix in matrices]
+            size = rate * 0.2 * math.sqrt(max(shape))
+            for matrix, direction in zip(matrices, all_orthogonal(ahead, self.dtype), strict=True):
+                matrix.mul_(1.0 - rate * weight_decay)
+                matrix.add_(direction.view_as(matrix), alpha=-size)
+
+    def _ahead(self, matrix: Tensor) -> Tensor:
+        """Nesterov's look ahead from the running average of a matrix's gradient, which takes the newest in."""
+        gradient, state = matrix.grad, self.state[matrix]
+        assert gradient is not None
+        if not state:
+            state["momentum"] = torch.zeros_like(matrix)
+        return gradient.lerp(state["momentum"].lerp_(gradient, 1.0 - MOMENTUM), MOMENTUM)
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:

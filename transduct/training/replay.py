@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from transduct.errors import TrainingFailed
+from transduct.functional import graphs
 
 
 class Replay:
@@ -60,18 +61,14 @@ class Replay:
         """The first call, beside the stream of all else, as PyTorch asks for what is to be captured."""
         if not self.captured:
             return self._called()
-        beside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        beside.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(beside):
-            result = self._called()
-        torch.cuda.current_stream(self.device).wait_stream(beside)
-        return result
+        with graphs.beside(self.device):
+            return self._called()
 
     def _replayed(self) -> Tensor:
         """Recording runs nothing, so the second call is the first that is replayed."""
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            with graphs.recording(self.graph, self.device):
                 self.result = self._called()
         assert self.result is not None
         self.graph.replay()

@@ -82,7 +82,8 @@ class Stepper:
             seed_generators(config.seed, number, place, self.ranks.rank)
             losses.append(self._backward(batch, totals))
         self.ranks.sum_gradients(self.model)
-        value, norm = self._update_captured(losses) if config.capture else self._update(losses)
+        at_once = config.capture or (self.device.type == "cuda" and config.optimiser == "adam")
+        value, norm = self._update_at_once(losses) if at_once else self._update(losses)
         if not (math.isfinite(value) and math.isfinite(norm)):
             raise Diverged(f"step {number}: loss {value:.4g}, gradient norm {norm:.4g}")
         return value
@@ -95,6 +96,11 @@ class Stepper:
         """Give the optimiser what it remembered."""
         load_optimiser(self.model, self.optimiser, tensors)
         self._set_up()
+
+    def release(self) -> None:
+        """Let go of the functions of a step, which would hold the optimiser's tensors and graphs for as long as the
+        collector of cycles likes."""
+        del self._backward, self._guarded_step
 
     def _set_up(self) -> None:
         """Make the functions of a step; again after `restore`, for graphs hold the addresses of the old tensors."""
@@ -135,6 +141,9 @@ class Stepper:
                 f"compiled by PyTorch {torch.__version__} the loss has no gradient for {len(lost)} weights ({lost[0]}, "
                 "...); set training.compile to false"
             )
+        if self.device.type == "cuda":  # the plain loss is not what the run needs memory for
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
 
     def _update(self, losses: list[Tensor]) -> tuple[float, float]:
         """Clip and take the step, unless the loss or the norm of the gradients, which are returned, is not finite."""
@@ -144,7 +153,7 @@ class Stepper:
             self.optimiser.step()
         return value, norm
 
-    def _update_captured(self, losses: list[Tensor]) -> tuple[float, float]:
+    def _update_at_once(self, losses: list[Tensor]) -> tuple[float, float]:
         """The same as one call for the device, which is waited for once."""
         loss = torch.stack([torch.zeros((), device=self.device), *losses]).sum()  # a rank may have no batch
         value, norm = self._guarded_step(self.ranks.sum(loss)).tolist()

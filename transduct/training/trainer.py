@@ -359,5 +359,6 @@ def fit(
         if trainer.log is not None:
             trainer.log.close()
         trainer.checkpoints.wait()
+        trainer.stepper.release()
     trainer.finish()
     return trainer.state

@@ -1,0 +1,62 @@
+"""What is recorded runs again with other numbers, and each graph has a workspace of its own."""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from transduct.functional import graphs
+
+
+def test_a_capture_shares_neither_stream_with_others_nor_workspace(monkeypatch):
+    """On a device that only pretends: what is asked of PyTorch, in order."""
+    done = []
+
+    class Stream(SimpleNamespace):
+        def wait_stream(self, other):
+            done.append(f"{self.name} waits for {other.name}")
+
+    @contextmanager
+    def on(stream):
+        done.append(f"on {stream.name}")
+        yield
+
+    @contextmanager
+    def graph(made, pool, stream, capture_error_mode):
+        done.append((made, pool, stream.name, capture_error_mode))
+        yield
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(name="side"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(name="main"))
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: done.append("cleared"), raising=False)
+    device = torch.device("cuda", 63)
+    with graphs.beside(device):
+        done.append("warmed")
+    with graphs.recording("graph", device, "pool"):
+        done.append("recorded")
+    assert done[:4] == ["side waits for main", "on side", "warmed", "main waits for side"]
+    assert done[4:] == ["cleared", ("graph", "pool", "side", "thread_local"), "recorded", "cleared"]
+    graphs._stream.cache_clear()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU has graphs")
+def test_graphs_outlive_each_other():
+    device = torch.device("cuda", torch.cuda.current_device())
+    x, weight = torch.randn(64, 64, device=device), torch.randn(64, 64, device=device)
+    held, results = [], []
+    for _ in range(2):
+        with graphs.beside(device):
+            x @ weight
+        graph = torch.cuda.CUDAGraph()
+        with graphs.recording(graph, device):
+            results.append(x @ weight)
+        held.append(graph)
+    del held[0], graph
+    torch.cuda.empty_cache()
+    x.copy_(torch.randn_like(x))
+    held[0].replay()
+    torch.testing.assert_close(results[1], x @ weight)

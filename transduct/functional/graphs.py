@@ -1,0 +1,40 @@
+"""CUDA graphs: the calls before a capture, and the capture."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+
+
+@cache
+def _stream(device: torch.device) -> Any:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def beside(device: torch.device) -> Iterator[None]:
+    """On another stream than all else, as PyTorch asks for the calls before a capture: libraries choose their kernels
+    in these, and take their memory. It is one for all, for each has a workspace of its own."""
+    stream, present = _stream(device), torch.cuda.current_stream(device)
+    stream.wait_stream(present)
+    with torch.cuda.stream(stream):
+        yield
+    present.wait_stream(stream)
+
+
+@contextmanager
+def recording(graph: Any, device: torch.device, pool: Any = None) -> Iterator[None]:
+    """What is called within becomes the graph.
+
+    A graph that is destroyed takes along the workspace of cuBLAS on its stream (PyTorch 2.13), which others recorded
+    there would go on to use; so each has one in memory of its own.
+
+    Args:
+        pool: the memory that graphs share, of which never two run at once.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
+    with torch.cuda.graph(graph, pool=pool, stream=_stream(device), capture_error_mode="thread_local"):
+        yield
+    torch._C._cuda_clearCublasWorkspaces()

@@ -17,6 +17,7 @@ from tests.interop.published import PAIRS, renumbered
 from tests.recipes import tiny_recipe
 from transduct.config import Recipe
 from transduct.data.samples import generate
+from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.interfaces.cli import main
 from transduct.interop import ctranslate2, int8
@@ -477,7 +478,7 @@ def test_what_marian_cannot_say_is_refused(original, tmp_path, changes, message)
     content = json.loads((tmp_path / "model" / "config.json").read_text())
     content["model"] |= changes
     (tmp_path / "model" / "config.json").write_text(json.dumps(content))
-    remedy = "train a model with model.norm=post, .* positions=sinusoidal_concatenated, .* activation=relu"
+    remedy = "train a model with model.norm=post model.positions=sinusoidal_concatenated, .* activation=relu"
     with pytest.raises(TransductError, match=f"Marian has no place for {message}.*; {remedy}"):
         convert(tmp_path / "model", tmp_path / "out")
 
@@ -497,7 +498,8 @@ def test_other_models_and_places_are_refused(original, tmp_path):
     with pytest.raises(TransductError, match="model: text is changed before it is cut; Marian has no place for data"):
         convert(tmp_path / "model", tmp_path / "out")
     edit(tmp_path / "model" / "config.json", replace=None)
-    plain = '{"model": {"type": "WordLevel", "vocab": {}}}'
-    (tmp_path / "model" / "tokenizer.target.json").write_text(plain)
+    size = json.loads((ours / "config.json").read_text())["model"]["target_size"]
+    plain = Tokenizer.train([" ".join(map(str, range(2 * size)))], "word", size)
+    plain.save(tmp_path / "model" / "tokenizer.target.json")
     with pytest.raises(TransductError, match="one of its tokenizers was SentencePiece's, one is ours"):
         convert(tmp_path / "model", tmp_path / "out")

@@ -38,8 +38,8 @@ OBEYED = {  # what their search obeys and ours does not know, and what changes n
     **dict.fromkeys(("do_sample", "sequence_bias", "exponential_decay_length_penalty"), False),
 }
 TRAIN = (
-    "train a model with model.norm=post, norm_kind=layer, positions=sinusoidal_concatenated, position_mode=add, an "
-    "even d_model, d_k, d_v and num_kv_heads left out, and activation=relu, gelu, gelu_tanh or silu"
+    "train a model with model.norm=post model.positions=sinusoidal_concatenated, norm_kind=layer, position_mode=add, "
+    "an even d_model, d_k, d_v and num_kv_heads left out, and activation=relu, gelu, gelu_tanh or silu"
 )
 
 

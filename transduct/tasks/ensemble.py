@@ -63,8 +63,8 @@ def combine(directories: Sequence[Path], out: Path) -> None:
     """Write the models in some directories as one; text is read and outputs are searched for as the first says.
 
     Raises:
-        TransductError: there is one alone, one is no translation model or an ensemble itself, their tokenizers or
-            changes of text differ, or `out` exists or cannot be written.
+        TransductError: there is one alone, one is no translation model or an ensemble itself, their tokenizers are
+            missing or another model's, these or changes of text differ, or `out` exists or cannot be written.
     """
     checkpoint.require_absent(out)
     if len(directories) < 2:

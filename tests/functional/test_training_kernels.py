@@ -15,7 +15,7 @@ from tests.helpers import compiled
 from transduct.functional import attention as formulas
 from transduct.functional import kernels, positions, training_kernels
 from transduct.functional.dropout import dropout
-from transduct.functional.losses import label_smoothed_cross_entropy
+from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.functional.segments import Segments
 
 pytestmark = compiled
@@ -550,6 +550,33 @@ def test_losses_of_rows_and_their_gradients_are_the_formula(size, smoothing, cou
     plain = weigh * F.cross_entropy(exact.detach(), targets, reduction="none")
     torch.testing.assert_close(nlls.double(), plain, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(logits.double(), grad, atol=1e-6 if dtype == torch.float32 else 1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", NEAR, ids=str)
+@pytest.mark.parametrize("size", [1, 16, 1001])
+@pytest.mark.parametrize("counted", [False, True])
+def test_the_agreement_of_two_readings_and_its_gradients_are_the_formula(size, counted, dtype):
+    torch.manual_seed(5)
+    logits, targets = (3 * torch.randn(20, size)).to(dtype), torch.randint(size, (10,)).repeat(2)
+    shares = torch.rand(10).repeat(2) if counted else None
+    exact = logits.double().requires_grad_()
+    weigh = 1.0 if shares is None else shares.double()
+    expected = weigh * label_smoothed_cross_entropy(exact, targets, 0.1)
+    expected[:10] += (weigh if shares is None else weigh[:10]) * 3.0 * symmetric_divergence(*exact.chunk(2))
+    [grad] = torch.autograd.grad(expected.sum(), exact)
+    looked_at = training_kernels.row_losses(logits.clone(), targets, 0.1, shares, False, 3.0)
+    plain = training_kernels.row_losses(logits.clone(), targets, 0.1, shares, False)
+    losses, nlls = training_kernels.row_losses(logits, targets, 0.1, shares, True, 3.0)
+    assert torch.equal(losses, looked_at[0])
+    assert torch.equal(nlls, plain[1])
+    assert (size == 1) == torch.equal(losses, plain[0])
+    torch.testing.assert_close(losses.double(), expected.detach(), atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(logits.double(), grad, atol=1e-4 if dtype == torch.float32 else 0.1, rtol=1e-2)
+
+
+def test_a_reading_without_another_is_refused():
+    with pytest.raises(ValueError, match=r"3 rows of logits; expected two readings of each token"):
+        training_kernels.row_losses(torch.zeros(3, 5), torch.tensor([1, 2, 3]), 0.1, None, False, 5.0)
 
 
 def test_logits_stay_where_no_gradient_is_wanted():

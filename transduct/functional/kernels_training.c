@@ -380,50 +380,104 @@ static FAST void turn_some(const void *job, int64_t part) {
 EXPORT void turn_rows(const Rotary *rotary, int64_t threads) { beside_torch(turn_some, rotary, rotary->parts, threads); }
 
 /* Label-smoothed cross-entropy of each row of logits (N, V) and its target: `losses` and `nlls` (N,); the gradient takes
- * the place of the logits if it is `wanted`. `counted` (N,) is what each row counts, 1 if NULL. */
+ * the place of the logits if it is `wanted`. `counted` (N,) is what each row counts, 1 if NULL. Where the second half of
+ * the rows reads the tokens of the first once more, `agreement` / 2 times KL(p || q) + KL(q || p) comes on the loss of
+ * the first of each two. */
 typedef struct {
     void *logits;
     const int64_t *targets;
     const float *counted;
     float *losses, *nlls;
     int64_t rows, size, wanted, narrow;
-    double smoothing;
+    double smoothing, agreement;
 } Losses;
 
-INLINE void loss_of(const Losses *l, int64_t row) {
+/* A row: its logits, the largest of them, and the logarithm of the sum of exponentials of what they are less than that. */
+typedef struct {
+    char *logits;
+    float top, log_mass;
+} Reading;
+
+/* All is told from the largest logit on, so that nothing is lost where all of them are large. */
+INLINE __m512 log_probability(const Reading *r, int64_t k, __mmask16 held, int64_t narrow) {
+    __m512 x = _mm512_sub_ps(load(r->logits, k, held, narrow), _mm512_set1_ps(r->top));
+    return _mm512_sub_ps(x, _mm512_set1_ps(r->log_mass));
+}
+
+/* What a row is, once its own losses are written. */
+INLINE Reading read_row(const Losses *l, int64_t row) {
     int64_t size = l->size, narrow = l->narrow, target = l->targets[row];
-    char *logits = (char *)l->logits + row * size * (narrow ? 2 : 4);
-    float share = l->counted ? l->counted[row] : 1.0f, smoothing = (float)l->smoothing, spread = smoothing / (float)size;
+    Reading r = {(char *)l->logits + row * size * (narrow ? 2 : 4), 0.0f, 0.0f};
+    float share = l->counted ? l->counted[row] : 1.0f, smoothing = (float)l->smoothing;
     __m512 most = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps(), mass = _mm512_setzero_ps();
     for (int64_t k = 0; k < size; k += LANES) {
         __mmask16 held = lanes(size - k);
-        most = _mm512_mask_max_ps(most, held, most, load(logits, k, held, narrow));
+        most = _mm512_mask_max_ps(most, held, most, load(r.logits, k, held, narrow));
     }
-    /* All is told from the largest logit on, so that nothing is lost where all of them are large. */
-    float top = _mm512_reduce_max_ps(most), chosen = _mm512_cvtss_f32(load(logits, target, 1, narrow)) - top;
+    r.top = _mm512_reduce_max_ps(most);
     for (int64_t k = 0; k < size; k += LANES) {
         __mmask16 held = lanes(size - k);
-        __m512 x = _mm512_maskz_sub_ps(held, load(logits, k, held, narrow), _mm512_set1_ps(top));
+        __m512 x = _mm512_maskz_sub_ps(held, load(r.logits, k, held, narrow), _mm512_set1_ps(r.top));
         sum = _mm512_add_ps(sum, x);
         mass = _mm512_mask_add_ps(mass, held, mass, exponential(x));
     }
-    float log_mass = logf(_mm512_reduce_add_ps(mass));
-    float apart = smoothing > 0.0f ? spread * _mm512_reduce_add_ps(sum) : 0.0f; /* a logit may be minus infinity */
-    l->nlls[row] = share * (log_mass - chosen);
-    l->losses[row] = share * (log_mass - (1.0f - smoothing) * chosen - apart);
+    r.log_mass = logf(_mm512_reduce_add_ps(mass));
+    float chosen = _mm512_cvtss_f32(load(r.logits, target, 1, narrow)) - r.top;
+    /* A logit may be minus infinity. */
+    float apart = smoothing > 0.0f ? smoothing / (float)size * _mm512_reduce_add_ps(sum) : 0.0f;
+    l->nlls[row] = share * (r.log_mass - chosen);
+    l->losses[row] = share * (r.log_mass - (1.0f - smoothing) * chosen - apart);
+    return r;
+}
+
+/* The losses and gradients of a row and, of two readings, of the one that reads its token once more. */
+INLINE void loss_of(const Losses *l, int64_t row, const int readings) {
+    int64_t size = l->size, narrow = l->narrow, rows[2] = {row, row + l->rows / 2};
+    float half = 0.5f * (float)l->agreement, smoothing = (float)l->smoothing, apart[2];
+    Reading read[2];
+    for (int n = 0; n < readings; n++) read[n] = read_row(l, rows[n]);
+    if (readings == 2) {
+        __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+        for (int64_t k = 0; k < size; k += LANES) {
+            __mmask16 held = lanes(size - k);
+            __m512 p = log_probability(&read[0], k, held, narrow), q = log_probability(&read[1], k, held, narrow);
+            __m512 ratio = _mm512_maskz_sub_ps(held, p, q);
+            sums[0] = _mm512_fmadd_ps(exponential(p), ratio, sums[0]);
+            sums[1] = _mm512_fnmadd_ps(exponential(q), ratio, sums[1]);
+        }
+        for (int n = 0; n < 2; n++) apart[n] = _mm512_reduce_add_ps(sums[n]);
+        l->losses[row] += (l->counted ? l->counted[row] : 1.0f) * half * (apart[0] + apart[1]);
+    }
     for (int64_t k = 0; l->wanted && k < size; k += LANES) {
         __mmask16 held = lanes(size - k);
-        __m512 x = _mm512_sub_ps(load(logits, k, held, narrow), _mm512_set1_ps(top));
-        __m512 y = _mm512_sub_ps(exponential(_mm512_sub_ps(x, _mm512_set1_ps(log_mass))), _mm512_set1_ps(spread));
-        if (target >= k && target < k + LANES)
-            y = _mm512_mask_sub_ps(y, (__mmask16)(1u << (target - k)), y, _mm512_set1_ps(1.0f - smoothing));
-        store(logits, k, held, _mm512_mul_ps(y, _mm512_set1_ps(share)), narrow);
+        __m512 logs[2], p[2];
+        for (int n = 0; n < readings; n++) {
+            logs[n] = log_probability(&read[n], k, held, narrow);
+            p[n] = exponential(logs[n]);
+        }
+        for (int n = 0; n < readings; n++) {
+            int64_t target = l->targets[rows[n]];
+            __m512 y = _mm512_sub_ps(p[n], _mm512_set1_ps(smoothing / (float)size));
+            if (target >= k && target < k + LANES)
+                y = _mm512_mask_sub_ps(y, (__mmask16)(1u << (target - k)), y, _mm512_set1_ps(1.0f - smoothing));
+            if (readings == 2) { /* p (log p / q - KL(p || q)) + p - q */
+                __m512 ratio = _mm512_sub_ps(_mm512_sub_ps(logs[n], logs[1 - n]), _mm512_set1_ps(apart[n]));
+                __m512 pull = _mm512_fmadd_ps(p[n], ratio, _mm512_sub_ps(p[n], p[1 - n]));
+                y = _mm512_fmadd_ps(_mm512_set1_ps(half), pull, y);
+            }
+            float share = l->counted ? l->counted[rows[n]] : 1.0f;
+            store(read[n].logits, k, held, _mm512_mul_ps(y, _mm512_set1_ps(share)), narrow);
+        }
     }
 }
 
 static FAST void some_losses(const void *job, int64_t part) {
     const Losses *l = job;
-    for (int64_t row = part * ROWS; row < (part + 1) * ROWS && row < l->rows; row++) loss_of(l, row);
+    int64_t tokens = l->agreement > 0.0 ? l->rows / 2 : l->rows;
+    for (int64_t row = part * ROWS; row < (part + 1) * ROWS && row < tokens; row++) {
+        if (l->agreement > 0.0) loss_of(l, row, 2);
+        else loss_of(l, row, 1);
+    }
 }
 
 EXPORT void row_losses(const Losses *losses, int64_t threads) {

@@ -142,12 +142,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 logits = product(piece, cast)  # (n, V)
                 if bias is not None:
                     logits += bias
-                apart = _agreement_of_rows(logits, agreement, shares) if agreement else None
-                part, part_nll, grad = _losses_of_rows(logits, labels, smoothing, shares, wanted)
+                part, part_nll, grad = _losses_of_rows(logits, labels, smoothing, shares, wanted, agreement)
                 nll = nll + part_nll  # what is given back is never changed in place: PyTorch 2.11, compiled, would
-                loss = loss + (part if apart is None else part + apart[0])  # take it to have no gradient
+                loss = loss + part  # take it to have no gradient
                 if grad is not None:
-                    grad = grad if apart is None else grad + apart[1]
                     hidden_grad.view(*readings, size)[:, rows] = product(grad, cast.T).view(*readings, size)
                     if weight_grad.dtype == dtype:
                         weight_grad.addmm_(grad.T, piece)  # reads a matrix that lies turned, as `product` does not
@@ -178,11 +176,18 @@ def _agreement_of_rows(logits: Tensor, weight: float, counted: Tensor | None) ->
 
 
 def _losses_of_rows(
-    logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool
+    logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool, agreement: float
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The sums of the smoothed and of the plain losses, and the gradient of the logits (n, V), which are used up."""
-    if fused := _fused(logits):
-        losses, nlls = fused(logits, targets, smoothing, counted, wanted)
+    """The sums of the smoothed losses, with the agreement of the halves, and of the plain ones, and the gradient of the
+    logits (n, V), which are used up."""
+    fused = _fused(logits)
+    if agreement and fused is not training_kernels.row_losses:
+        apart, pull = _agreement_of_rows(logits, agreement, counted)
+        loss, nll, grad = _losses_of_rows(logits, targets, smoothing, counted, wanted, 0.0)
+        return loss + apart, nll, None if grad is None else grad + pull
+    if fused:
+        also = (agreement,) if agreement else ()
+        losses, nlls = fused(logits, targets, smoothing, counted, wanted, *also)
         return losses.sum(), nlls.sum(), logits if wanted else None
     dtype, size, labels = logits.dtype, logits.shape[1], targets[:, None]
     shares = None if counted is None else counted[:, None]  # (n, 1)

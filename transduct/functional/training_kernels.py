@@ -52,7 +52,7 @@ class _Losses(ctypes.Structure):
     _fields_ = [
         *[(name, POINTER) for name in ("logits", "targets", "counted", "losses", "nlls")],
         *[(name, NUMBER) for name in ("rows", "size", "wanted", "narrow")],
-        ("smoothing", ctypes.c_double),
+        *[(name, ctypes.c_double) for name in ("smoothing", "agreement")],
     ]
 
 
@@ -199,25 +199,31 @@ def _turn(x: Tensor, positions: Tensor, turns: Tensor, *, back: bool = False) ->
 
 
 def row_losses(
-    logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool
+    logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool, agreement: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Each row's smoothed loss and its negative log-likelihood, (N,) and (N,); the logits (N, V) are overwritten with
-    their gradient if that is `wanted`. Arguments as those of `functional.row_losses`.
+    their gradient if that is `wanted`. Arguments as those of `functional.row_losses`; with an `agreement` the second
+    half of the rows reads the tokens of the first, whose losses hold `agreement` times `symmetric_divergence` too.
 
     Raises:
-        ValueError: there is not a target, or a share, for each row.
+        ValueError: there is not a target, or a share, for each row, or a row that is to agree has none to agree with.
         IndexError: a target is none of the logits.
     """
     (rows, size), targets = logits.shape, targets.long().contiguous()
     counted = None if counted is None else counted.float().contiguous()
     if any(len(each) != rows for each in (targets, counted) if each is not None):
         raise ValueError(f"{rows} rows of logits, {len(targets)} targets; expected one for each, and so of shares")
+    if agreement and rows % 2:
+        raise ValueError(f"{rows} rows of logits; expected two readings of each token")
     least, most = (int(targets.min()), int(targets.max())) if rows else (0, size - 1)
     if least < 0 or most >= size:
         raise IndexError(f"a target is {least} or {most}; there are {size} logits")
     losses, nlls = empty(rows), empty(rows)
     tensors = map(pointer, (logits, targets, counted, losses, nlls))
-    given = _Losses(*tensors, rows=rows, size=size, wanted=wanted, narrow=logits.dtype == NARROW, smoothing=smoothing)
+    given = _Losses(
+        *tensors, rows=rows, size=size, wanted=wanted, narrow=logits.dtype == NARROW, smoothing=smoothing,
+        agreement=agreement,
+    )  # fmt: skip
     kernels.library().row_losses(ctypes.byref(given), torch.get_num_threads())
     return losses, nlls
 

@@ -60,6 +60,13 @@ def test_segments_move_between_devices():
     assert (moved.longest, moved.total, moved.equal) == (3, 4, False)
 
 
+def test_twice_is_the_same_sequences_once_more(lengths):
+    found, expected = Segments.of(lengths).twice(), Segments.of([*lengths, *lengths])
+    for name in ("lengths", "offsets", "sequence", "positions"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
+    assert (found.longest, found.total, found.equal) == (expected.longest, expected.total, expected.equal)
+
+
 def test_runs_say_what_each_token_sees(lengths):
     segments = Segments.of(lengths)
     places = [(sum(lengths[:i]), sum(lengths[: i + 1])) for i, length in enumerate(lengths) for _ in range(length)]

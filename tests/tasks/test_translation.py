@@ -18,6 +18,7 @@ from transduct.data.samples import generate
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
+from transduct.functional.segments import Segments
 from transduct.tasks import base, runs, translation
 from transduct.tasks.translation import TranslationTask, make_batch, turned
 from transduct.tasks.translator import FAMILIES
@@ -135,14 +136,13 @@ def test_with_r_drop_two_readings_are_to_agree(tmp_path):
     task, model = make_task(tmp_path / "run", model={"dropout": 0.4}, training={"r_drop": 5.0})
     batch = next(task.batches("train", 0, 0, 0, 1))
 
-    def read():
-        memory = model.encode(batch.source, batch.source_segments)
-        return model.logits(model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments))
-
     torch.manual_seed(3)
     (total, count, _) = task.loss(model.train(), batch)["tokens"]
     torch.manual_seed(3)
-    readings = [read(), read()]
+    sources, targets = (Segments.of(x.lengths.tolist() * 2) for x in (batch.source_segments, batch.target_segments))
+    memory = model.encode(torch.cat((batch.source, batch.source)), sources)
+    hidden = model.decode(torch.cat((batch.inputs, batch.inputs)), targets, memory, sources)
+    readings = model.logits(hidden).chunk(2)
     losses = [label_smoothed_cross_entropy(logits, batch.outputs, 0.1).sum() for logits in readings]
     expected = sum(losses) / 2 + 5.0 / 2 * symmetric_divergence(*readings).sum()
     torch.testing.assert_close(total, expected)

@@ -101,6 +101,11 @@ class Segments:
         lengths, offsets = (x.to(device, non_blocking=True) for x in (self.lengths, self.offsets))
         return replace(self, lengths=lengths, offsets=offsets)
 
+    def twice(self) -> "Segments":
+        """The same sequences, and behind them once more."""
+        offsets = torch.cat((self.offsets, self.offsets[1:] + self.total))
+        return replace(self, lengths=self.lengths.repeat(2), offsets=offsets, total=2 * self.total)
+
     def __len__(self) -> int:
         return len(self.lengths)
 

@@ -178,12 +178,13 @@ def test_types_positions_and_the_mask_tell_tokens_apart():
     assert torch.pdist(vectors).min() > 1e-3
 
 
+@pytest.mark.parametrize("tie", ["all", "decoder", "none"])
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary", "relative"])
 @torch.no_grad()
-def test_a_transformer_takes_it_as_its_encoder(positions, tmp_path):
+def test_a_transformer_takes_it_as_its_encoder(positions, tie, tmp_path):
     bert = tiny(seed=1, positions=positions, head="pretraining")
     checkpoint.write_directory(tmp_path / "bert", {checkpoint.WEIGHTS: checkpoint.pack(checkpoint.weights_of(bert))})
-    model = tiny_transformer(seed=2, positions=positions, activation="gelu", tie="decoder", d_k=None, max_length=12)
+    model = tiny_transformer(seed=2, positions=positions, activation="gelu", tie=tie, d_k=None, max_length=12)
     start_from(model, tmp_path / "bert", str, as_source_side)
     tokens, segments = tokens_of(LENGTHS)
     expected = bert.encode(tokens, torch.zeros_like(tokens), segments)

@@ -10,7 +10,7 @@ from transduct.decoding.engine import DecodingConfig
 from transduct.decoding.search import FixedLength
 from transduct.functional.segments import Segments
 from transduct.models import gpt
-from transduct.models.dalle import DALLE, CodesConfig, Config, DiscreteVAE, Guided
+from transduct.models.dalle import DALLE, CodesConfig, Config, DiscreteVAE, Guided, guided_logits
 
 CODES, WORDS, SIDE = 7, 9, 3
 PLACES, BEGIN = SIDE**2, CODES
@@ -168,6 +168,12 @@ def test_search_draws_whole_pictures_and_scores_them(temperature):
             likely = logits_of(model, text, sample.tokens[:-1]).double().log_softmax(-1)
             total = sum(float(row[code]) for row, code in zip(likely, sample.tokens, strict=True))
             assert sample.score == pytest.approx(total, abs=1e-4)
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.5, 1.0, 3.0])
+def test_guided_logits_are_the_formula(scale):
+    without, given = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(guided_logits(without, given, scale), without + scale * (given - without))
 
 
 def test_guidance_of_one_changes_nothing_and_of_none_ignores_the_text():

@@ -144,7 +144,8 @@ def test_words_to_tag_come_in_pieces_and_none_is_lost():
     examples = [["ab c d"], [""], ["abcdabcd a"]]
     pieces, cut = encode(tokenizer(), "tokens", examples, 7)  # of five tokens each
     assert [[len(piece.starts) for piece in each] for each in pieces] == [[2, 1], [], [1, 1]]
-    assert cut == 3, "two texts are in pieces, and a word of one is cut"
+    assert cut == 2, "two texts are in pieces; that a word of one is cut does not make it two"
+    assert encode(tokenizer(), "tokens", [["abcdabcd"], ["a"]], 7)[1] == 1
     assert all(len(piece.first) <= 7 for each in pieces for piece in each)
     assert pieces[2][0].ends == [5]
 

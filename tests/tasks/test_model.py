@@ -49,7 +49,7 @@ def test_three_examples_are_shown_if_there_are_as_many(count, numbers):
 
 
 def test_weights_are_taken_wherever_names_agree(tmp_path):
-    held, model = tiny(seed=1, encoder_layers=3), tiny(seed=2)
+    held, model = tiny(seed=1), tiny(seed=2)
     before = {name: weight.clone() for name, weight in checkpoint.weights_of(model).items()}
     said = []
     shared.start_from(model, written(tmp_path / "held", held), said.append)
@@ -63,6 +63,28 @@ def test_weights_that_the_other_lacks_stay(tmp_path):
     before = checkpoint.weights_of(model)["decoder.1.feed_forward.inner.weight"].clone()
     shared.start_from(model, written(tmp_path / "held", held), str)
     assert torch.equal(checkpoint.weights_of(model)["decoder.1.feed_forward.inner.weight"], before)
+
+
+def test_weights_that_are_left_are_named(tmp_path):
+    held, said = tiny(seed=1, output_bias=True, encoder_layers=3), []
+    shared.start_from(tiny(seed=2, output_bias=True), written(tmp_path / "held", held), said.append)
+    [line] = said
+    assert "the rest is new; not taken of it: encoder.2." in line
+    assert line.endswith(", ...")
+
+
+@pytest.mark.parametrize("tie", ["all", "decoder", "none"])
+def test_a_table_that_serves_in_several_places_is_taken_by_the_name_of_any(tmp_path, tie):
+    held, model, said = tiny(seed=1, tie="none"), tiny(seed=2, tie=tie), []
+
+    def rename(weights):
+        for name in weights.keys() - {"source_embedding.table"}:
+            del weights[name]
+
+    shared.start_from(model, written(tmp_path / "held", held), said.append, rename)
+    assert torch.equal(model.source_embedding.table, held.source_embedding.table)
+    whole = len(checkpoint.weights_of(model))
+    assert said == [f"started from {tmp_path / 'held'}: 1 of {whole} weights taken, the rest is new"]
 
 
 def test_weights_are_renamed_first(tmp_path):

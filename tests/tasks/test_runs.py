@@ -11,10 +11,11 @@ import torch
 import transduct
 from tests.helpers import everything_in
 from tests.recipes import tiny_recipe
-from transduct.config import dump, load_recipe
+from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TransductError
 from transduct.interop import int8
 from transduct.tasks import base, runs, sections, translation
+from transduct.tasks.translation import TranslationTask
 
 SHORT = tiny_recipe(training={"steps": 2})
 
@@ -63,6 +64,13 @@ def test_a_recipe_for_files_takes_overrides(tmp_path):
     assert (recipe.training["steps"], recipe.model["size"], recipe.data["held_out"]) == (7, "small", 2)
     with pytest.raises(TransductError, match="the recipe for your files: unknown key 'modle'; did you mean 'model'"):
         runs.file_recipe("translation", files, ["modle.size=small"], str)
+
+
+def test_files_train_any_family(tmp_path):
+    (tmp_path / "a").write_text("x\n" * 20)
+    files = {"source": [str(tmp_path / "a")], "target": [str(tmp_path / "a")]}
+    recipe = runs.file_recipe("translation", files, ["model.family=rnn"], str)
+    assert TranslationTask(recipe, tmp_path, str).model.name == "rnn"
 
 
 def test_a_place_in_the_home_folder_is_named_by_a_tilde_with_files_too(tmp_path, monkeypatch):
@@ -313,6 +321,8 @@ def test_a_quantised_model_is_nothing_to_start_from(trained_run, tmp_path):
         ({"num_heads": 4}, "num_heads 2, the recipe 4"),
         ({"positions": "rotary"}, "positions sinusoidal, the recipe rotary"),
         ({"norm": "post"}, "norm pre, the recipe post"),
+        ({"tie": "none"}, "tie all, the recipe none"),
+        ({"position_mode": "concatenate"}, "position_mode add, the recipe concatenate"),
     ],
 )
 def test_a_model_whose_weights_mean_something_else_is_nothing_to_start_from(tmp_path, trained_run, other, message):
@@ -332,6 +342,30 @@ def test_stages_with_tables_of_other_lengths_are_refused_before_the_first_is_tra
         runs.train(learned, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
     runs.train(recipe, tmp_path / "run", notify=str)  # other positions have no table
+
+
+def test_an_encoder_that_normalises_its_embeddings_has_no_place_in_a_translation_model(tmp_path):
+    start = str(tmp_path / "stage_1" / "model")
+    stages = {
+        tmp_path / "stage_1": Recipe(task="masked_language_modeling", model={"embedding_norm": True}),
+        tmp_path / "stage_2": Recipe(task="translation", model={"start_from": start}),
+    }
+    said = (
+        r"the stage that it starts from has model\.embedding_norm, for which translation has no place; train it witho"
+    )
+    with pytest.raises(TransductError, match=rf"stages\[1\]: {said}"):
+        runs._check_shared(stages)
+
+
+@pytest.mark.parametrize("name", ["context", "size"])
+def test_stages_whose_learned_positions_are_of_other_lengths_are_refused(tmp_path, name):
+    def stage(length, **model):
+        return Recipe(task="any", data={name: length}, model={"positions": "learned", **model})
+
+    start = str(tmp_path / "stage_1" / "model")
+    stages = {tmp_path / "stage_1": stage(64), tmp_path / "stage_2": stage(128, start_from=start)}
+    with pytest.raises(TransductError, match=rf"stages\[1\]: data\.{name} is 128, the stage that .* has 64; make the"):
+        runs._check_shared(stages)
 
 
 @pytest.mark.parametrize("out", ["run", "./run", "{}/run"])

@@ -14,7 +14,7 @@ import transduct
 from tests.families import RECIPES, in_folder
 from tests.models.test_dalle import BEGIN, tiny_dalle
 from tests.pictures import write_pictures
-from transduct.config import Recipe
+from transduct.config import Recipe, load_recipe
 from transduct.data import scenes
 from transduct.errors import TransductError
 from transduct.tasks import base, runs, text_to_image
@@ -199,6 +199,16 @@ def test_a_start_that_holds_no_codes_is_refused(recipe, trained_run, tmp_path):
     missing = replace(recipe, model={**recipe.model, "start_from": str(tmp_path / "nowhere")})
     with pytest.raises(TransductError, match=r"config.json: cannot be read"):
         text_to_image.create(missing, tmp_path / "run", str)
+
+
+def test_a_finished_run_needs_its_start_no_more(folder, recipe, tmp_path):
+    start, said = tmp_path / "start", []
+    shutil.copytree(folder / "run" / "model", start)
+    started = replace(recipe, model={**recipe.model, "start_from": str(start)})
+    made = runs.train(replace(started, training={**TINY.training, "steps": 1}), tmp_path / "run", notify=str)
+    shutil.rmtree(start)
+    assert runs.train(load_recipe(tmp_path / "run" / "recipe.yaml"), tmp_path / "run", True, said.append) == made
+    assert said == [f"{tmp_path / 'run'}: this run is finished; its model is {made}"]
 
 
 def test_a_start_without_its_weights_is_told_as_such(folder, recipe, tmp_path):

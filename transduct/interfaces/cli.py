@@ -84,7 +84,8 @@ def main() -> None:
     try:
         raise SystemExit(app(words or ["--help"], standalone_mode=False))
     except UsageError as error:
-        print(f"transduct: {error.format_message()} (see: transduct --help)", file=sys.stderr)
+        command = error.ctx.command_path if error.ctx else "transduct"
+        print(f"transduct: {error.format_message()} (see: {command} --help)", file=sys.stderr)
         raise SystemExit(2) from None
     except Exception as error:  # noqa: BLE001 (whatever it is, it is said in one line)
         line, status = ended(error, debug)
@@ -122,7 +123,7 @@ def train(
 
     \b
     Examples:
-    transduct train recipes/multi30k_en_de.yaml data.root=DATA --profile cpu --out runs/en-de
+    transduct train recipes/multi30k_en_de.yaml data.root=DATA/multi30k --profile cpu --out runs/en-de
     transduct train --source train.de --target train.en --out runs/de-en
     """
     from transduct.config import placed
@@ -208,7 +209,8 @@ def predict(
         list[str], typer.Argument(help="What the task takes: texts (a tab between the two of a pair), or files.")
     ],
     options: Annotated[
-        list[str] | None, typer.Option("--set", help="An option of the task: length=500, temperature=0.7, beam=1.")
+        list[str] | None,
+        typer.Option("--set", help="An option of the task; once for each: --set length=500 --set beam=1."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where to draw the answer, .png or .jpg: boxes, a painted caption.")

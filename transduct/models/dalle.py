@@ -256,6 +256,12 @@ class DALLE(nn.Module):
         return dropout(x, self.config.dropout, self.training)
 
 
+def guided_logits(unconditional: Tensor, conditional: Tensor, scale: float) -> Tensor:
+    """u + scale (c - u) of logits without a text and with it (Ho and Salimans 2022), of one shape: 0 ignores the text,
+    1 changes nothing, more exaggerates it."""
+    return unconditional.lerp(conditional, scale)
+
+
 @dataclass
 class GuidedState:
     """The states of the rows with their texts and of the same without."""
@@ -293,5 +299,5 @@ class Guided(nn.Module):
         """The newest token of each row (R,) -> logits of the next (R, V + 1), and the state after it."""
         conditional, _ = self.model.step(tokens, state.conditional)
         unconditional, _ = self.model.step(tokens, state.unconditional)
-        mixed = unconditional[:, :-1].lerp(conditional[:, :-1], self.scale)
+        mixed = guided_logits(unconditional[:, :-1], conditional[:, :-1], self.scale)
         return F.pad(mixed, (0, 1), value=float("-inf")), state

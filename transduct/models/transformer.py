@@ -54,7 +54,8 @@ class Config:
     """What a Transformer is made of; named sizes (`SIZES`) change some defaults, vocabulary sizes are always needed.
 
     Attributes:
-        d_k, d_v: widths of a head's keys and values; d_model / num_heads and d_k if not given.
+        d_k: the width of a head's keys; d_model / num_heads if not given.
+        d_v: the width of a head's values; d_k if not given.
         num_kv_heads: key and value heads, each shared by a group of query heads; num_heads if not given.
         attention_dropout: on attention weights; above zero attention takes the plain formula.
         position_mode: vector schemes are added to the embedding, concatenated to it and projected, or added to query,

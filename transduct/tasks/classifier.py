@@ -316,7 +316,9 @@ def encode(
         tokens, types, segments, cut = encoder_input(flat, None, max_length)
     lengths = segments.lengths.tolist()
     made = map(_encoded, torch.split(tokens, lengths), torch.split(types, lengths), chain(*pieces))
-    return [list(islice(made, len(each))) for each in pieces], cut + sum(len(each) > 1 for each in pieces)
+    if kind == "tokens":
+        cut = sum(sum(map(len, chain.from_iterable(each))) > max_length - 2 for each in pieces)
+    return [list(islice(made, len(each))) for each in pieces], cut
 
 
 def _encoded(tokens: Tensor, types: Tensor, words: list[list[int]]) -> Encoded:

@@ -129,7 +129,7 @@ def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename
     held = checkpoint.read_tensors(directory / checkpoint.WEIGHTS)
     if rename is not None:
         rename(held)
-    own = checkpoint.weights_of(model)
+    own = dict(model.named_parameters(remove_duplicate=False))  # a tied table has a name in each of its places
     taken = [name for name in own if name in held]
     if "output_bias" in held and getattr(model, "output_bias", held) is None:
         raise TransductError(f"{directory}: its output has a bias, this model's has none; set model.output_bias=true")
@@ -143,7 +143,10 @@ def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename
                     f"{tuple(own[name].shape)}; give this model the sizes of that one"
                 )
             own[name].copy_(held[name])
-    notify(f"started from {directory}: {len(taken)} of {len(own)} weights taken, the rest is new")
+    count, whole = (len({id(p) for p in parameters}) for parameters in ([own[name] for name in taken], own.values()))
+    left = sorted(held.keys() - own.keys())
+    rest = f"; not taken of it: {shown_labels(left)}" if left else ""
+    notify(f"started from {directory}: {count} of {whole} weights taken, the rest is new{rest}")
 
 
 def named_weights(model: Any, weights: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -23,7 +23,11 @@ from transduct.training.machine import pick_device, prepare_machine, seed_genera
 from transduct.training.trainer import fit
 
 # What a model and the one it starts from share, for weights that fit and mean the same.
-SHARED = ("d_model", "d_ff", "d_hidden", "patch_size", "num_heads", "positions", "norm", "norm_kind", "activation")
+SHARED = (
+    *("d_model", "d_ff", "d_hidden", "patch_size", "num_heads", "num_kv_heads", "d_k", "d_v"),
+    *("positions", "position_mode", "norm", "norm_kind", "activation", "tie"),
+)
+LENGTHS = ("max_length", "context", "size")  # what learned positions have a vector each for
 
 
 def train(
@@ -121,12 +125,19 @@ def _check_shared(stages: Mapping[Path, Recipe]) -> None:
     """Refuse a stage that differs from the one that it starts from in what both share; they come by their folders."""
     for number, stage in enumerate(stages.values()):
         start = stages.get(Path(stage.model.get("start_from") or "").parent, stage)
-        data = ("backwards", "max_length") if stage.model.get("positions") == "learned" else ("backwards",)
+        data = ("backwards", *(LENGTHS if stage.model.get("positions") == "learned" else ()))
         apart = [(f"model.{name}", *both) for name, *both in _apart(stage.model, start.model, SHARED)]
         apart += [(f"data.{name}", *both) for name, *both in _apart(stage.data, start.data, data)]
         for name, found, held in apart:
             where = f"stages[{number}]: {name}"
             raise TransductError(f"{where} is {found}, the stage that it starts from has {held}; make them equal")
+        _require_place(stage, start.model, f"stages[{number}]: the stage that it starts from")
+
+
+def _require_place(recipe: Recipe, theirs: Mapping[str, Any], start: str) -> None:
+    """Refuse an encoder to start from that does what a translation model does not."""
+    if recipe.task == "translation" and theirs.get("embedding_norm"):
+        raise TransductError(f"{start} has model.embedding_norm, for which translation has no place; train it without")
 
 
 def _apart(given: Mapping[str, Any], held: Mapping[str, Any], names: Iterable[str]) -> Iterator[tuple[str, Any, Any]]:
@@ -156,6 +167,7 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
     theirs = held["model"] if isinstance(held.get("model"), dict) else {}  # which whoever reads it refuses
     for name, found, there in _apart(recipe.model, theirs, SHARED):
         raise TransductError(f"model.start_from: {start} has {name} {there}, the recipe {found}; make them equal")
+    _require_place(recipe, theirs, f"model.start_from: {start}")
     way = bool(held.get("backwards"))
     if held["task"] == recipe.task == "translation" and way != recipe.data.get("backwards", False):
         side = "end" if way else "beginning"
@@ -287,9 +299,8 @@ def file_recipe(task: str, files: Mapping[str, Any], overrides: Sequence[str], n
     asked: dict[str, Any] = {}
     for override in overrides:
         asked = merge(asked, parse_override(override))
-    training = asked.get("training")
-    training = training if isinstance(training, Mapping) else {}
-    tree = task_module(task).file_recipe({name: from_home(given) for name, given in files.items()}, notify, training)
+    sections = {name: section for name, section in asked.items() if isinstance(section, Mapping)}
+    tree = task_module(task).file_recipe({name: from_home(given) for name, given in files.items()}, notify, sections)
     tree = merge(tree, asked)
     recipe = record(Recipe, tree, "", "the recipe for your files")
     expand_homes(recipe)

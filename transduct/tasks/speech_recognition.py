@@ -87,8 +87,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_section(self)
-        if not 0.0 <= self.ctc <= 1.0:
-            raise ValueError(f"ctc is {self.ctc}, must be a weight from 0 to 1")
+        if not 0.0 <= self.ctc < 1.0:  # the decoder writes
+            raise ValueError(f"ctc is {self.ctc}, must be in [0, 1)")
         if self.max_seconds <= self.features.window:
             raise ValueError(f"max_seconds is {self.max_seconds}, must be longer than a window")
 
@@ -164,6 +164,8 @@ class SpeechRecognitionTask:
         self.tokenizer_config = tokenizer_section(recipe.tokenizer, dropout="sounds have no tokens")
         self.training = training_section(TrainingConfig, recipe.training, RATES)
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
+        if not self.data.ctc and self.decoding.ctc_weight:
+            raise TransductError("recipe: data.ctc is 0, so that CTC is not learnt; set decoding.ctc_weight to 0")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         model = self.model.resolved(self._config(ANY_SIZE))
         self.recipe = filled(

@@ -157,6 +157,8 @@ class TextToImageTask:
         """What the discrete VAE in a model is made of; of a model that a stage has yet to train, anything."""
         if start is None or (not start.exists() and self.directory in start.parents):
             return record(CodesConfig, {"picture_size": self.data.size, "channels": [1]}, "model")
+        if not start.exists() and (self.directory / "model").exists():  # a finished run has its own
+            start = self.directory / "model"
         path = start / checkpoint.CONFIG
         config = checkpoint.read_json(path, "the configuration of a model of image_codes or text_to_image")
         held = config.get("model")

@@ -119,7 +119,8 @@ class TranslationTask:
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         tied = {} if self.tokenizer.shared else {"tie": "decoder"}
         self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
-        if tied and recipe.model.get("tie") == "all" and not self.model.start:  # two, though they may be of one size
+        brought = self.model.start or (directory / FILES[False][-1]).exists()  # whose two may be one table
+        if tied and recipe.model.get("tie") == "all" and not brought:
             raise TransductError(
                 "recipe: model.tie is 'all', which needs one shared vocabulary; set tokenizer.shared=true or "
                 "model.tie=decoder"
@@ -305,7 +306,7 @@ def readable_lines(given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:
 
 def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe for two aligned files (or lists of files), its size and steps chosen by how much text there is, the
-    rest by the steps and the device, which may be `asked` for as keys of `training`."""
+    rest by the family, the steps and the device, which may be `asked` for in `model` and `training`."""
     source, target = files_given.get("source"), files_given.get("target")
     valid_source, valid_target = files_given.get("valid_source"), files_given.get("valid_target")
     if not source or not target or bool(valid_source) != bool(valid_target):
@@ -316,8 +317,10 @@ def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked: Mapping[s
     pairs = sum(len(chunk) for chunk in read_pairs(train, Path()))
     held_out = 0 if valid_source else min(1000, pairs // 10)
     size, steps, dropout, vocabulary = next(choice for most, choice in SHORTCUT_SIZES if most is None or pairs <= most)
-    steps = asked["steps"] if isinstance(asked.get("steps"), int) else steps
-    precision = fast_precision(pick_device(str(asked.get("device", "auto"))))
+    training, family = asked.get("training", {}), asked.get("model", {}).get("family", "transformer")
+    steps = training["steps"] if isinstance(training.get("steps"), int) else steps
+    precision = fast_precision(pick_device(str(training.get("device", "auto"))))
+    positions = {"positions": "rotary"} if family == "transformer" else {}
     chosen = f"model size {size}, {steps:,} steps, {vocabulary:,} subwords, {precision}; {held_out:,} pairs held out"
     notify(f"{pairs:,} pairs; where nothing else is said: {chosen}")
     data: dict[str, Any] = {"train": [{"source": source, "target": target}], "held_out": held_out}
@@ -327,7 +330,7 @@ def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked: Mapping[s
         "task": "translation",
         "data": data,
         "tokenizer": {"kind": "bpe", "size": vocabulary, "shared": True},
-        "model": {"family": "transformer", "size": size, "dropout": dropout, "positions": "rotary"},
+        "model": {"family": family, "size": size, "dropout": dropout, **positions},
         "training": {
             "steps": steps,
             "warmup": max(1, steps // 10),

@@ -397,6 +397,15 @@ def test_nothing_left_is_refused_with_the_counts(made, tmp_path):
     assert not (tmp_path / "corpus").exists()
 
 
+def test_where_all_share_a_text_with_what_is_held_out_it_is_that_which_is_to_be_changed(made):
+    pairs = [(f"{number}", "odd" if number % 2 else "even") for number in range(60)]
+    message = (
+        r"no pair is left to train on \(left out: 60 held out\); set data\.held_out to 0, and validate on files of "
+    )
+    with pytest.raises(TransductError, match=message):
+        made(pairs, held_out=20)
+
+
 def test_a_missing_file_is_refused(made):
     with pytest.raises(
         TransductError, match=r"none: cannot be read \(No such file.*\); correct data.train or data.root"

@@ -13,7 +13,10 @@ from transduct.errors import TransductError
     "values, message",
     [
         ({}, "give source and target, or pairs, text, trees or generate: exactly one of them"),
-        ({"source": "a", "target": "b", "pairs": "c.tsv"}, "exactly one of them"),
+        (
+            {"source": "a", "target": "b", "pairs": "c.tsv"},
+            "exactly one of them; found source and pairs (source=[] takes one away)",
+        ),
         ({"source": ["a", "b"], "target": "c"}, "found 2 source and 1 target files; give as many of each"),
         ({"generate": "x", "count": 1}, "generate: no corpus 'x'; known are: number_names"),
         ({"generate": "copy"}, "count is 0; give how many pairs to generate, only with generate"),

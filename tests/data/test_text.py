@@ -277,9 +277,9 @@ def test_columns_by_number_by_header_by_key_and_by_field(tmp_path):
     assert read(tmp_path, TextSource(pairs="b.jsonl", columns=nested)) == [("ja", "yes")]
     literal = ["translation.fr", "translation.de"]
     assert read(tmp_path, TextSource(pairs="b.jsonl", columns=literal)) == [("oui", "ja")]
-    table = pa.table({"id": [0], "translation": [{"de": "ja", "en": "yes"}]})
+    table = pa.table({"id": [0], "translation": [{"de": "ja", "en": {"us": "yes"}}]})
     pa.parquet.write_table(table, tmp_path / "a.parquet")
-    assert read(tmp_path, TextSource(pairs="a.parquet", columns=["translation.en", "translation.de"])) == [
+    assert read(tmp_path, TextSource(pairs="a.parquet", columns=["translation.en.us", "translation.de"])) == [
         ("yes", "ja")
     ]
 

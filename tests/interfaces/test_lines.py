@@ -20,6 +20,16 @@ def test_lines_come_in_numbered_chunks(trained_run, tmp_path, monkeypatch, capsy
     assert capsys.readouterr() == ("", said)
 
 
+def test_prefixes_that_are_not_utf_8_are_told_too(trained_run, tmp_path, capsys):
+    (tmp_path / "text").write_bytes(b"a\nb\n")
+    (tmp_path / "begun").write_bytes(b"c\n\xff\n")
+    assert list(lines.chunks(str(trained_run), tmp_path / "text", tmp_path / "begun")) == [
+        (0, ["a", "b"], ["c", "\ufffd"])
+    ]
+    said = f"transduct: {tmp_path / 'begun'}:2: not UTF-8; such bytes were read as U+FFFD\n"
+    assert capsys.readouterr() == ("", said)
+
+
 def test_what_has_no_lines_is_refused(tmp_path):
     (tmp_path / "text").touch()
     lines.require_text(tmp_path / "text")

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -293,6 +294,15 @@ def test_captured_decoding_is_not_asked_of_models_that_cannot():
         make().translate(["a"], captured=True, temperature=0.5)
 
 
+@pytest.mark.parametrize("options", [{"temperature": 0.5, "seed": 1}, {"prefixes": ["b"]}])
+def test_a_model_whose_own_search_is_captured_gives_way_to_what_a_call_asks_for(options):
+    plain, captured = make(), make()
+    captured.decoding = replace(plain.decoding, captured=True)
+    assert captured.translate(["a b"], **options) == plain.translate(["a b"], **options)
+    with pytest.raises(TransductError, match="leave one of them out"):
+        captured.translate(["a b"], captured=True, **options)
+
+
 def test_a_long_text_is_parsed_in_pieces_of_whole_words_each_tree_over_its_own():
     # Two tokens to a word, as in recipes/wsj_parsing.yaml.
     numbered = [Replacement("source", r"\S+", "#{n} \\g<0>", cycle=9)]
@@ -556,6 +566,7 @@ def test_translating_loads_no_compiler_and_nothing_else_that_takes_its_time(trai
     """A subprocess, for this one has imported everything."""
     script = """
 import sys
+from dataclasses import replace
 import torch
 before = set(sys.modules)
 import transduct

@@ -52,9 +52,11 @@ class TextSource:
 
     def __post_init__(self) -> None:
         sources, targets, pairs = listed(self.source), listed(self.target), listed(self.pairs)
-        kinds = [sources or targets, pairs, self.text, self.trees, self.generate]
-        if sum(map(bool, kinds)) != 1:
-            raise ValueError("give source and target, or pairs, text, trees or generate: exactly one of them")
+        kinds = {"source": sources or targets, "pairs": pairs, "text": self.text, "trees": self.trees}
+        found = [name for name, given in {**kinds, "generate": self.generate}.items() if given]
+        if len(found) != 1:
+            also = f"; found {' and '.join(found)} (source=[] takes one away)" if found else ""
+            raise ValueError(f"give source and target, or pairs, text, trees or generate: exactly one of them{also}")
         if len(sources) != len(targets):
             raise ValueError(f"found {len(sources)} source and {len(targets)} target files; give as many of each")
         if self.generate is not None and self.generate not in CORPORA:

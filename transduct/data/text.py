@@ -258,18 +258,24 @@ def _parquet_rows(path: Path, keys: Sequence[str], label: str | None, seekable: 
     with opened(path) as stream:
         # The index comes last, so what is compressed once more has to be read whole.
         file = ParquetFile(stream if seekable else pa.BufferReader(stream.read()))
-        # Flat, a field of a struct, as in the translation sets of the Hugging Face hub, is a column of its own.
-        names = file.schema_arrow.empty_table().flatten().column_names
+        names = _flat(file.schema_arrow.empty_table()).column_names
         for key in keys:
             if key not in names:
                 raise TransductError(f"{path}: no column '{key}'; set columns to some of: {', '.join(names)}")
             if names.count(key) > 1:
                 raise TransductError(f"{path}: {names.count(key)} columns are named '{key}'; give each its own name")
         for batch in file.iter_batches(ROWS, columns=keys):
-            table = pa.Table.from_batches([batch]).flatten()
+            table = _flat(pa.Table.from_batches([batch]))
             for row in zip(*(_listed_column(table, key, f"{path}, rows {number + 1:,} and on") for key in keys)):
                 number += 1
                 yield [_text(text, key, f"{path}, row {number}", key == label) for key, text in zip(keys, row)]
+
+
+def _flat(table: pa.Table) -> pa.Table:
+    """A field of a struct, as in the translation sets of the Hugging Face hub, as a column of its own."""
+    while any(pa.types.is_struct(column.type) for column in table.schema):
+        table = table.flatten()
+    return table
 
 
 def _listed_column(table: pa.Table, key: str, place: str) -> list[object]:

@@ -1,10 +1,10 @@
 """From many token sequences to hypotheses: sorted, batched by token budget, and put back in order."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isnan
 from typing import Any, Literal, TypeVar
 
@@ -86,6 +86,16 @@ class DecodingConfig:
         for name in ("captured", "shortlist", "constraint"):
             if getattr(self, name) not in (False, "none"):
                 raise ValueError(f"{name} is for models that decode over a memory; leave {name} out")
+
+    def without_capture(self, options: Mapping[str, Any], prefixes: object = None) -> "DecodingConfig":
+        """These settings for a call with such options, of which captured search knows none: unless it is one of them
+        it gives way to them."""
+        others = [options.get(name) for name in ("temperature", "shortlist", "constraint")]
+        if "captured" in options or (
+            prefixes is None and not any(each not in (None, "none", 0, False) for each in others)
+        ):
+            return self
+        return replace(self, captured=False)
 
     def budget(self, device: torch.device) -> int:
         """Source tokens decoded together: a GPU wants many, what a CPU decodes should stay in its cache."""

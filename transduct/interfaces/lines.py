@@ -63,9 +63,10 @@ def chunks(
         TransductError: a file cannot be read, or `prefixes` has more lines or fewer.
     """
     broken: list[int] = []
+    broken_prefixes: list[int] = []
     piped = Piped(sys.stdin.buffer) if file is None else None
     lines = readable_lines(model, file or cast(BinaryIO, piped), broken)
-    begun = None if prefixes is None else list(readable_lines(model, prefixes, []))
+    begun = None if prefixes is None else list(readable_lines(model, prefixes, broken_prefixes))
     number = 0
     while chunk := list(_at_once(lines, number, piped)):
         starts = None if begun is None else begun[number : number + len(chunk)]
@@ -75,12 +76,10 @@ def chunks(
         yield number - len(chunk), chunk, starts
     if begun is not None and number < len(begun):
         raise TransductError(f"{prefixes}: {_one_each(len(begun), str(number))}")
-    if broken:
-        rest = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
-        print(
-            f"transduct: {file or 'stdin'}:{broken[0]}: not UTF-8{rest}; such bytes were read as U+FFFD",
-            file=sys.stderr,
-        )
+    for name, those in ((prefixes, broken_prefixes), (file or "stdin", broken)):
+        if those:
+            rest = f" and {len(those) - 1} more" if len(those) > 1 else ""
+            print(f"transduct: {name}:{those[0]}: not UTF-8{rest}; such bytes were read as U+FFFD", file=sys.stderr)
 
 
 def _at_once(lines: Iterator[str], number: int, piped: Piped | None) -> Iterator[str]:

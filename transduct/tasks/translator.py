@@ -104,7 +104,7 @@ class Translator:
         Args:
             texts: a text longer than the model is translated in pieces, with a warning.
             n_best: how many alternatives to keep; the beam is as wide at least, unless it is said.
-            prefixes: what each translation begins with, as a text of whole words or as token ids.
+            prefixes: what each translation but that of a blank text begins with: whole words, or token ids.
             options: fields of `DecodingConfig`, such as beam=5, length_penalty=1.0, temperature=0.7, top_k=10, seed=3.
 
         Raises:
@@ -113,7 +113,7 @@ class Translator:
         check_inputs(texts)
         if not isinstance(n_best, int | np.integer) or n_best < 1:
             raise TransductError(f"n_best is {n_best!r}, must be a whole number, at least 1")
-        decoding = asked_for(self.decoding, options, n_best)
+        decoding = asked_for(self.decoding.without_capture(options, prefixes), options, n_best)
         if n_best > decoding.beam:
             raise TransductError(f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}")
         starts = [[] for _ in texts] if prefixes is None else self._prefixes(texts, prefixes)

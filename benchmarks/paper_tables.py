@@ -232,24 +232,29 @@ def multiply_adds(config: Config, length: int) -> int:
 def table_of_variations(out: Path, recipe: Recipe, rows: variations.Rows, seeds: Sequence[int], resume: bool) -> None:
     """Table 3: everything is trained that is not finished yet; the table is written anew after each training."""
     chosen = [(BASE, ""), *((row, value) for row in rows for value in rows[row])]
-    for results in variations.run_variations(recipe, rows, seeds, out, resume):
-        if not results:
-            continue
+
+    def show(results: Sequence[Result], times: Mapping[tuple[str, str], float]) -> None:
         groups = {key: [r for r in results if (r.row, r.value) == key and r.seed in seeds] for key in chosen}
-        header = ["row", "value", "parameters", "dev perplexity", "dev BLEU", "seconds", "seeds"]
-        table = markdown(header, [_variation(*key, group) for key, group in groups.items() if group])
+        header = ["row", "value", "parameters", "dev perplexity", "dev BLEU", "seconds", "ms a step", "seeds"]
+        table = markdown(header, [_variation(*key, group, times.get(key)) for key, group in groups.items() if group])
         note = "Mean ± standard deviation over seeds; the final weights on the validation set, greedy.\n"
         write(out, [note, table], plot=strip(groups))
-        print(f"{len(results)} of {len(chosen) * len(seeds)}: {results[-1]}", file=sys.stderr)
+
+    for results in variations.run_variations(recipe, rows, seeds, out, resume):
+        if results:
+            show(results, {})
+            print(f"{len(results)} of {len(chosen) * len(seeds)}: {results[-1]}", file=sys.stderr)
+    show(results, variations.step_times(recipe, rows, out))
 
 
-def _variation(row: str, value: str, group: Sequence[Result]) -> list[object]:
+def _variation(row: str, value: str, group: Sequence[Result], milliseconds: float | None) -> list[object]:
     """A line of the table."""
     scored = [result for result in group if result.bleu is not None]
     count = f"{len(group)}" if len(scored) == len(group) else f"{len(group)}, {len(group) - len(scored)} diverged"
     parameters = scored[0].parameters if scored else None
     columns = [[getattr(result, name) for result in scored] for name in ("perplexity", "bleu", "seconds")]
-    return [row, value, parameters, *map(_mean_and_spread, columns), count]
+    step = None if milliseconds is None else f"{milliseconds:.0f}"
+    return [row, value, parameters, *map(_mean_and_spread, columns), step, count]
 
 
 def _mean_and_spread(values: Sequence[float]) -> str | None:

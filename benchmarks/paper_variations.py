@@ -1,13 +1,17 @@
 """Table 3 of "Attention Is All You Need" on a corpus of your own: a base model, and one thing changed at a time.
 
 Every (row, value, seed) is a training of its own in OUT/runs, and a line in OUT/results.jsonl once it is finished. What
-is finished is not trained again, and what was interrupted goes on from its last checkpoint.
+is finished is not trained again, and what was interrupted goes on from its last checkpoint. What a step of each takes
+is measured at the end, in OUT/steps.json.
 """
 
 import json
 import shutil
+import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +20,14 @@ from transduct.errors import TrainingFailed, TransductError
 from transduct.tasks import base, runs
 from transduct.tasks.translation import create
 from transduct.training.checkpoint import WEIGHTS, read_tensors, write_file
+from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
+from transduct.training.machine import pick_device, prepare_machine, seed_generators
+from transduct.training.step import Stepper
 
-RECIPE, RESULTS, RUNS = "recipe.yaml", "results.jsonl", "runs"
+RECIPE, RESULTS, RUNS, STEPS = "recipe.yaml", "results.jsonl", "runs", "steps.json"
 BASE = "base"
+TURNS, WARM = 15, 3  # steps of each row that are timed, and those before
 Rows = Mapping[str, Mapping[str, dict[str, Any]]]  # row -> value -> what is laid over the recipe
 
 
@@ -105,12 +113,11 @@ def run_variations(recipe: Recipe, rows: Rows, seeds: Sequence[int], out: Path, 
         TransductError: a row does not fit the recipe, or `out` holds results that are not to be resumed.
         TrainingFailed: a signal stopped a training.
     """
-    wanted = [(BASE, "", {}), *((row, value, over) for row in rows for value, over in rows[row].items())]
     tasks = {}
     for seed in seeds:
-        for row, value, over in wanted:
-            changed = merge(merge(asdict(recipe), over), {"training": {"seed": seed}})
-            tasks[row, value, seed] = create(record(Recipe, changed, ""), out, ignore)  # wrong ones fail here
+        for (row, value), changed in _recipes(recipe, rows).items():
+            seeded = merge(changed, {"training": {"seed": seed}})
+            tasks[row, value, seed] = create(record(Recipe, seeded, ""), out, ignore)  # wrong ones fail here
     finished = _open(recipe, out, resume)
     yield finished
     held = {(result.row, result.value, result.seed) for result in finished}
@@ -120,6 +127,41 @@ def run_variations(recipe: Recipe, rows: Rows, seeds: Sequence[int], out: Path, 
         finished.append(_train(task.recipe, row, value, seed, out))
         write_file(out / RESULTS, "".join(f"{json.dumps(asdict(result))}\n" for result in finished).encode())
         yield finished
+
+
+def step_times(recipe: Recipe, rows: Rows, out: Path) -> dict[tuple[str, str], float]:
+    """Milliseconds that a training step of each row takes, as `out` knows them or else measured: medians of steps that
+    take turns on the same batches, so that whatever else the machine does slows all of them."""
+    path, recipes = out / STEPS, _recipes(recipe, rows)
+    held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    known = {(row, value): milliseconds for row, value, milliseconds in held}
+    if known.keys() >= recipes.keys():
+        return known
+    prepare_machine()
+    steppers, folder = {}, out / RUNS / "steps"
+    folder.mkdir(parents=True, exist_ok=True)
+    for key, changed in recipes.items():
+        task = create(record(Recipe, changed, ""), folder, ignore)
+        device = pick_device(task.training.device)
+        task.prepare()
+        seed_generators(task.training.seed)
+        model = task.build_model().to(device).train()
+        steppers[key] = Stepper(model, task.training, task.loss, Ranks.join(device))
+    taken: dict[tuple[str, str], list[float]] = {key: [] for key in recipes}
+    for number, batch in enumerate(islice(task.batches("train", 0, 0, 0, 1), WARM + TURNS), 1):
+        for key, stepper in steppers.items():
+            begun = time.perf_counter()
+            stepper.take([batch.to(device)], number, 1e-4)
+            taken[key].append(time.perf_counter() - begun)
+    found = {key: 1000 * statistics.median(times[WARM:] or times) for key, times in taken.items()}
+    write_file(path, json.dumps([[*key, milliseconds] for key, milliseconds in found.items()]).encode())
+    return found
+
+
+def _recipes(recipe: Recipe, rows: Rows) -> dict[tuple[str, str], dict[str, Any]]:
+    """The base and its variations, by row and value."""
+    found = {(BASE, ""): asdict(recipe)}
+    return found | {(row, value): merge(asdict(recipe), over) for row in rows for value, over in rows[row].items()}
 
 
 def _open(recipe: Recipe, out: Path, resume: bool) -> list[Result]:

@@ -107,6 +107,25 @@ def test_parameters_are_those_of_the_weights_and_of_the_model_as_built(finished)
         assert result.parameters == sum(weight.numel() for weight in weights.values())
 
 
+def test_steps_of_all_rows_take_turns_and_are_timed_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(variations, "TURNS", 2)
+    taken, take = [], variations.Stepper.take
+
+    def noted(stepper, batches, number, rate):
+        taken.append((stepper.model.config.num_heads, number, batches[0].source.tolist()))
+        return take(stepper, batches, number, rate)
+
+    monkeypatch.setattr(variations.Stepper, "take", noted)
+    found = variations.step_times(short(), HEADS, tmp_path)
+    assert found.keys() == {(BASE, ""), ("heads", "1")}
+    assert all(milliseconds > 0 for milliseconds in found.values())
+    numbers = range(1, variations.WARM + 3)
+    assert [each[:2] for each in taken] == [(heads, number) for number in numbers for heads in (2, 1)]
+    assert all(one[2] == other[2] for one, other in zip(taken[::2], taken[1::2]))
+    assert variations.step_times(short(), HEADS, tmp_path) == found
+    assert len(taken) == 2 * len(numbers)
+
+
 def test_what_is_finished_is_not_trained_again(finished, forbidden):
     out, results = finished
     moved = short(data={"root": "elsewhere"})

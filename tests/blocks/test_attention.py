@@ -136,6 +136,21 @@ def test_the_rows_of_a_source_recall_its_memory():
     torch.testing.assert_close(kept, expected[[4, 5, 0, 1]])
 
 
+@pytest.mark.parametrize("trained", [["query"], ["key", "value"]])
+def test_gradients_reach_what_is_trained_alone_a_token_at_a_time_too(trained):
+    attention = randomise(MultiHeadAttention(D, HEADS)).requires_grad_(False)
+    for name in trained:
+        getattr(attention, name).requires_grad_(True)
+    memory, x, one_token = torch.randn(3, D), torch.randn(1, D), Segments.of([1])
+    recalled = attention.recall(x, attention.remember(memory, Segments.of([3])))
+    stepped = attention.step(x, KVCache())
+    again, at_once = attention.cross(x, one_token, memory, Segments.of([3])), attention(x, one_token, causal=True)
+    parameters = [p for name in trained for p in getattr(attention, name).parameters()]
+    for found, expected in ((recalled, again), (stepped, at_once)):
+        for one, other in zip(gradients(found, parameters), gradients(expected, parameters), strict=True):
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("beam", [1, 2])
 def test_a_cache_holds_what_it_was_given_through_growth_and_selection(beam):
     tokens = torch.randn(40, 2, 4, 1, 3)  # key and value of each of four rows

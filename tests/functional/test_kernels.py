@@ -32,6 +32,25 @@ def product_of(x, weight, steps, bias):
     return sums if bias is None else sums + bias
 
 
+FADED = """
+import torch
+from transduct.functional.kernels import Packed
+torch.set_num_threads(2)
+x, weight = torch.full((150, 64), 1e-20), torch.full((8192, 64), 1e-20)
+product = Packed(weight, None, None)
+for small in (False, True, False):
+    torch.set_flush_denormal(small)
+    print(*{int(product(x).count_nonzero()) for _ in range(4)})
+"""
+
+
+@compiled
+def test_threads_compute_with_small_numbers_as_who_asks_them_does():
+    call = [sys.executable, "-c", FADED]
+    found = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True).stdout.split()
+    assert [*map(int, found)] == [150 * 8192, 0, 150 * 8192]
+
+
 # products of 8-bit integers
 
 

@@ -574,6 +574,17 @@ def test_the_agreement_of_two_readings_and_its_gradients_are_the_formula(size, c
     torch.testing.assert_close(logits.double(), grad, atol=1e-4 if dtype == torch.float32 else 0.1, rtol=1e-2)
 
 
+@pytest.mark.parametrize("size", [16, 17, 30])
+def test_readings_whose_logits_are_all_low_agree_as_any(size):
+    torch.manual_seed(6)
+    logits, targets = torch.randn(8, size), torch.randint(size, (4,)).repeat(2)
+    low = logits - 200.0
+    expected = training_kernels.row_losses(logits, targets, 0.1, None, True, 5.0)
+    found = training_kernels.row_losses(low, targets, 0.1, None, True, 5.0)
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
+    torch.testing.assert_close(low, logits, atol=1e-3, rtol=1e-3)
+
+
 def test_a_reading_without_another_is_refused():
     with pytest.raises(ValueError, match=r"3 rows of logits; expected two readings of each token"):
         training_kernels.row_losses(torch.zeros(3, 5), torch.tensor([1, 2, 3]), 0.1, None, False, 5.0)

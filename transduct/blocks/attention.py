@@ -254,7 +254,7 @@ class MultiHeadAttention(nn.Module):
         if prompt is None and bias is None and cache.clock is not None and lineage.seen is not None:
             seen = lineage.seen.view(-1, 1, cache.beam, lineage.seen.shape[3])  # (B, 1, beam, t * beam)
             return self._read(query, *cache.held(), seen)
-        if prompt is None and bias is None and kernels.usable(query):
+        if prompt is None and bias is None and kernels.usable(query, *cache.buffers):
             heads = kernels.rows_attention(query, *cache.buffers, cache.length, slots=lineage.slots)  # (R, H, V)
             return self.output(heads.flatten(1))  # (R, D)
         query = query.unsqueeze(2)  # (R, H, 1, K)
@@ -291,11 +291,12 @@ class MultiHeadAttention(nn.Module):
 
     def recall(self, x: Tensor, memory: Memory) -> Tensor:
         """Cross-attention of one new token a row: the rows of a source are its queries, (R, D) -> (R, D)."""
-        if kernels.usable(x, memory.keys) and (memory.bias is None or memory.lengths is not None):
-            query, times = self.query(x).view(len(x), self.num_heads, self.d_k), memory.keys.shape[2]  # (R, H, K)
+        query, whole = self.query(x), memory.bias is None or memory.lengths is not None
+        if whole and kernels.usable(query, memory.keys, memory.values):
+            query, times = query.view(len(x), self.num_heads, self.d_k), memory.keys.shape[2]  # (R, H, K)
             keys, values = memory.keys.unsqueeze(3), memory.values.unsqueeze(3)  # (B, G, S, 1, K)
             return self.output(kernels.rows_attention(query, keys, values, times, memory.lengths).flatten(1))  # (R, D)
-        return self._read(self.query(x), memory.keys, memory.values, memory.bias)
+        return self._read(query, memory.keys, memory.values, memory.bias)
 
     def project(self, x: Tensor, positions: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Query (N, H, K), key (N, G, K) and value (N, G, V) of self-attention over (N, D), positions in them.

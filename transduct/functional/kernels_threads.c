@@ -29,6 +29,7 @@ static struct {
     void (*work)(const void *, int64_t);
     const void *job;
     int64_t count, threads;
+    unsigned floats; /* how who asks computes with them: whether the smallest are zero */
     struct {
         _Alignas(64) atomic_long next; /* part of each thread's share that nobody has taken; a cache line for each */
     } shares[MOST];
@@ -62,7 +63,10 @@ static void *help(void *number) {
     for (unsigned job = 0;;) {
         job = expect(job);
         atomic_fetch_add(&team.inside, 1);
-        if (atomic_load(&team.open) == job && (int64_t)number < team.threads) take((int64_t)number);
+        if (atomic_load(&team.open) == job && (int64_t)number < team.threads) {
+            _mm_setcsr(team.floats);
+            take((int64_t)number);
+        }
         atomic_fetch_sub(&team.inside, 1);
     }
     return NULL;
@@ -101,7 +105,7 @@ void in_parts(void (*work)(const void *, int64_t), const void *job, int64_t coun
     }
     engage(threads < MOST ? threads - 1 : MOST - 1);
     team.threads = threads < team.born + 1 ? threads : team.born + 1;
-    team.work = work, team.job = job, team.count = count;
+    team.work = work, team.job = job, team.count = count, team.floats = _mm_getcsr();
     for (int64_t n = 0; n < team.threads; n++) atomic_store(&team.shares[n].next, count * n / team.threads);
     if (!++team.last) team.last = 1;
     atomic_store(&team.open, team.last);
@@ -142,7 +146,7 @@ typedef struct {
     const void *job;
     int64_t count;
     atomic_long next;
-    unsigned floats; /* how who asks computes with them: whether the smallest are zero */
+    unsigned floats; /* as in `team` */
 } Shared;
 
 static void take_some(void *shared) {

@@ -441,9 +441,9 @@ INLINE void loss_of(const Losses *l, int64_t row, const int readings) {
         for (int64_t k = 0; k < size; k += LANES) {
             __mmask16 held = lanes(size - k);
             __m512 p = log_probability(&read[0], k, held, narrow), q = log_probability(&read[1], k, held, narrow);
-            __m512 ratio = _mm512_maskz_sub_ps(held, p, q);
-            sums[0] = _mm512_fmadd_ps(exponential(p), ratio, sums[0]);
-            sums[1] = _mm512_fnmadd_ps(exponential(q), ratio, sums[1]);
+            __m512 ratio = _mm512_sub_ps(p, q);
+            sums[0] = _mm512_mask3_fmadd_ps(exponential(p), ratio, sums[0], held);
+            sums[1] = _mm512_mask3_fnmadd_ps(exponential(q), ratio, sums[1], held);
         }
         for (int n = 0; n < 2; n++) apart[n] = _mm512_reduce_add_ps(sums[n]);
         l->losses[row] += (l->counted ? l->counted[row] : 1.0f) * half * (apart[0] + apart[1]);

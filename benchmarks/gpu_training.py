@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from transduct.data.batching import plan
-from transduct.errors import TransductError
 from transduct.interfaces.bench import CAPTIONS, NEWS, OURS, PEERS, Side, about, drawn, measured
 from transduct.models.transformer import SIZES
 
@@ -76,18 +75,25 @@ def arithmetic(work: Work, batches: Batches) -> float:
     return total / tokens
 
 
-# All sides hold their memory at once, a Marian of base some 25 GiB and of big 40: not every side of these two comes.
+# All sides hold their memory at once, a Marian of base some 25 GiB and of big 40: not every side of these two comes,
 KEPT = {
     "base": [
         "ours, plain", "ours, captured", "ours, compiled", "ours, compiled and captured",
-        "Hugging Face Marian", "Hugging Face Marian, compiled",
+        "ours, compiled, not deterministic", "Hugging Face Marian", "Hugging Face Marian, compiled",
     ],
-    "big": ["ours, compiled", "Hugging Face Marian", "Hugging Face Marian, compiled"],
+    "big": [
+        "ours, compiled", "ours, compiled, not deterministic", "Hugging Face Marian", "Hugging Face Marian, compiled",
+    ],
 }  # fmt: skip
+LARGE = 100 * 2**30  # and of a GPU with fewer bytes than these only those
+FEWEST = {
+    "base": ["ours, compiled", "ours, compiled and captured", "Hugging Face Marian, compiled"],
+    "big": ["ours, compiled", "Hugging Face Marian, compiled"],
+}
 
 
-def sides_of(work: Work, batches: Batches, device: str, compilers: bool) -> list[Side]:
-    """Ours and the peers', in the order in which they take their turns."""
+def sides_of(work: Work, batches: Batches, device: str, compilers: bool, memory: int = LARGE) -> list[Side]:
+    """Ours and the peers', in the order in which they take their turns, as far as a GPU's memory holds them."""
     given = {"batches": batches, "precision": "bfloat16", "device": device}
     ours = {**given, "size": work.size, "vocabulary": work.vocabulary}
     theirs = {**given, "threads": 1, "shape": {"dropout": 0.1, "vocabulary": work.vocabulary, **SIZES[work.size]}}
@@ -98,34 +104,47 @@ def sides_of(work: Work, batches: Batches, device: str, compilers: bool) -> list
         Side("ours, captured", function, {**ours, "captured": True}),
         Side("ours, compiled", function, {**ours, "compiled": True}),
         Side("ours, compiled and captured", function, {**ours, "compiled": True, "captured": True}),
+        Side("ours, compiled, not deterministic", function, {**ours, "compiled": True, "deterministic": False}),
         Side("Hugging Face Marian", marian, theirs),
         Side("Hugging Face Marian, compiled", marian, {**theirs, "compiled": True}),
         Side("torch.nn.Transformer", f"{PEERS}.torch_training", theirs),
     ]
-    kept = KEPT.get(work.size, [side.label for side in sides])
+    kept = (KEPT if memory >= LARGE else FEWEST).get(work.size, [side.label for side in sides])
     return [side for side in sides if side.label in kept and (compilers or "compiled" not in side.label)]
 
 
-def rows_of(work: Work, device: str, rounds: int, compilers: bool) -> list[dict[str, Any]]:
-    """What was measured of one model, side by side."""
-    batches = batches_of(work)
-    sides = sides_of(work, batches, device, compilers)
-    speeds, memories = measured(sides, rounds, together=compilers)
+def rows_of(
+    work: Work, device: str, rounds: int, compilers: bool, left_out: list[str] | None = None
+) -> list[dict[str, Any]]:
+    """What was measured of one model, side by side; `left_out` takes up which sides could not be, and why."""
+    batches, failed = batches_of(work), dict[str, str]()
+    sides = sides_of(work, batches, device, compilers, memory_of(device))
+    speeds, memories = measured(sides, rounds, compilers, None if left_out is None else failed)
     tokens = sum(len(target) + 1 for _, targets in batches for target in targets) / len(batches)
-    peer = max(speed for speed, side in zip(speeds, sides, strict=True) if not side.label.startswith("ours"))
+    found = {side.label: pair for side, *pair in zip(sides, speeds, memories, strict=True) if side.label not in failed}
+    peer = max((speed for label, (speed, _) in found.items() if not label.startswith("ours")), default=None)
     each = arithmetic(work, batches)
+    if left_out is not None:
+        left_out += [f"{work.name}, {label} ({reason})" for label, reason in failed.items()]
     return [
         {
             "model": work.name,
-            "side": side.label,
+            "side": label,
             "tokens_per_second": round(speed),
-            "ratio": round(speed / peer, 2),
+            "ratio": peer and round(speed / peer, 2),
             "mfu": round(speed * each / PEAK, 4),
             "milliseconds": round(1000 * tokens / speed, 2),
             "memory_gib": round(memory / 1024, 2),
         }
-        for side, speed, memory in zip(sides, speeds, memories, strict=True)
+        for label, (speed, memory) in found.items()
     ]
+
+
+def memory_of(device: str) -> int:
+    """Bytes of a GPU's memory; where there is none, as many as all sides want."""
+    import torch
+
+    return torch.cuda.mem_get_info()[1] if device == "cuda" else LARGE
 
 
 def table(rows: Sequence[dict[str, Any]], left_out: Sequence[str] = ()) -> str:
@@ -134,7 +153,8 @@ def table(rows: Sequence[dict[str, Any]], left_out: Sequence[str] = ()) -> str:
     return (
         head
         + "".join(
-            f"| {r['model']} | {r['side']} | {r['tokens_per_second']:,} | {r['ratio']:.2f} | {100 * r['mfu']:.1f} % "
+            f"| {r['model']} | {r['side']} | {r['tokens_per_second']:,} "
+            f"| {'-' if r['ratio'] is None else format(r['ratio'], '.2f')} | {100 * r['mfu']:.1f} % "
             f"| {r['milliseconds']:.1f} | {r['memory_gib']:.2f} |\n"
             for r in rows
         )
@@ -158,11 +178,7 @@ def main() -> None:
         if time.perf_counter() - started > 45.0 * given.minutes:
             left_out.append(work.name)
             continue
-        try:
-            new = rows_of(work, device, rounds, not given.miniature)
-        except TransductError as error:
-            left_out.append(f"{work.name} ({error})")
-            continue
+        new = rows_of(work, device, rounds, not given.miniature, left_out)
         rows += new
         write(given.out, device, rows, [*left_out, *(later.name for later in works[number:])])
         print(table(new), f"{time.perf_counter() - started:.0f} s", flush=True)

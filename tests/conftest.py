@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-ON_GPU = ("short_attention", "row_losses", "row_peaks", "replay", "captured", "elsewhere")  # files that ask for one
+ON_GPU = (
+    "short_attention",
+    "row_losses",
+    "row_peaks",
+    "replay",
+    "captured",
+    "elsewhere",
+    "graphs",
+)  # files that ask for one
 torch.set_num_threads(1)
 
 

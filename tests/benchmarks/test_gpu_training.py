@@ -1,13 +1,13 @@
 """The GPU's training benchmark: its work, its arithmetic, and its miniature on a CPU."""
 
 import json
+import math
 import sys
 
 import gpu_training as script
 import pytest
 from gpu_training import MINIATURE, WORKS, Work, arithmetic, batches_of, sides_of, table
 
-from transduct.errors import TransductError
 from transduct.interfaces.bench import NEWS
 from transduct.models.transformer import Config, Transformer
 
@@ -36,13 +36,17 @@ def test_every_side_is_given_the_same(work):
     compiled = [side.label for side in sides if side.label.endswith("compiled")]
     assert compiled == ["ours, compiled", "Hugging Face Marian, compiled"]
     assert all(side.arguments["precision"] == "bfloat16" for side in sides)
-    assert len(sides) == {"base": 6, "big": 3}.get(work.size, 8)
+    assert len(sides) == {"base": 7, "big": 4}.get(work.size, 9)
+    small = [side.label for side in sides_of(work, [], "cuda", True, memory=80 * 2**30)]
+    assert len(small) == {"base": 3, "big": 2}.get(work.size, 9)
 
 
 def test_a_table_says_how_many_times_the_best_peer():
     row = {"model": "base", "side": "ours", "tokens_per_second": 700_000, "ratio": 2.154, "mfu": 0.331}
-    found = table([row | {"milliseconds": 36.61, "memory_gib": 5.5}]).splitlines()
+    row |= {"milliseconds": 36.61, "memory_gib": 5.5}
+    found = table([row, row | {"ratio": None}]).splitlines()
     assert found[2] == "| base | ours | 700,000 | 2.15 | 33.1 % | 36.6 | 5.50 |"
+    assert found[3] == "| base | ours | 700,000 | - | 33.1 % | 36.6 | 5.50 |"
 
 
 @pytest.mark.slow
@@ -62,18 +66,33 @@ def test_the_miniature_measures_every_side_and_writes_it_down(tmp_path, monkeypa
     assert found["left_out"] == []
 
 
+def test_a_side_that_fails_leaves_the_others_measured(monkeypatch):
+    [work], left_out = MINIATURE, []
+
+    def measured(sides, rounds, together, failed):
+        failed |= {side.label: "not installed" for side in sides if not side.label.startswith("ours")}
+        return [math.nan if side.label in failed else 100.0 for side in sides], [1.0] * len(sides)
+
+    monkeypatch.setattr(script, "measured", measured)
+    rows = script.rows_of(work, "cpu", 1, False, left_out)
+    assert {row["side"] for row in rows} == {"ours, plain", "ours, plain, not deterministic", "ours, captured"}
+    assert {(row["tokens_per_second"], row["ratio"]) for row in rows} == {(100, None)}
+    peers = ("Hugging Face Marian", "torch.nn.Transformer")
+    assert left_out == [f"{work.name}, {peer} (not installed)" for peer in peers]
+
+
 def test_what_is_not_measured_is_written_down(tmp_path, monkeypatch):
-    def rows_of(work, *_):
+    def rows_of(work, device, rounds, compilers, left_out):
         if work.size == "big":
-            raise TransductError("out of memory")
+            left_out.append("big, ours (out of memory)")
         return []
 
     monkeypatch.setattr(script, "rows_of", rows_of)
     monkeypatch.setattr(script, "device_name", str)
     monkeypatch.setattr(sys, "argv", ["gpu_training.py", "--out", str(tmp_path)])
     script.main()
-    assert json.loads((tmp_path / "training.json").read_text())["left_out"] == ["big (out of memory)"]
-    assert "| big (out of memory) | not measured |" in (tmp_path / "training.md").read_text()
+    assert json.loads((tmp_path / "training.json").read_text())["left_out"] == ["big, ours (out of memory)"]
+    assert "| big, ours (out of memory) | not measured |" in (tmp_path / "training.md").read_text()
     monkeypatch.setattr(sys, "argv", ["gpu_training.py", "--out", str(tmp_path), "--minutes", "0"])
     script.main()
     assert json.loads((tmp_path / "training.json").read_text())["left_out"] == [work.name for work in WORKS]

@@ -23,7 +23,7 @@ def test_a_capture_shares_neither_stream_with_others_nor_workspace(monkeypatch):
         yield
 
     @contextmanager
-    def graph(made, pool, stream, capture_error_mode):
+    def graph(made, stream, capture_error_mode, pool=None):
         done.append((made, pool, stream.name, capture_error_mode))
         yield
 
@@ -31,14 +31,17 @@ def test_a_capture_shares_neither_stream_with_others_nor_workspace(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(name="main"))
     monkeypatch.setattr(torch.cuda, "stream", on)
     monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: "first")
+    monkeypatch.setattr(torch, "zeros", lambda shape, device: done.append(torch.is_inference_mode_enabled()))
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: done.append("cleared"), raising=False)
     device = torch.device("cuda", 63)
-    with graphs.beside(device):
+    with torch.inference_mode(), graphs.beside(device):
         done.append("warmed")
     with graphs.recording("graph", device, "pool"):
         done.append("recorded")
-    assert done[:4] == ["side waits for main", "on side", "warmed", "main waits for side"]
-    assert done[4:] == ["cleared", ("graph", "pool", "side", "thread_local"), "recorded", "cleared"]
+    assert done[:2] == [("first", None, "side", "thread_local"), False], "not even for a search in inference mode"
+    assert done[2:6] == ["side waits for main", "on side", "warmed", "main waits for side"]
+    assert done[6:] == ["cleared", ("graph", "pool", "side", "thread_local"), "recorded", "cleared"]
     graphs._stream.cache_clear()
 
 

@@ -152,15 +152,17 @@ def test_a_compiler_takes_it_in_one_piece():
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_the_trial_is_passed_and_notices_a_wrong_number(monkeypatch, dtype):
-    assert ours.trial(DEVICE, dtype, 32, 16)
+    assert ours.trial(DEVICE, dtype, 32, 16, True)
     right = ours._gradients
 
     def half(grad, *given):
         return tuple(0.9 * x for x in right(grad, *given))
 
     monkeypatch.setattr(ours, "_gradients", half)
-    assert not ours.trial(DEVICE, dtype, 32, 16)
+    assert not ours.trial(DEVICE, dtype, 32, 16, True)
+    assert ours.trial(DEVICE, dtype, 32, 16, False), "a search has no use for gradients"
     monkeypatch.setattr(ours, "_gradients", right)
     attend = ours.short_attention
     monkeypatch.setattr(ours, "short_attention", lambda *given: 0.9 * attend(*given))
-    assert not ours.trial(DEVICE, dtype, 32, 16)
+    assert not ours.trial(DEVICE, dtype, 32, 16, True)
+    assert not ours.trial(DEVICE, dtype, 32, 16, False)

@@ -1,6 +1,7 @@
 """The benchmark: what is measured, of whom, and how it ends when a side does. Contenders are processes: few of them."""
 
 import json
+import math
 import platform
 import re
 import subprocess
@@ -104,6 +105,15 @@ def test_a_contender_that_dies_is_told_of():
         with pytest.raises(TransductError) as caught:
             measure(Row("a row", side("steady", tokens=5), [side(name)]), 2)
         assert str(caught.value) == f"{name}: {said}"
+
+
+def test_where_it_is_asked_for_a_side_that_fails_leaves_the_others_measured():
+    sides, failed = [side("steady", tokens=5), side("refuses", message="not here"), side("dies_later")], {}
+    speeds, _ = bench.measured(sides, 2, failed=failed)
+    assert speeds[0] > 0.0
+    assert all(map(math.isnan, speeds[1:]))
+    assert failed["refuses"] == "not here"
+    assert "dies_later: ended without an answer" in failed["dies_later"]
 
 
 # calls

@@ -79,5 +79,17 @@ def test_a_terminal_gets_a_bar_and_only_news_as_lines(shown):
     assert "━" in screen
     assert " 33%" in screen
     assert "loss 1.250  12,346 tokens/s" in screen
+    assert "0:00:06 left" in " ".join(screen.split())
     assert "step 5 " not in screen
     assert "step 6  validation: bleu 1.5 " in screen
+
+
+def test_the_bar_begins_again_with_another_stage_of_as_many_steps():
+    watcher = Watcher()
+    last = STEP | {"step": 15}
+    watcher(last)
+    assert watcher.bar.tasks[0].finished
+    watcher(STEP)
+    assert not watcher.bar.tasks[0].finished
+    assert watcher.bar.tasks[0].completed == 5
+    assert watcher.bar.tasks[0].fields["left"] == "0:00:06 left"

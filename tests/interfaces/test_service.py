@@ -1,5 +1,6 @@
 """A model over HTTP: the same answers as from Python, errors that say what to do, nothing that was asked is lost."""
 
+import asyncio
 import json
 import re
 import threading
@@ -18,6 +19,7 @@ from tests.pictures import SIDE, bar, png
 from tests.tones import encoded, string
 from transduct.errors import NotFinite, TransductError, missing_extra
 from transduct.interfaces import service
+from transduct.interfaces.batcher import Full
 from transduct.interfaces.service import Service
 from transduct.tasks import runs
 from transduct.tasks.painter import PaintingConfig
@@ -360,6 +362,18 @@ def test_a_model_that_cannot_be_warmed_is_broken(error, caplog):
             time.sleep(0.01)
     assert (health[0], health[2]["status"]) == (500, "broken")
     assert f"the server is broken: {error}" in caplog.text
+
+
+def test_a_server_whose_queue_is_full_while_it_warms_is_warmed_by_others(monkeypatch):
+    service = Service(SimpleNamespace(predict=lambda inputs: inputs), "crowded", 1)
+
+    async def full(*_):
+        raise Full(1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service.batcher, "ask", full)
+        asyncio.run(service._warm())
+    assert service.warm
 
 
 def test_a_model_that_cannot_say_anything_to_a_single_text_is_warm():

@@ -127,6 +127,20 @@ def test_a_refused_resume_leaves_the_recipe_as_it_was(unfinished):
     assert (unfinished / "recipe.yaml").read_bytes() == held
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError("out of memory")])
+def test_a_resume_that_ends_before_it_goes_on_leaves_the_recipe_as_it_was(unfinished, monkeypatch, error):
+    held = (unfinished / "recipe.yaml").read_bytes()
+    recipe = load_recipe(unfinished / "recipe.yaml")
+
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(runs, "fit", fails)
+    with pytest.raises((TrainingFailed, RuntimeError)):
+        runs.train(replace(recipe, training={**recipe.training, "steps": 99}), unfinished, resume=True, notify=str)
+    assert (unfinished / "recipe.yaml").read_bytes() == held
+
+
 def test_what_a_run_went_on_with_before_it_failed_stays_its_recipe(unfinished):
     held = load_recipe(unfinished / "recipe.yaml")
     longer = replace(held, training={**held.training, "steps": 62})

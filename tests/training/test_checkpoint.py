@@ -461,6 +461,17 @@ def test_saved_loaded_and_saved_again_are_the_same_bytes(held):
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
 
+def test_an_optimiser_does_not_go_on_in_a_file_that_will_be_removed(held):
+    model = network()
+    optimiser, read = (
+        make_optimiser(model, (0.9, 0.98), 1e-9, 0.0),
+        read_tensors(held.path(12) / "optimizer.safetensors"),
+    )
+    load_optimiser(model, optimiser, read)
+    places = {tensor.data_ptr() for tensor in read.values()}
+    assert not places & {tensor.data_ptr() for state in optimiser.state.values() for tensor in state.values()}
+
+
 def test_an_optimiser_goes_on_as_if_nothing_had_happened():
     model, optimiser = trained(3)
     copy = network()

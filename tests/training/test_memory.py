@@ -26,11 +26,14 @@ def test_the_peak_of_whoever_started_the_process_is_not_its_own():
 
 
 @pytest.mark.parametrize("platform, unit", [("linux", 1024), ("darwin", 1)])
-def test_memory_is_in_bytes_on_every_system(monkeypatch, tmp_path, platform, unit):
+@pytest.mark.parametrize("status", [None, "Name:\tpython\nVmRSS:\t5 kB\n"])  # none, or that of a sandbox
+def test_memory_is_in_bytes_on_every_system(monkeypatch, tmp_path, platform, unit, status):
     class Usage:
         ru_maxrss = 3000
 
-    monkeypatch.setattr(module, "STATUS", tmp_path / "none")
+    if status is not None:
+        (tmp_path / "status").write_text(status)
+    monkeypatch.setattr(module, "STATUS", tmp_path / "status")
     monkeypatch.setattr(module.resource, "getrusage", lambda who: Usage)
     monkeypatch.setattr(module.sys, "platform", platform)
     assert peak_memory() == 3000 * unit

@@ -276,11 +276,15 @@ def test_a_run_says_which_checkpoints_it_passes_over(tmp_path):
     assert_same(weights_of(model), weights_of(whole), **EXACTLY)
 
 
-@pytest.mark.parametrize("later", [True, False])
-def test_a_run_without_a_readable_checkpoint_is_not_begun_anew_over_what_is_there(tmp_path, later):
+@pytest.mark.parametrize("wrong", ["later", "cut short", "without their state"])
+def test_a_run_without_a_readable_checkpoint_is_not_begun_anew_over_what_is_there(tmp_path, wrong):
     """Such as one that a later version has trained, or whose disk answers nothing today."""
     train(tmp_path, steps=6)
-    if later:
+    if wrong == "without their state":  # which a copy that ends early lacks
+        for path in tmp_path.glob("checkpoints/*/state.json"):
+            path.unlink()
+        said = r"step_6/state\.json: .* \(no older checkpoint is whole either; to start again choose"
+    elif wrong == "later":
         for path in tmp_path.glob("checkpoints/*/state.json"):
             path.write_text(path.read_text().replace('"format": 1', '"format": 99'))
         said = (

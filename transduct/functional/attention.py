@@ -164,7 +164,7 @@ def _fits(query: Tensor, value: Tensor, keys: Segments) -> bool:
         return False
     if not all(16 <= width <= 256 and width & (width - 1) == 0 for width in widths):
         return False
-    return trusted("short_attention", query.device, query.dtype, *widths)
+    return trusted("short_attention", query.device, query.dtype, *widths, torch.is_grad_enabled())
 
 
 def _short_attention(

@@ -10,7 +10,13 @@ import torch
 
 @cache
 def _stream(device: torch.device) -> Any:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    """A stream, and with it a graph of next to nothing: before PyTorch 2.13 the first graph alive brings what all of
+    them know of random numbers, and if that were one of a search, in inference mode, no training could write to it."""
+    stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
+    with torch.inference_mode(False), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        torch.zeros((), device=device)
+    stream.first = graph  # type: ignore[attr-defined]
+    return stream
 
 
 @contextmanager

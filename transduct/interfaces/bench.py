@@ -74,24 +74,42 @@ def measure(row: Row, rounds: int) -> dict[str, Any]:
     return found
 
 
-def measured(sides: Sequence[Side], rounds: int, together: bool = False) -> tuple[list[float], list[float]]:
+def measured(
+    sides: Sequence[Side], rounds: int, together: bool = False, failed: dict[str, str] | None = None
+) -> tuple[list[float], list[float]]:
     """The median speed of each side, in tokens a second, and its memory in MB; they take turns.
 
     Args:
         together: whether all are loaded and warmed up at once, where compilers have cores enough.
+        failed: takes up, by the label of each side that cannot be measured, why; its speed is NaN. If not given, the
+            first such ends all.
     """
     speeds: list[list[float]] = [[] for _ in sides]
     memories = [0.0 for _ in sides]
-    with _running(sides, together) as turns:
-        for _ in range(rounds):
-            for number, turn in enumerate(turns):
-                speed, memories[number] = turn()
-                speeds[number].append(speed)
-    return [statistics.median(each) for each in speeds], memories
+    with _running(sides, together, failed) as turns:
+        for number in [*range(len(sides))] * rounds:
+            if sides[number].label not in (failed or ()):
+                with _noted(sides[number], failed):
+                    speed, memories[number] = turns[number]()
+                    speeds[number].append(speed)
+    return [statistics.median(each) if each else math.nan for each in speeds], memories
 
 
 @contextmanager
-def _running(sides: Sequence[Side], together: bool) -> Iterator[list[Callable[[], tuple[float, float]]]]:
+def _noted(side: Side, failed: dict[str, str] | None) -> Iterator[None]:
+    """What a side says of itself for the worse is noted, if there is a place for it, or else raised."""
+    try:
+        yield
+    except TransductError as error:
+        if failed is None:
+            raise
+        failed[side.label] = str(error)
+
+
+@contextmanager
+def _running(
+    sides: Sequence[Side], together: bool, failed: dict[str, str] | None
+) -> Iterator[list[Callable[[], tuple[float, float]]]]:
     """For each side a function that lets it do its work once: tokens a second, and MB of memory at its peak."""
     context = multiprocessing.get_context("spawn")
     held: list[tuple[Any, Connection]] = []
@@ -103,10 +121,12 @@ def _running(sides: Sequence[Side], together: bool) -> Iterator[list[Callable[[]
             theirs.close()
             held.append((process, ours))
             if not together:
-                _answer(ours, side)  # one is loaded and warmed up after the other
+                with _noted(side, failed):
+                    _answer(ours, side)  # one is loaded and warmed up after the other
         if together:
             for (_, pipe), side in zip(held, sides, strict=True):
-                _answer(pipe, side)
+                with _noted(side, failed):
+                    _answer(pipe, side)
         yield [partial(_turn, pipe, side) for (_, pipe), side in zip(held, sides, strict=True)]
     finally:
         for process, pipe in held:

@@ -1,11 +1,12 @@
 """What a person watches while a model trains: a bar on a terminal, plain lines elsewhere, always on stderr."""
 
 import sys
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from transduct.interfaces.ending import rank
 
@@ -23,11 +24,10 @@ class Watcher:
             TaskProgressColumn(),
             TextColumn("{task.fields[status]}"),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
         )
         self.bar = Progress(*columns, console=self.console, disable=rank() != "0" or not self.live)
-        self.task = self.bar.add_task("training", total=None, status="")
+        self.task = self.bar.add_task("training", total=None, status="", left="")
 
     def __enter__(self) -> "Watcher":
         self.bar.start()
@@ -47,10 +47,13 @@ class Watcher:
         step = event["step"]
         if "loss" in event:
             steps, seconds = event["details"]["steps"], event["seconds"]
+            left = seconds / step * (steps - step)
             status = f"loss {event['loss']:.3f}  {event['tokens_per_second']:,.0f} tokens/s"
-            self.bar.update(self.task, completed=step, total=steps, status=status)
+            if step < self.bar.tasks[0].completed:  # another stage, or back to a checkpoint
+                self.bar.reset(self.task)
+            shown = f"{timedelta(seconds=round(left))} left"
+            self.bar.update(self.task, completed=step, total=steps, status=status, left=shown)
             if not self.live:
-                left = seconds / step * (steps - step)
                 self.notify(f"step {step}  {status}  {seconds:.0f} s, {left:.0f} s left")
         elif "scores" in event:
             scores = "  ".join(f"{name} {value:.4g}" for name, value in event["scores"].items())

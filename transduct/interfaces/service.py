@@ -129,7 +129,7 @@ class Service:
                     await self.batcher.ask("predict", [text], {})
                 except NotFinite:
                     raise
-                except TransductError:  # a pair is wanted, say: then it is as warm as it gets
+                except (TransductError, Full):  # a pair is wanted, say, or others warm it: it is as warm as it gets
                     log.debug("nothing to warm it with", exc_info=True)
         self.warm = True
 

@@ -64,6 +64,8 @@ def claimed(
         except TrainingFailed:
             raise  # it had begun: what it says is to be read, or it goes on
         except KeyboardInterrupt:
+            if before is not None and _logs(directory) == logs:
+                write_file(held, before)
             raise TrainingFailed("interrupted; go on with --resume") from None
         except Exception as error:
             if before is None and not any(directory.glob("**/checkpoints/step_*")):
@@ -71,8 +73,8 @@ def claimed(
                 if made:
                     with suppress(OSError):  # a network's file system keeps a lock that is open
                         directory.rmdir()
-            elif before is not None and isinstance(error, TransductError) and _logs(directory) == logs:
-                write_file(held, before)  # what was refused is not what the run goes on with
+            elif before is not None and _logs(directory) == logs:
+                write_file(held, before)  # what it did not go on with is not what it goes on with next
             if isinstance(error, OSError) and error.errno not in OF_THE_MACHINE:
                 raise disk_error(Path(error.filename or directory), error) from error
             raise

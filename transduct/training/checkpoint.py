@@ -332,9 +332,10 @@ class Checkpoints:
         path = self.path(step) / STATE
         write_file(path, _state(state, _digests(path)))
 
-    def last_good(self, among: Iterable[int], broken: list[str] | None = None) -> int | None:
-        """The newest step whose files are whole; what is wrong with newer ones joins `broken`."""
-        for step in sorted(among, reverse=True):
+    def last_good(self, among: Iterable[int] | None = None, broken: list[str] | None = None) -> int | None:
+        """The newest step whose files are whole, among these or all that have a folder; what is wrong with newer ones
+        joins `broken`."""
+        for step in sorted(self._folders() if among is None else among, reverse=True):
             try:
                 self.require_whole(step)
             except TransductError as error:
@@ -395,10 +396,11 @@ def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dic
 
 
 def load_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put the state back, in place of whatever the optimiser held."""
+    """Put the state back, in place of whatever the optimiser held; a copy, for what is read lies in a file that will be
+    removed."""
     optimiser.state.clear()
     parameters = dict(model.named_parameters())
     for key, tensor in tensors.items():
         name, _, kind = key.rpartition("/")
         parameter = parameters[name]
-        optimiser.state[parameter][kind] = tensor.to(parameter.device)
+        optimiser.state[parameter][kind] = tensor.to(parameter.device, copy=True)

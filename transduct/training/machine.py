@@ -80,8 +80,9 @@ def keep_freed_memory() -> None:
         tune = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):  # another C library than GNU's
         return
-    for option, size in ((MMAP_THRESHOLD, 2**30), (TRIM_THRESHOLD, 2**31 - 1)):
-        tune(option, size)
+    if not tune(MMAP_THRESHOLD, 2**30):  # more than an older library knows
+        tune(MMAP_THRESHOLD, 2**25)
+    tune(TRIM_THRESHOLD, 2**31 - 1)
 
 
 def forget_shapes() -> None:
@@ -99,6 +100,7 @@ def prepare_machine() -> None:
     """
     keep_freed_memory()
     forget_shapes()
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, and few come twice
     torch.set_flush_denormal(True)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)

@@ -2,6 +2,7 @@
 
 import resource
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 STATUS = Path("/proc/self/status")
@@ -12,10 +13,11 @@ def peak_memory() -> int:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return int(torch.cuda.max_memory_allocated())
-    try:
+    lines: list[str] = []
+    with suppress(OSError):
         lines = STATUS.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
-    # What `getrusage` tells begins with the peak of the process that started this one.
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    for line in lines:
+        if line.startswith("VmHWM"):  # which not every system in a sandbox tells
+            return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # begins with that of the process that started this one
+    return peak if sys.platform == "darwin" else peak * 1024

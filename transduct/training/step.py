@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from transduct.errors import TrainingFailed
 from transduct.functional import trials
+from transduct.functional.graphs import beside
 from transduct.training.checkpoint import load_optimiser, optimiser_tensors
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
@@ -75,7 +77,10 @@ class Stepper:
         self.optimiser.zero_grad(set_to_none=not config.capture)
         totals = self.ranks.total(_sum(batch.counts for batch in micro_batches))
         if self._plain_loss is not None and micro_batches:
-            self._compare(self._plain_loss, micro_batches[0], totals)
+            # Gradients that outlived this would carry the stream they were made on into a capture on the other.
+            captured = config.capture and self.device.type == "cuda"
+            with beside(self.device) if captured else nullcontext():
+                self._compare(self._plain_loss, micro_batches[0], totals)
             self._plain_loss = None
         losses = []
         for place, batch in enumerate(micro_batches):

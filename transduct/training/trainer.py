@@ -222,7 +222,7 @@ class Trainer:
         self.stepper.restore(checkpoint.read_tensors(path / checkpoint.OPTIMISER))
         if self.ema:
             held = checkpoint.read_tensors(path / checkpoint.EMA)
-            self.ema.weights = {name: held[name].to(self.stepper.device) for name in self.ema.weights}
+            self.ema.weights = {name: held[name].to(self.stepper.device, copy=True) for name in self.ema.weights}
         saved = checkpoint.read_json(path / checkpoint.STATE, "a checkpoint's state")
         asked = asdict(State().under(self.config))  # an older checkpoint may not say by what it was
         self.state = State(**{name: saved.get(name, asked[name]) for name in asked}).under(self.config)
@@ -336,7 +336,7 @@ def fit(
     model.to(device).train()
     trainer = Trainer(model, config, directory, batches, loss, validate, report, Ranks.join(device))
     broken: list[str] = []
-    step = trainer.checkpoints.last_good(trainer.checkpoints.steps(), broken)
+    step = trainer.checkpoints.last_good(broken=broken)
     trainer.ranks.wait()  # until every rank has looked, for what follows may write
     if not trainer.ranks.agree(-1 if step is None else step):
         raise TransductError(f"{directory}: not every rank finds the same checkpoints; give an --out that all share")

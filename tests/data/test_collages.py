@@ -221,6 +221,11 @@ def test_what_of_a_box_lies_outside_is_cut_off(annotated):
     assert refused.mended == ["boxes.jsonl:1: a.png: box [-10.0, 10.0, 20.0, 99.0], of a picture of 40 x 20"]
 
 
+def test_blanks_around_a_label_make_no_other(annotated):
+    [example, _], _ = read(annotated(line(labels=["red "]), line("b.png", labels=[" red"])), annotated.root)
+    assert example.labels.tolist() == [0]
+
+
 BROKEN = {
     r"boxes.jsonl:1: a.png: box \[9.0, 2.0, 9.0, 12.0\] has no area": line(boxes=[[9, 2, 9, 12]]),
     r"boxes.jsonl:1: a.png: box \[9.0, 12.0, 19.0, 2.0\] has no area": line(boxes=[[9, 12, 19, 2]]),

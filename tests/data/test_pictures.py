@@ -64,6 +64,14 @@ def test_by_default_they_stop_it(folder):
     assert len(plain.pictures) == 4  # who needs no captions misses none
 
 
+def test_blanks_around_a_text_make_no_other_and_are_none(folder):
+    (folder / "captions.tsv").write_text("0.png\tcat\n1.png\tcat \n2.png\t \n3.png\t cat\n")
+    said = []
+    data = config(folder, "skip")
+    assert read_examples(data.train[0], data, captioned=True, notify=said.append).captions == ["cat"] * 3
+    assert "2.png: found no text for it" in said[0]
+
+
 def test_a_folder_s_name_is_a_caption(tmp_path):
     write_pictures(tmp_path / "bars.tar", 3)
     source = PictureSource(images="bars.tar")

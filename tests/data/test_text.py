@@ -216,7 +216,7 @@ def test_files_of_unequal_length_say_where_they_part(tmp_path, side, place, extr
     counts = [f"{name} has {len(lines)} lines" for name, lines in zip("ab", sides)]
     near = re.fullmatch(
         rf"{counts[0]} and {counts[1][:-6]} \(they seem to part near line (\d+)\); "
-        "expected line i of the one to translate line i of the other",
+        "expected line i of the one to translate line i of the other; align them again",
         message,
     )
     assert near

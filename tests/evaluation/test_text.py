@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from functools import cache
+from unicodedata import normalize
 
 import pytest
 from sacrebleu.metrics import BLEU
@@ -94,6 +95,16 @@ def distance(left, right):
 def test_token_error_rate_is_edit_distance_over_reference_length(left, right):
     expected = 100 * distance(tuple(left.split()), tuple(right.split())) / len(right.split())
     assert text.token_error_rate([left], [[right]]).score == expected
+
+
+def test_decomposed_references_cost_no_edits_and_are_told_of_where_they_cost(caplog):
+    outputs, references = ["나는 간다", "café"], [[normalize("NFD", each)] for each in ("나는 간다", "café")]
+    assert text.token_error_rate(outputs, references).score == 0.0
+    assert text.exact_match(outputs, references).score == 100.0
+    text.corpus_scores(outputs, references, ["bleu"], intervals=False)
+    assert not caplog.text
+    text.corpus_scores(outputs, references, ["bleu"])
+    assert "2 references hold decomposed characters (NFD), which no output does" in caplog.text
 
 
 def test_token_error_rate_takes_the_nearest_reference_and_weighs_sentences_by_length():

@@ -259,6 +259,16 @@ def test_it_is_trained_further_from_where_it_was(original, tmp_path):
     assert (tmp_path / "back" / "source.spm").exists()
 
 
+@pytest.mark.parametrize("tie", ["decoder", "none"])
+def test_one_tokenizer_of_ours_with_several_tables_comes_back(tmp_path, tie):
+    model = {"norm": "post", "positions": "sinusoidal_concatenated", "tie": tie}
+    train(tiny_recipe(model=model, training={"steps": 2}), tmp_path / "run", notify=str)
+    convert(tmp_path / "run" / "model", tmp_path / "out")
+    read(tmp_path / "out", tmp_path / "back")
+    texts = ["a b c", "d e"]
+    assert transduct.load(tmp_path / "back").translate(texts) == transduct.load(tmp_path / "run").translate(texts)
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_model_of_ours_is_read_by_hugging_face(tmp_path, shared):
     recipe = tiny_recipe(

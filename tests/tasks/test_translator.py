@@ -82,8 +82,10 @@ def test_whatever_the_text_there_is_one_translation_of_one_line(kind):
 
 
 def test_nothing_becomes_nothing(translator):
-    for translation in translator.translate(["", " \t ", "\x1c"]):
-        assert (translation.text, translation.score, translation.tokens) == ("", 0.0, [])
+    texts = ["", " \t ", "\x1c"]
+    for translation, score in zip(translator.translate(texts), translator.score(texts, [[]] * 3), strict=True):
+        assert (translation.text, translation.score, translation.tokens) == ("", pytest.approx(score), [])
+        assert score < 0.0
         assert [alternative.text for alternative in translation.alternatives] == [""]
     assert translator.translate([]) == []
 
@@ -382,7 +384,7 @@ def test_translations_begin_with_their_prefixes(translator, options):
     )
     assert tokens(found[:2]) == tokens([each[0] for each in alone]), "alone, and free, as in company"
     assert found[4].text == "", "an empty text gives an empty translation"
-    assert [t.score for t in found] == pytest.approx([*translator.score(texts, tokens(found))[:4], 0.0])
+    assert [t.score for t in found] == pytest.approx(translator.score(texts, tokens(found)))
 
 
 def test_an_output_may_be_as_long_after_its_prefix_as_without_one():

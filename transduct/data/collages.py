@@ -218,7 +218,7 @@ def _objects(line: dict[str, Any], place: str) -> tuple[np.ndarray, list[str]]:
         where = f"{place}: {line['file']}"
         raise TransductError(f"{where}: expected a label, a word, for each box, four numbers; mend the line")
     check_text("".join(labels), place)
-    return boxes.reshape(-1, 4), labels
+    return boxes.reshape(-1, 4), [label.strip() for label in labels]
 
 
 def packed(example: Example) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

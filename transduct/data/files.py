@@ -25,6 +25,7 @@ BLOCK = 1 << 20
 HEAVIEST = 1000  # times that an epoch shows a row at most
 WORKERS = 256  # processes at most; a slip of the finger must not start a million
 NO_FILE = "no such file; check the path (those in a recipe start at data.root)"
+BESIDE = "._"  # how names begin of what macOS lays beside a file
 SHORT = {".tgz": ".gz", ".txz": ".xz", ".tzst": ".zst"}  # endings, of what they stand for
 STARTS = {  # of files, and what these are
     b"\x1f\x8b": "gzip", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstandard", b"BZh": "bzip2",
@@ -104,9 +105,11 @@ def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Cont
 
     An archive is a tar, plain or compressed with gzip, xz or zstandard; nothing of it is ever written to disk. Names
     are relative ("cat/0001.jpg"), endings are compared in lower case (".jpg"). A link that leads nowhere and has no
-    ending comes too, to be refused: it may have led to a folder of such files.
+    ending comes too, to be refused: it may have led to a folder of such files. What macOS lays beside a file ("._cat")
+    does not come.
 
-    A content that cannot be read is refused when it is called, so that one may be left out and the rest go on.
+    A content that cannot be read is refused when it is called, so that one may be left out and the rest go on. So is
+    that of a name which an archive has twice.
 
     Raises:
         TransductError: nothing is there, it is no such archive, it is damaged, or a folder in it cannot be read; and
@@ -116,19 +119,23 @@ def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Cont
     if path.is_dir():
         for file in files_below(path):
             lost = not file.suffix and os.path.islink(file) and not os.path.exists(file)
-            if lost or file.name.lower().endswith(wanted):
+            if (lost or file.name.lower().endswith(wanted)) and not file.name.startswith(BESIDE):
                 name = file.relative_to(path).as_posix()
                 yield _shown(name), partial(_read, path, name)
         return
+    seen: set[str] = set()
     with opened(path) as stream:
         try:
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as archive:
                 for member in iter(archive.next, None):
                     archive.members.clear()  # type: ignore[attr-defined]  # which nothing asks for
                     lost = member.issym() and not Path(member.name).suffix
-                    if not member.isdir() and (lost or member.name.lower().endswith(wanted)):
-                        content = partial(_member, path, member, _held(archive, member))
-                        yield _shown(member.name.removeprefix("./")), content
+                    beside = Path(member.name).name.startswith(BESIDE)
+                    if not member.isdir() and not beside and (lost or member.name.lower().endswith(wanted)):
+                        name = member.name.removeprefix("./")
+                        content = partial(_member, path, member, _held(archive, member), name in seen)
+                        seen.add(name)
+                        yield _shown(name), content
                     _pass_over(archive)
                 _check_end(archive)
         except (tarfile.TarError, ValueError, RecursionError) as error:  # of headers too; a header may follow another
@@ -318,9 +325,11 @@ def _held(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     return b"" if content is None else content.read()
 
 
-def _member(path: Path, member: tarfile.TarInfo, content: bytes) -> bytes:
-    """The content of a file in an archive."""
+def _member(path: Path, member: tarfile.TarInfo, content: bytes, again: bool) -> bytes:
+    """The content of a file in an archive, unless one of its name has come before."""
     _check(path, member.name, member.size)
+    if again:
+        raise TransductError(f"{path}: '{member.name}': comes twice, and which is meant is not said; pack it again")
     if member.islnk() or member.issym():  # the other end may be far back in the stream, or not in it
         found = f"a link to '{_shown(member.linkname)}'"
         remedy = "pack the archive again, with tar --dereference --hard-dereference"

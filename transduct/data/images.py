@@ -233,7 +233,7 @@ def read_labelled(source: ImageSource, root: Path, refused: Refused) -> Iterator
     """
     captions = None if source.captions is None else read_captions(source.captions, root)
     for name, content in read_members(root / source.images, ENDINGS):
-        text = Path(name).parent.name if captions is None else captions.pop(name, None)
+        text = (Path(name).parent.name if captions is None else captions.pop(name, "")).strip()
         with refused.each():
             picture = read_picture(content(), f"{source.images}: {name}")
             if not text:

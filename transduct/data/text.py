@@ -302,7 +302,7 @@ def _text(value: object, key: str, place: str, is_label: bool) -> str:
 def _misaligned(source: Path, target: Path, lines: int) -> str:
     """The message for files of unequal length, the shorter one of so many lines: the counts and, where the text tells,
     where they part."""
-    expected = "expected line i of the one to translate line i of the other"
+    expected = "expected line i of the one to translate line i of the other; align them again"
     if not (source.is_file() and target.is_file()):  # a pipe is read once
         return f"one of {source} and {target} ends after {lines:,} lines, the other goes on; {expected}"
     lengths = [np.fromiter(map(len, read_lines(path)), np.int64) for path in (source, target)]

@@ -150,7 +150,9 @@ class Tokenizer:
             tokenizer = cls(path.read_text(encoding="utf-8"))
             tokenizer.encode(["\U0010fffd"])  # the token for what is unknown may be missing
         except OSError as error:
-            raise TransductError(f"{path}: cannot be read ({error.strerror}); expected a tokenizer") from error
+            raise TransductError(
+                f"{path}: cannot be read ({error.strerror}); expected a tokenizer, copy it again"
+            ) from error
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # the library raises nothing narrower, and where its Rust panics no Exception

@@ -172,7 +172,7 @@ def _ours(directory: Path, marian: Marian) -> Sided | None:
     if (directory / MODELS[0]).exists() or not paths[0].exists():
         return None
     sizes = [marian.vocab_size, marian.decoder_vocab_size or marian.vocab_size]
-    if marian.share_encoder_decoder_embeddings:
+    if marian.share_encoder_decoder_embeddings or not paths[1].exists():  # tables may be two of one tokenizer
         paths[1] = paths[0]
     sides = [Tokenizer.load(path) for path in paths]
     begin, end = marian.decoder_start_token_id, marian.eos_token_id

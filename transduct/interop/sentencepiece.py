@@ -41,12 +41,13 @@ def read(path: Path, names: Sequence[str]) -> str:
         raise TransductError(f"{path}: a SentencePiece model with {reason}, which cannot be read; give another model")
     kinds = (NORMAL, BYTE) if model.trainer_spec.byte_fallback else (NORMAL,)
     scores = {piece.piece: piece.score for piece in model.pieces if piece.type in kinds}
-    entries = [HIDDEN + name for name in Tokenizer.SPECIALS]
-    for name in names[len(Tokenizer.SPECIALS) :]:
+    entries, listed = [HIDDEN + name for name in Tokenizer.SPECIALS], names[len(Tokenizer.SPECIALS) :]
+    for name in listed:
         special = HIDDEN if name in Tokenizer.SPECIALS else ""  # a token like any other that is called as one of ours
         entries.append(name if name in scores else HIDDEN + special + name)
     controls = [HIDDEN + piece.piece for piece in model.pieces if piece.type == CONTROL]  # of no text
-    entries += [HIDDEN, *[piece for piece in scores if piece not in {*names[len(Tokenizer.SPECIALS) :]}]]
+    known = {*listed}
+    entries += [HIDDEN, *[piece for piece in scores if piece not in known]]
     if len(set(entries)) < len(entries):
         raise TransductError(f"{path}: two of the tokens that it is to cut text into have the same name")
     try:

@@ -4,6 +4,7 @@ Let T be the encoder tokens of an utterance and S the tokens of its text.
 """
 
 import logging
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -340,7 +341,7 @@ def _word_error_rate(pairs: Sequence[tuple[str, Recording]]) -> Share:
 
 
 def _text(recording: Recording) -> str:
-    return " ".join(recording.text.split())
+    return " ".join(unicodedata.normalize("NFC", recording.text).split())  # as what is written
 
 
 def flat_features(mels: Sequence[Sound]) -> tuple[Tensor, Segments]:

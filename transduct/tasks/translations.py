@@ -93,10 +93,11 @@ def _beside(text: str, other: str) -> str:
     return text + other if not (text and other) or text.endswith(WIDE_ENDS) else f"{text} {other}"
 
 
-def joined(pieces: list[list[Translation]], n_best: int) -> Translation:
-    """The pieces of one text put together: the best of each, then the second of each, ..."""
+def joined(pieces: list[list[Translation]], n_best: int, blank: float = 0.0) -> Translation:
+    """The pieces of one text put together: the best of each, then the second of each, ...; of none nothing, whose score
+    is `blank`."""
     if not pieces:
-        nothing = Translation("", 0.0, [])
+        nothing = Translation("", blank, [])
         return replace(nothing, alternatives=[nothing])
     distinct: dict[str, Translation] = {}
     for parts in zip(*pieces):

@@ -130,16 +130,16 @@ class Translator:
                 )  # fmt: skip
             pieces += [replace(part, start=[] if number else start) for number, part in enumerate(parts)]
         found = self._generate(pieces, decoding)
+        blank = next(self.scores([""], [[]])) if any(start == stop for start, stop in spans) else 0.0
         if decoding.constraint == "tree":
             words = [text.split() for text in texts]
-            return [with_words(joined(found[a:b], n_best), w) for (a, b), w in zip(spans, words, strict=True)]
-        return [joined(found[start:stop], n_best) for start, stop in spans]
+            return [with_words(joined(found[a:b], n_best, blank), w) for (a, b), w in zip(spans, words, strict=True)]
+        return [joined(found[start:stop], n_best, blank) for start, stop in spans]
 
     def score(self, texts: Sequence[str], targets: Sequence[str | Sequence[int]]) -> list[float]:
         """The log-probability of each target, given as a text or as token ids.
 
-        A target is scored as it stands: changes of that side (`data.replace`) are made where files are read. A text
-        that holds nothing is scored like any other, though `translate` answers it unasked, with the score 0.
+        A target is scored as it stands: changes of that side (`data.replace`) are made where files are read.
 
         Raises:
             TransductError: the counts differ, or a text is longer than the model.
@@ -152,7 +152,7 @@ class Translator:
         ids = self._target_ids(targets, "pair")
         if len(texts) != len(ids):
             raise TransductError(f"found {len(texts)} sources and {len(ids)} targets; give as many of each")
-        sources = self.encode(texts)
+        sources = [ids if text.split() else [] for text, ids in zip(texts, self.encode(texts), strict=True)]
         for number, pair in enumerate(zip(sources, ids, strict=True), 1):
             if max(map(len, pair)) > self.longest:
                 raise TransductError(

@@ -22,6 +22,20 @@ from transduct.tasks import base, runs
 from transduct.tasks.translator import Translator
 
 SHORT = tiny_recipe(training={"steps": 2})
+GOLDEN = sorted(Path(__file__).parents[1].glob("golden/*"))  # models as earlier versions wrote them, never written anew
+
+
+@pytest.mark.parametrize("directory", GOLDEN, ids=lambda path: path.name)
+def test_models_of_earlier_versions_load_and_answer_as_they_did(directory):
+    model, expected = transduct.load(directory), json.loads((directory / "expected.json").read_text(encoding="utf-8"))
+    texts, tokens = [each["text"] for each in expected], [each["tokens"] for each in expected]
+    found = model.translate(texts)
+    assert [(each.text, each.tokens) for each in found] == [(each["translation"], each["tokens"]) for each in expected]
+    assert model.score(texts, tokens) == pytest.approx([each["score"] for each in expected], abs=1e-3)
+
+
+def test_the_control_there_are_such_models():
+    assert GOLDEN
 
 
 def test_a_run_and_its_model_directory_are_the_same_model(trained_run):

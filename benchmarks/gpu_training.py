@@ -113,19 +113,16 @@ def sides_of(work: Work, batches: Batches, device: str, compilers: bool, memory:
     return [side for side in sides if side.label in kept and (compilers or "compiled" not in side.label)]
 
 
-def rows_of(
-    work: Work, device: str, rounds: int, compilers: bool, left_out: list[str] | None = None
-) -> list[dict[str, Any]]:
+def rows_of(work: Work, device: str, rounds: int, compilers: bool, left_out: list[str]) -> list[dict[str, Any]]:
     """What was measured of one model, side by side; `left_out` takes up which sides could not be, and why."""
     batches, failed = batches_of(work), dict[str, str]()
     sides = sides_of(work, batches, device, compilers, memory_of(device))
-    speeds, memories = measured(sides, rounds, compilers, None if left_out is None else failed)
+    speeds, memories = measured(sides, rounds, compilers, failed)
     tokens = sum(len(target) + 1 for _, targets in batches for target in targets) / len(batches)
     found = {side.label: pair for side, *pair in zip(sides, speeds, memories, strict=True) if side.label not in failed}
     peer = max((speed for label, (speed, _) in found.items() if not label.startswith("ours")), default=None)
     each = arithmetic(work, batches)
-    if left_out is not None:
-        left_out += [f"{work.name}, {label} ({reason})" for label, reason in failed.items()]
+    left_out += [f"{work.name}, {label} ({reason})" for label, reason in failed.items()]
     return [
         {
             "model": work.name,

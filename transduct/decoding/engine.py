@@ -47,8 +47,8 @@ class DecodingConfig:
         seed: of the draws.
         validation_beam: the beam of validations during training.
         constraint: "tree" allows only well-formed trees over the input's words; tasks that know of it apply it.
-        captured: on a GPU, replay steps as graphs of fixed shapes. For models that decode over
-            a memory, and for search alone: not with a temperature, a shortlist or a constraint.
+        captured: on a GPU, replay steps as graphs of fixed shapes. For models that decode over a memory, and for search
+            alone: not with a temperature, a shortlist or a constraint.
     """
 
     beam: int = 5

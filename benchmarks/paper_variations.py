@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from transduct.training.step import Stepper
 
 RECIPE, RESULTS, RUNS, STEPS = "recipe.yaml", "results.jsonl", "runs", "steps.json"
 BASE = "base"
-TURNS, WARM = 15, 3  # steps of each row that are timed, and those before
+TURNS, WARM = 25, 2  # steps of each row that are timed, and those before
 Rows = Mapping[str, Mapping[str, dict[str, Any]]]  # row -> value -> what is laid over the recipe
 
 
@@ -131,7 +131,8 @@ def run_variations(recipe: Recipe, rows: Rows, seeds: Sequence[int], out: Path, 
 
 def step_times(recipe: Recipe, rows: Rows, out: Path) -> dict[tuple[str, str], float]:
     """Milliseconds that a training step of each row takes, as `out` knows them or else measured: medians of steps that
-    take turns on the same batches, so that whatever else the machine does slows all of them."""
+    take turns, so that whatever else the machine does slows all of them, each on another batch, as in training: kernels
+    are made for each shape."""
     path, recipes = out / STEPS, _recipes(recipe, rows)
     held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     known = {(row, value): milliseconds for row, value, milliseconds in held}
@@ -148,8 +149,9 @@ def step_times(recipe: Recipe, rows: Rows, out: Path) -> dict[tuple[str, str], f
         model = task.build_model().to(device).train()
         steppers[key] = Stepper(model, task.training, task.loss, Ranks.join(device))
     taken: dict[tuple[str, str], list[float]] = {key: [] for key in recipes}
-    for number, batch in enumerate(islice(task.batches("train", 0, 0, 0, 1), WARM + TURNS), 1):
-        for key, stepper in steppers.items():
+    batches = chain.from_iterable(task.batches("train", epoch, 0, 0, 1) for epoch in count())
+    for number in range(1, WARM + TURNS + 1):
+        for (key, stepper), batch in zip(steppers.items(), batches):
             begun = time.perf_counter()
             stepper.take([batch.to(device)], number, 1e-4)
             taken[key].append(time.perf_counter() - begun)

@@ -124,7 +124,7 @@ def attention_over_past(
         of_prompt = _of_source(query, prompt.keys.transpose(-2, -1))  # (R, H, 1, S)
         if prompt.bias is not None:
             beam = len(query) // len(prompt.bias)
-            of_prompt = of_prompt + prompt.bias.to(of_prompt.dtype).repeat_interleave(beam, 0)
+            of_prompt = of_prompt + prompt.bias.to(of_prompt.dtype).repeat_interleave(beam, 0)  # (R, H, 1, S)
         scores = torch.cat((of_prompt, scores), -1)  # (R, H, 1, S + t)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
@@ -263,7 +263,7 @@ class MultiHeadAttention(nn.Module):
         if term is not None and cache.clock is not None:
             term = cache.clock.turned(term)
         if term is not None and cache.beam > 1:  # alike for all rows of a source
-            own = term[..., before:].repeat_interleave(cache.beam, -1)
+            own = term[..., before:].repeat_interleave(cache.beam, -1)  # (R, H, 1, t * beam)
             term = torch.cat((term[..., :before], own), -1)  # (R, H, 1, S + t * beam)
         heads = attention_over_past(query, *cache.held(), prompt, term, lineage.seen)
         return self.output(heads.flatten(1))  # (R, D)
@@ -286,7 +286,7 @@ class MultiHeadAttention(nn.Module):
             keys, values = kernels.remember(packed[0], packed[1], memory, *where)
         else:
             key, value = self._keys_and_values(memory)
-            keys, values = (pad(part, segments).transpose(1, 2).contiguous() for part in (key, value))
+            keys, values = (pad(part, segments).transpose(1, 2).contiguous() for part in (key, value))  # (B, G, S, ..)
         return Memory(keys, values, padding_bias(segments), segments.lengths)
 
     def recall(self, x: Tensor, memory: Memory) -> Tensor:
@@ -306,7 +306,7 @@ class MultiHeadAttention(nn.Module):
         """
         if self.joint is not None:
             widths = [self.num_heads * self.d_k, self.num_kv_heads * self.d_k, self.num_kv_heads * self.d_v]
-            parts = self.joint(x).split(widths, -1)
+            parts = self.joint(x).split(widths, -1)  # (N, H * K), (N, G * K), (N, G * V)
             heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
             query, key, value = (part.unflatten(-1, (h, -1)) for part, h in zip(parts, heads, strict=True))
         else:

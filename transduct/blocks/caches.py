@@ -51,7 +51,7 @@ class KVCache:
         key, value = (x.view(-1, self.beam, *x.shape[1:]).transpose(1, 2) for x in (key, value))  # (B, G, beam, K)
         if self.clock is not None:
             for buffer, newest in zip(self.buffers, (key, value), strict=True):
-                buffer.index_copy_(2, self.clock.now, newest.unsqueeze(2))
+                buffer.index_copy_(2, self.clock.now, newest.unsqueeze(2))  # (B, G, 1, beam, K)
             return
         if self.full:
             self.grow(key, key.shape[0], key.shape[1], key.shape[3], value.shape[3])
@@ -90,12 +90,12 @@ class KVCache:
     def positions(self, rows: int, device: torch.device) -> Tensor:
         """(R,) where the next token of each row stands."""
         if self.clock is not None:
-            return self.clock.now.expand(rows)
+            return self.clock.now.expand(rows)  # (R,)
         return torch.full((rows,), self.length, device=device)
 
     def held(self) -> tuple[Tensor, Tensor]:
         """What each source holds, (B, G, t * beam, K) and (B, G, t * beam, V)."""
-        keys, values = (buffer[:, :, : self.times].flatten(2, 3) for buffer in self.buffers)
+        keys, values = (buffer[:, :, : self.times].flatten(2, 3) for buffer in self.buffers)  # (B, G, t * beam, ..)
         return keys, values
 
     def select(self, sources: Tensor, still: int = 0) -> None:

@@ -179,7 +179,7 @@ class FilterbankStem(nn.Module):
     def _convolved(self, convolution: nn.Module, *three: Tensor) -> Tensor:
         """GELU(convolution) of three neighbours, (N, C) each, put together group by group."""
         parts = [part.view(len(part), self.groups, -1) for part in three]  # (N, groups, C / groups) each
-        return nn.functional.gelu(convolution(torch.cat(parts, 2).flatten(1)))
+        return nn.functional.gelu(convolution(torch.cat(parts, 2).flatten(1)))  # (N, C)
 
 
 def _before(x: Tensor, segments: Segments) -> Tensor:

@@ -37,7 +37,7 @@ class GRU:
         """(..., 3 D), (..., 3 D), (..., D) -> the next state (..., D), and what its derivative needs."""
         x_rz, x_n = x.tensor_split([2 * h.shape[-1]], -1)
         p_rz, p_n = p.tensor_split([2 * h.shape[-1]], -1)
-        r, z = (x_rz + p_rz).sigmoid().chunk(2, -1)
+        r, z = (x_rz + p_rz).sigmoid().chunk(2, -1)  # (..., D) each
         n = torch.addcmul(x_n, r, p_n).tanh()
         return n + z * (h - n), (r, z, n, p_n)
 
@@ -64,8 +64,8 @@ class LSTM:
     @staticmethod
     def forward(x: Tensor, p: Tensor, state: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """(..., 4 D), (..., 4 D), (..., 2 D) -> the next state (..., 2 D), and what its derivative needs."""
-        _, c = state.chunk(2, -1)
-        i, f, g, o = (x + p).chunk(4, -1)
+        _, c = state.chunk(2, -1)  # (..., D)
+        i, f, g, o = (x + p).chunk(4, -1)  # (..., D) each
         i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
         c = torch.addcmul(f * c, i, g)
         squashed = c.tanh()
@@ -75,8 +75,8 @@ class LSTM:
     def backward(grad: Tensor, state: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """The gradient of the next state -> those of x, of p, and of the state but for its way through p."""
         i, f, g, o, squashed = kept
-        _, c = state.chunk(2, -1)
-        h_grad, c_grad = grad.chunk(2, -1)
+        _, c = state.chunk(2, -1)  # (..., D)
+        h_grad, c_grad = grad.chunk(2, -1)  # (..., D) each
         c_grad = c_grad + h_grad * o * (1.0 - squashed * squashed)
         i_grad, f_grad = c_grad * g * i * (1.0 - i), c_grad * c * f * (1.0 - f)
         g_grad, o_grad = c_grad * i * (1.0 - g * g), h_grad * squashed * o * (1.0 - o)
@@ -148,8 +148,8 @@ class RecurrentLayer(nn.Module):
             begin = state.index_select(0, schedule.order).unsqueeze(0)  # (1, B, state)
         gates = F.linear(x, self.weight_ih, self.bias_ih)
         gates = gates.view(len(x) * self.directions, self.cell.gates * self.width)  # (N * G, gates)
-        weight = self.weight_hh.view(self.directions, -1, self.width).to(gates.dtype)
-        bias = self.bias_hh.view(self.directions, 1, -1).to(gates.dtype)
+        weight = self.weight_hh.view(self.directions, -1, self.width).to(gates.dtype)  # (G, gates, D)
+        bias = self.bias_hh.view(self.directions, 1, -1).to(gates.dtype)  # (G, 1, gates)
         output = _Recurrence.apply(gates, begin, weight, bias, self.cell, schedule)  # type: ignore[no-untyped-call]
         return output.view(len(x), self.directions * self.width)  # (N, G * D)
 
@@ -209,7 +209,7 @@ class _Recurrence(torch.autograd.Function):
                 before = state[:, : len(x) // directions]  # (G, B_t, state)
                 product = torch.baddbmm(bias, before[..., :width].to(weight.dtype), weight.mT)  # (G, B_t, gates)
                 state, kept = cell.forward(x.view_as(product).to(begin.dtype), product.to(begin.dtype), before)
-                outputs.append(state[..., :width].flatten(0, 1))
+                outputs.append(state[..., :width].flatten(0, 1))  # (G * B_t, D)
                 saved += [before, *kept]
         ctx.save_for_backward(weight, begin, *saved)
         ctx.cell, ctx.schedule = cell, schedule
@@ -226,7 +226,7 @@ class _Recurrence(torch.autograd.Function):
         given = torch.split(grads[0].index_select(0, schedule.places), schedule.sizes)
         for time in reversed(range(len(given))):
             before, *kept = saved[time * block : (time + 1) * block]
-            grad = given[time].view(*before.shape[:2], width)
+            grad = given[time].view(*before.shape[:2], width)  # (G, B_t, D)
             grad = F.pad(grad, (0, before.shape[2] - width))  # (G, B_t, state)
             grad[:, : carried.shape[1]] += carried
             x_grad, product_grad, carried = ctx.cell.backward(grad, before, kept)
@@ -234,7 +234,7 @@ class _Recurrence(torch.autograd.Function):
             part = slice(start, start + before.shape[1])
             products[:, part], states[:, part] = product_grad, before[..., :width]
             carried[..., :width] += torch.bmm(products[:, part], weight)
-            gates_grads.append(x_grad.to(weight.dtype).flatten(0, 1))
+            gates_grads.append(x_grad.to(weight.dtype).flatten(0, 1))  # (G * B_t, gates)
         begin_grad = F.pad(carried, (0, 0, 0, begin.shape[1] - carried.shape[1]))  # (G, B, state)
         gates_grad = torch.cat(gates_grads[::-1]).index_select(0, schedule.back)
         return gates_grad, begin_grad, products.mT @ states, products.sum(1, keepdim=True), None, None

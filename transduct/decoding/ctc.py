@@ -82,7 +82,7 @@ class CTCPrefix:
         of_a_kind = (newest == self.last)[:, None]  # between two of a kind stands a blank
         ways = torch.logaddexp(self.with_blank, self.with_token.masked_fill(of_a_kind, NOTHING))[:, :-1]  # (R, T)
         token = self._frames_of(newest)
-        blank = self.frames[:, :, self.blank].repeat_interleave(self.beam, 0)
+        blank = self.frames[:, :, self.blank].repeat_interleave(self.beam, 0)  # (R, T)
         self.with_token = _carried(ways, token)
         self.with_blank = _carried(self.with_token[:, :-1], blank)
         self.last = newest
@@ -107,7 +107,7 @@ class CTCPrefix:
     def _frames_of(self, tokens: Tensor) -> Tensor:
         """What the frames say of each row's token: (R,) -> (R, T)."""
         places = tokens.view(-1, 1, self.beam).expand(-1, self.frames.shape[1], -1)  # (B, T, beam)
-        return self.frames.gather(2, places).transpose(1, 2).flatten(0, 1)
+        return self.frames.gather(2, places).transpose(1, 2).flatten(0, 1)  # (R, T)
 
 
 def _carried(ways: Tensor, frames: Tensor) -> Tensor:

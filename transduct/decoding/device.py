@@ -138,10 +138,10 @@ class DeviceBeam:
         self.count.add_(first.sum(1))
         self.likeliest.copy_(self.likeliest.maximum(ended.amax(1)))
         self.done.logical_or_(at_limit | (self.count >= beam) & (self.likeliest >= kept[:, 0]))
-        parents, newest = origin.gather(1, live), tokens.flatten(1).gather(1, places.gather(1, live))
+        parents, newest = origin.gather(1, live), tokens.flatten(1).gather(1, places.gather(1, live))  # (B, beam) each
         self._write({"tokens": newest, "parents": parents, "ended": ended, "origins": origin[:, :beam]}, kept)
         first_rows = torch.arange(0, sources * beam, beam, device=logits.device)[:, None]  # (B, 1)
-        return (parents + first_rows).flatten()
+        return (parents + first_rows).flatten()  # (R,)
 
     def _greedy(self, best: Tensor, newest: Tensor, end: Tensor, at_limit: Tensor) -> None:
         """The same with one row a source, which ends or goes on: (B, 1) each."""
@@ -172,7 +172,7 @@ class DeviceBeam:
         if rules.end in rules.forbidden:
             end = torch.full_like(end, NOTHING)
         best = best.masked_fill(at_limit[:, None, None], NOTHING)
-        return best, tokens.view(sources, beam, -1), end[:, :, 0]
+        return best, tokens.view(sources, beam, -1), end[:, :, 0]  # (B, beam, k) twice, (B, beam)
 
     def hypotheses(self, sources: int, alpha: float) -> list[list[Hypothesis]]:
         """What the first sources have finished, the best first; waits for the device."""

@@ -270,7 +270,7 @@ class Beam:
             stay = [group for group, done in enumerate(self.done) if not done]
             places = torch.tensor(stay, device=self.device)
             rows = torch.arange(len(newest), device=self.device) if rows is None else rows
-            rows, newest = (x.view(-1, self.beam)[places].flatten() for x in (rows, newest))
+            rows, newest = (x.view(-1, self.beam)[places].flatten() for x in (rows, newest))  # (R,) each
             self.scores = self.scores[places]
             self._limits = self._limits[places]
             self.sources = [self.sources[group] for group in stay]
@@ -332,13 +332,13 @@ def continuations(
         logits = logits.masked_fill(over[:, None] & others, float("-inf"))
     best, tokens = top(logits, min(2 * beam, logits.shape[1]))  # (R, k)
     continued = scores.reshape(-1, 1) + (best.double() - normaliser.double()[:, None])  # (R, k)
-    found, places = continued.view(sources, -1).topk(min(2 * beam, beam * best.shape[1]), -1)
+    found, places = continued.view(sources, -1).topk(min(2 * beam, beam * best.shape[1]), -1)  # (B, 2 * beam)
     origin, chosen = places // best.shape[1], tokens.view(sources, -1).gather(1, places)  # (B, 2 * beam) each
     ends = chosen == end
     order = (ends.long() * chosen.shape[1] + torch.arange(chosen.shape[1], device=ends.device)).argsort(-1)[:, :beam]
     live = found.gather(1, order).masked_fill(ends.gather(1, order), float("-inf"))
     first_rows = torch.arange(0, sources * beam, beam, device=ends.device)[:, None]  # (B, 1)
-    rows, newest = (origin.gather(1, order) + first_rows).flatten(), chosen.gather(1, order).flatten()
+    rows, newest = (origin.gather(1, order) + first_rows).flatten(), chosen.gather(1, order).flatten()  # (R,) each
     best, origin, chosen = (x[:, :beam] for x in (found, origin, chosen))
     return Continuations(best, origin, chosen, live, rows, newest, bool(ends.any()))
 

@@ -224,5 +224,5 @@ def padded_attention(
     if explicit:
         return attention(query, key, value, None, bias)
     if bias is not None:
-        bias = bias.to(query.dtype).expand(*query.shape[:3], key.shape[2])
+        bias = bias.to(query.dtype).expand(*query.shape[:3], key.shape[2])  # (B, H, T, S)
     return F.scaled_dot_product_attention(query, key, value, bias, is_causal=causal)

@@ -75,7 +75,7 @@ def rotary(x: Tensor, positions: Tensor) -> Tensor:
             return training_kernels.turned(x, positions, turns(1 << most.bit_length(), x.shape[-1]))
     angles = positions[:, None] * frequencies(x.shape[-1], x.device)  # (N, K / 2)
     cos, sin = angles.cos()[:, None].to(x.dtype), angles.sin()[:, None].to(x.dtype)  # (N, 1, K / 2)
-    first, second = x.chunk(2, -1)
+    first, second = x.chunk(2, -1)  # (N, H, K / 2) each
     return torch.cat((first * cos - second * sin, first * sin + second * cos), -1)  # (N, H, K)
 
 

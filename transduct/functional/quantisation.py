@@ -15,7 +15,7 @@ SMALLEST = 1e-12  # a row of zeros has steps all the same
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Each row as integers of 8 bits, and what a step of it is worth: (N, D) -> (N, D), (N,)."""
     largest = x.abs().amax(-1, keepdim=True).float().clamp(min=SMALLEST)  # (N, 1)
-    return (x * (STEPS / largest)).round().to(torch.int8), (largest / STEPS).squeeze(1)
+    return (x * (STEPS / largest)).round().to(torch.int8), (largest / STEPS).squeeze(1)  # (N, D), (N,)
 
 
 def int8_linear(x: Tensor, weight: Tensor, steps: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -28,8 +28,8 @@ def int8_linear(x: Tensor, weight: Tensor, steps: Tensor, bias: Tensor | None = 
     """
     if not x.is_cpu:
         return F.linear(x, (weight * steps[:, None]).to(x.dtype), bias)
-    rows, of_rows = quantise_rows(x.flatten(0, -2))
+    rows, of_rows = quantise_rows(x.flatten(0, -2))  # (N, D), (N,)
     if rows.shape[1] == 1:  # of which PyTorch 2.13's product is wrong
         rows, weight = (F.pad(x, (0, 1)) for x in (rows, weight))
     product = torch._int_mm(rows, weight.T).float().mul_(steps).mul_(of_rows[:, None])  # (N, F)
-    return (product if bias is None else product + bias).to(x.dtype).view(*x.shape[:-1], len(weight))
+    return (product if bias is None else product + bias).to(x.dtype).view(*x.shape[:-1], len(weight))  # (..., F)

@@ -113,7 +113,7 @@ class Segments:
     def sequence(self) -> Tensor:
         """(N,) which sequence each token belongs to."""
         numbers = torch.arange(len(self), device=self.lengths.device)
-        return torch.repeat_interleave(numbers, self.lengths, output_size=self.total)
+        return torch.repeat_interleave(numbers, self.lengths, output_size=self.total)  # (N,)
 
     @remembered
     def positions(self) -> Tensor:

@@ -193,7 +193,7 @@ class StepGraph(nn.Module):
 def attended(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
     """Equation 1; each key head serves a group of queries: (B, H, T, K), (B, G, S, K), (B, G, S, V) -> (B, H, T, V)."""
     groups = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)  # (.., H, S, K), (.., H, S, V)
     return (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5 + bias).softmax(-1) @ value
 
 

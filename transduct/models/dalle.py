@@ -111,7 +111,7 @@ class DiscreteVAE(nn.Module):
 
     def decode(self, codes: Tensor) -> Tensor:
         """Codes (B, P) -> pictures (B, 3, height, width) of about -1 to 1."""
-        return self._pictures(lookup(self.codebook, codes.flatten()))
+        return self._pictures(lookup(self.codebook, codes.flatten()))  # (B, 3, height, width)
 
     @property
     def _drawn(self) -> bool:

@@ -163,7 +163,7 @@ class Detr(nn.Module):
         scaled = pictures.permute(0, 3, 1, 2).to(next(self.parameters()).dtype) / 127.5 - 1.0  # (B, 3, side, side)
         features = self.backbone(scaled)  # (B, channels, rows, rows)
         rows = features.shape[-1]
-        columns, lines = (SCALE * grid_of_places(rows, pictures.device)).unbind(1)
+        columns, lines = (SCALE * grid_of_places(rows, pictures.device)).unbind(1)  # (P,) each
         places = sinusoidal_2d(lines, columns, self.config.d_model)  # (P, D)
         x = self.projection(features.flatten(2).transpose(1, 2)) + places.to(scaled.dtype)  # (B, P, D)
         segments = Segments.of([rows * rows] * len(pictures), pictures.device)
@@ -184,14 +184,14 @@ class Detr(nn.Module):
         here = self.anchors.float().sigmoid().repeat(shape[0], 1)  # (B * Q, 4)
         logits, boxes = [], []
         for layer, near, inside, heads in zip(self.decoder, self.near, self.inside, self.heads, strict=True):
-            held = here.detach().view(*shape, 4)
+            held = here.detach().view(*shape, 4)  # (B, Q, 4)
             among, over = near(held, held[..., :2]), inside(held, places)  # (B, H, Q, Q), (B, H, Q, P)
             x = x + self.place(box_positions(here.detach(), self.config.d_model).to(x.dtype))
             x = layer(x, segments, memory, grid, weights, causal=False, self_bias=among, cross_bias=over)
             scores, moves = heads(self.decoder_norm(x))
             here = moved(here, moves.float())
             logits.append(scores.float().view(*shape, -1))  # (B, Q, C + 1)
-            boxes.append(here.view(*shape, 4))
+            boxes.append(here.view(*shape, 4))  # (B, Q, 4)
             here = here.detach()
         return torch.stack(logits), torch.stack(boxes)
 
@@ -220,5 +220,5 @@ def grid_of_anchors(queries: int) -> Tensor:
 
 def box_positions(boxes: Tensor, width: int) -> Tensor:
     """Sinusoids of a box's centre and of its size, half of the width each: (N, 4) -> (N, width)."""
-    x, y, across, down = (SCALE * boxes).unbind(-1)
+    x, y, across, down = (SCALE * boxes).unbind(-1)  # (N,) each
     return torch.cat((sinusoidal_2d(y, x, width // 2), sinusoidal_2d(down, across, width // 2)), -1)  # (N, width)

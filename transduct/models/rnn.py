@@ -151,7 +151,7 @@ class RNN(nn.Module):
     def start(self, memory: Tensor, segments: Segments, beam: int) -> DecoderState:
         """The state before the first token, with `beam` rows for each source."""
         summary = self._summary(memory, segments)  # (B, d_hidden)
-        begin = self.bridge(summary).tanh().to(memory.dtype).repeat_interleave(beam, 0)
+        begin = self.bridge(summary).tanh().to(memory.dtype).repeat_interleave(beam, 0)  # (R, all states)
         if self.config.attention == "none":
             place = summary[:, None, None]  # (B, 1, 1, d_hidden)
             remembered = Memory(place, place, None)
@@ -176,7 +176,7 @@ class RNN(nn.Module):
         memory = F.pad(memory, (0, 0, 0, 1))  # where an empty source is sent
         if not self.config.bidirectional:
             return memory.index_select(0, last)
-        from_left, from_right = memory.chunk(2, -1)
+        from_left, from_right = memory.chunk(2, -1)  # (N, d_hidden / 2) each
         return torch.cat((from_left.index_select(0, last), from_right.index_select(0, first)), -1)
 
     def _look(self, h: Tensor, memory: Memory, weights: list[Tensor] | None = None) -> Tensor:
@@ -211,7 +211,7 @@ class RNN(nn.Module):
             x = torch.cat((x, state.memory.values[:, 0, 0].index_select(0, segments.sequence)), -1)
         h = self.decoder(x, segments, state.layers)
         contexts = self.attention(pad(h, segments).unsqueeze(1), state.memory, weights)  # (B, 1, T, d_hidden)
-        return h, flatten(contexts.squeeze(1), segments)
+        return h, flatten(contexts.squeeze(1), segments)  # (M, d_hidden) each
 
     def _follow(
         self, tokens: Tensor, segments: Segments, state: DecoderState, weights: list[Tensor] | None

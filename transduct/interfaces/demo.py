@@ -39,7 +39,8 @@ def run(directory: Path) -> None:
     print(f"\nWhere the decoder looked for each Korean token ({picture}):\n")
     print(terminal(weights, rows, columns))
     print(f"""
-Next (first ". .venv/bin/activate", if there is no command "transduct"):
+Next:
+  . .venv/bin/activate                                              first, where there is no command "transduct"
   transduct translate {model}                                       try it on numbers of your own
   transduct translate {model} --attention heads.svg < FILE          see every head of every layer
   transduct evaluate {model} --json                                 scores on the unseen numbers

@@ -63,18 +63,16 @@ def claimed(
             yield
         except TrainingFailed:
             raise  # it had begun: what it says is to be read, or it goes on
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Exception) as error:
             if before is not None and _logs(directory) == logs:
-                write_file(held, before)
-            raise TrainingFailed("interrupted; go on with --resume") from None
-        except Exception as error:
+                write_file(held, before)  # what it did not go on with is not what it goes on with next
+            if isinstance(error, KeyboardInterrupt):
+                raise TrainingFailed("interrupted; go on with --resume") from None
             if before is None and not any(directory.glob("**/checkpoints/step_*")):
                 _remove(directory.iterdir())  # so that the corrected call may start afresh
                 if made:
                     with suppress(OSError):  # a network's file system keeps a lock that is open
                         directory.rmdir()
-            elif before is not None and _logs(directory) == logs:
-                write_file(held, before)  # what it did not go on with is not what it goes on with next
             if isinstance(error, OSError) and error.errno not in OF_THE_MACHINE:
                 raise disk_error(Path(error.filename or directory), error) from error
             raise

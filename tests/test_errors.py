@@ -1,8 +1,10 @@
 """What a user is told is one line."""
 
+import pickle
+
 import pytest
 
-from transduct.errors import TransductError, WrongData, missing_extra
+from transduct.errors import NotFinite, TrainingFailed, TransductError, WrongData, missing_extra
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\r\nb", "a\u2028b", "a\x0bb"])
@@ -13,6 +15,14 @@ def test_an_error_is_one_line(text):
 def test_a_missing_package_comes_with_the_line_that_installs_it():
     expected = "matplotlib is not installed; run: pip install 'transduct[plots]'"
     assert str(missing_extra("matplotlib", "plots")) == expected
+
+
+@pytest.mark.parametrize(
+    "error", [TransductError("a"), NotFinite(), WrongData("b"), TrainingFailed("c"), missing_extra("d", "e")], ids=repr
+)
+def test_errors_pass_between_processes(error):
+    back = pickle.loads(pickle.dumps(error))
+    assert (type(back), str(back)) == (type(error), str(error))
 
 
 def test_wrong_data_is_an_error_like_any_other():

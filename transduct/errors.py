@@ -14,6 +14,9 @@ class NotFinite(TransductError):
     def __init__(self) -> None:
         super().__init__("the model's numbers are not finite (NaN or infinite); train it again, at a lower rate")
 
+    def __reduce__(self) -> tuple[type["NotFinite"], tuple[()]]:  # between processes, where the message is given anew
+        return NotFinite, ()
+
 
 class WrongData(TransductError):
     """Data are wrong, found where the names of their files are not known; `tasks.base.naming_files` adds them."""

@@ -14,7 +14,7 @@ import pytest
 
 from transduct.data import corpus as module
 from transduct.data import text
-from transduct.data.corpus import Corpus, build, prepare, write_rows
+from transduct.data.corpus import Corpus, _list_array, build, prepare, write_rows
 from transduct.data.samples import generate
 from transduct.data.sources import DataConfig, Replacement, TextSource
 from transduct.data.text import read_examples
@@ -465,3 +465,9 @@ def test_rows_become_a_column(kind):
 @pytest.mark.parametrize("rows", [[], [[]], [[5, 6], [], [8, 9, 10]]])
 def test_a_column_is_its_rows_again(rows):
     assert [row.tolist() for row in module.lists_of(module.ragged(rows))] == rows
+
+
+def test_no_more_words_are_written_at_once_than_have_places():
+    """Offsets of 32 bits would start again from below zero."""
+    with pytest.raises(ValueError, match="2,147,483,648 words at once, at most 2,147,483,647 have places"):
+        _list_array(np.empty(0, np.int32), np.array([2**31 - 1, 1]))

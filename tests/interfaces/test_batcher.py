@@ -38,7 +38,7 @@ def together(work, most, ask, watch=lambda *_: None):
     """Run `ask(batcher)` beside the batcher's own loop."""
 
     async def main():
-        batcher = Batcher(work, most, lambda text, options: len(text) * options.get("beam", 1), watch)
+        batcher = Batcher(work, most, lambda verb, text, options: len(text) * options.get("beam", 1), watch)
         running = asyncio.create_task(batcher.run())
         try:
             return await asyncio.wait_for(ask(batcher), 30)

@@ -32,6 +32,8 @@ def test_options_that_anyone_may_set_are_left_as_they_are():
     assert options_of(options) == options
     with pytest.raises(TransductError, match="seed is a int, expected a number or a short word"):
         options_of({"seed": 10**40})
+    with pytest.raises(TransductError, match="found 60 options, more than there are; leave out what is none"):
+        options_of(dict.fromkeys(map(str, range(60)), 1))
 
 
 def test_texts_are_a_list_of_whole_characters():

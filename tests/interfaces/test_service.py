@@ -70,7 +70,9 @@ def test_what_an_answer_costs_goes_by_the_call_and_else_by_the_model(own, asked,
     model = Slow()
     if own:
         model.decoding = SimpleNamespace(**own)
-    assert Service(model, "slow", 50)._cost("abcd", asked) == cost
+    service = Service(model, "slow", 50)
+    assert service._cost("predict", "abcd", asked) == service._cost("attention", ("abcd", None, None), asked) == cost
+    assert service._cost("score", ("ab", "cd"), asked) == service._cost("attention", ("ab", "cd", None), asked) == 4
 
 
 # The same answers
@@ -93,6 +95,16 @@ def test_translations_begin_as_they_are_told(client, model):
     assert found[0]["text"].startswith("d c")
 
 
+def test_prefixes_are_named_only_where_there_are_some(client, model, monkeypatch):
+    asked, translate = [], model.translate
+    monkeypatch.setattr(
+        model, "translate", lambda texts, **options: asked.append(options) or translate(texts, **options)
+    )
+    client.post("/translate", {"texts": ["a", "b"], "prefixes": ["", ""], "beam": 1})
+    client.post("/translate", {"texts": ["a", "b"], "prefixes": ["", "c"], "beam": 1})
+    assert asked == [{"beam": 1}, {"beam": 1, "prefixes": ["", "c"]}]  # captured search takes none
+
+
 def test_scores_are_those_of_python(client, model):
     sources, targets = ["a b c", "d e"], ["c b a", "x"]
     found = client.post("/score", {"sources": sources, "targets": targets})["scores"]
@@ -108,6 +120,8 @@ def test_attention_is_that_of_python(client, model):
     rows, columns, weights = expected.alignment()
     assert (found["alignment"]["rows"], found["alignment"]["columns"]) == (rows, columns)
     np.testing.assert_allclose(found["alignment"]["weights"], weights, atol=1e-4)
+    numbers = np.array(found["heads"]).ravel()
+    assert [*numbers] == [round(number, 4) for number in numbers]  # as few digits are sent
     own = client.post("/attention", {"text": "a b c"})
     assert own["rows"] == model.attention("a b c").target
     assert own["name"] == "decoder.0.cross"
@@ -261,8 +275,8 @@ def test_what_is_too_large_is_refused(client, monkeypatch):
 def test_a_picture_costs_its_codes_with_the_text_and_without():
     painter = SimpleNamespace(paints=True, places=64, decoding=PaintingConfig(samples=2))
     cost = Service(painter, "painter", 50)._cost
-    assert cost("ab", {}) == 2 * (2 + 2 * 64)
-    assert cost("ab", {"samples": 7}) == 7 * (2 + 2 * 64)
+    assert cost("predict", "ab", {}) == 2 * (2 + 2 * 64)
+    assert cost("predict", "ab", {"samples": 7}) == 7 * (2 + 2 * 64)
 
 
 def test_more_than_may_wait_is_refused_before_it_is_looked_at(client):

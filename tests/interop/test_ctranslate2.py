@@ -53,6 +53,7 @@ VARIANTS = [
     {"positions": "relative", "max_length": 48},  # farther than the distances that have vectors of their own
     {"num_kv_heads": 1},
     {"num_heads": 4, "num_kv_heads": 2, "positions": "rotary", "norm_kind": "rms", "activation": "swiglu"},
+    {"d_k": 4},
     {"d_k": 4, "d_v": 4},
 ]
 
@@ -106,7 +107,6 @@ def test_its_tokenizers_come_along_and_nothing_is_left_beside(tmp_path):
         ({"position_mode": "concatenate"}, "positions 'sinusoidal' that are not added to the embedding"),
         ({"position_mode": "attention"}, "positions 'sinusoidal' that are not added to the embedding"),
         ({"positions": "normalised_index"}, "positions that depend on the length of the sentence"),
-        ({"d_k": 4}, "heads of the widths d_k 4 and d_v None"),
         ({"d_v": 4}, "heads of the widths d_k None and d_v 4"),
     ],
 )

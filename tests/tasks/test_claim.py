@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -139,6 +140,45 @@ def test_a_resume_that_ends_before_it_goes_on_leaves_the_recipe_as_it_was(unfini
     with pytest.raises((TrainingFailed, RuntimeError)):
         runs.train(replace(recipe, training={**recipe.training, "steps": 99}), unfinished, resume=True, notify=str)
     assert (unfinished / "recipe.yaml").read_bytes() == held
+
+
+@pytest.mark.parametrize("place", ["before its first step", "before its first line"])
+def test_a_recipe_is_that_of_the_newest_step(unfinished, monkeypatch, place):
+    """In the middle of a step nothing has been gone on with; a checkpoint has, though nothing be logged."""
+    held, loss = load_recipe(unfinished / "recipe.yaml"), TranslationTask.loss
+    before = {*unfinished.glob("checkpoints/*")}
+
+    def fails(task, model, batch):
+        if place == "before its first step" or {*unfinished.glob("checkpoints/*")} - before:
+            raise RuntimeError("out of memory")
+        return loss(task, model, batch)
+
+    monkeypatch.setattr(TranslationTask, "loss", fails)
+    changed = {"steps": 99, "log_every": 50, "checkpoint_every": 1}
+    with pytest.raises(RuntimeError, match="out of memory"):
+        runs.train(replace(held, training={**held.training, **changed}), unfinished, resume=True, notify=str)
+    wanted = held.training["steps"] if place == "before its first step" else 99
+    assert load_recipe(unfinished / "recipe.yaml").training["steps"] == wanted
+
+
+def test_bleu_by_another_tokenizer_is_not_compared_with_what_was_best(unfinished):
+    held = load_recipe(unfinished / "recipe.yaml")
+    other = replace(held, data={**held.data, "bleu_tokenize": "char"})
+    claim._compare(held, other, unfinished, pytest.fail)
+    by_bleu = [replace(each, training={**held.training, "best": "bleu"}) for each in (held, other)]
+    with pytest.raises(TransductError, match=r"has data\.bleu_tokenize=13a, the recipe says char"):
+        claim._compare(*by_bleu, unfinished, pytest.fail)
+
+
+def test_a_file_that_has_gone_from_a_run_is_named(unfinished):
+    held = load_recipe(unfinished / "recipe.yaml")
+
+    def reads(event):
+        Path(unfinished / "gone").read_bytes()
+
+    with pytest.raises(TransductError, match="gone: is missing; copy it back"):
+        longer = replace(held, training={**held.training, "steps": 62})
+        runs.train(longer, unfinished, resume=True, notify=str, report=reads)
 
 
 def test_what_a_run_went_on_with_before_it_failed_stays_its_recipe(unfinished):

@@ -40,6 +40,21 @@ def test_a_tokenizer_is_trained_where_the_model_to_start_from_has_none(tmp_path)
     assert "trained and saved" in said[0]
 
 
+def test_until_a_run_has_begun_its_tokenizer_is_that_of_the_model_it_is_to_start_from_now(tmp_path):
+    (tmp_path / "other").mkdir()
+    text.run_tokenizer(tmp_path / "tokenizer.json", None, lambda: Tokenizer.train(["q r s"], "character", 8), str)
+    trained().save(tmp_path / "other" / "tokenizer.json")
+    said = []
+    found = text.run_tokenizer(tmp_path / "tokenizer.json", tmp_path / "other", pytest.fail, said.append)
+    assert found.digest == trained().digest
+    assert f"taken from {tmp_path / 'other'}" in said[0]
+    (tmp_path / "checkpoints" / "step_0").mkdir(parents=True)
+    Tokenizer.train(["q r s"], "character", 8).save(tmp_path / "other" / "tokenizer.json")
+    kept = text.run_tokenizer(tmp_path / "tokenizer.json", tmp_path / "other", pytest.fail, said.append)
+    assert kept.digest == trained().digest, "its weights know no other"
+    assert len(said) == 1
+
+
 def test_a_tokenizer_that_has_gone_from_a_run_is_not_trained_again(tmp_path):
     """Another unigram would give every token another number."""
     (tmp_path / "checkpoints" / "step_0").mkdir(parents=True)

@@ -506,6 +506,18 @@ def test_outside_the_main_thread_it_trains_without_signals(tmp_path):
     assert found == [2]
 
 
+def test_an_empty_epoch_after_the_end_of_another_is_none_too_many(tmp_path):
+    """A run that goes on at the end of an epoch finds nothing left of it, which is no empty one."""
+
+    def batches(split, epoch, start, rank, world):
+        return iter([]) if epoch == 1 else toy.batches(split, epoch, start, rank, world)
+
+    whole, _ = train(tmp_path / "whole", batches=batches, steps=7)
+    train(tmp_path / "run", batches=batches, steps=len(SIZES))
+    resumed, _ = train(tmp_path / "run", batches=batches, steps=7)
+    assert_same(weights_of(resumed), weights_of(whole), **EXACTLY)
+
+
 def test_an_epoch_without_batches_is_refused(tmp_path):
     with pytest.raises(TrainingFailed, match="no example was drawn in a whole epoch; raise the weights"):
         train(tmp_path, batches=lambda split, epoch, start, rank, world: iter([]))

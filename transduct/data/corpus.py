@@ -274,8 +274,10 @@ def write_rows(
 
 
 def _list_array(flat: np.ndarray, lengths: np.ndarray) -> pa.Array:
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    return pa.ListArray.from_arrays(offsets, pa.array(flat.astype(np.int32, copy=False)))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    if offsets[-1] >= 2**31:
+        raise ValueError(f"{offsets[-1]:,} words at once, at most {2**31 - 1:,} have places in one batch of Arrow's")
+    return pa.ListArray.from_arrays(offsets.astype(np.int32), pa.array(flat.astype(np.int32, copy=False)))
 
 
 def _digest(path: Path) -> dict[str, Any]:

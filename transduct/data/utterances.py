@@ -7,7 +7,6 @@ how it is changed depends on (seed, epoch, example) alone.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +15,11 @@ import numpy as np
 from transduct.data.audio import ENDINGS, Features, Masks, Sound, filterbanks, masked, read_sound, resampled
 from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus, Ragged, lists_of, ragged, write_rows
-from transduct.data.files import Refused, pack, read_members, unpack
-from transduct.data.text import read_lines
+from transduct.data.files import WORDS_AT_ONCE, Refused, pack, read_members, unpack
+from transduct.data.text import in_chunks, read_lines
 from transduct.errors import TransductError
 
 SPEAKERS = "speakers.int32"
-CHUNK = 64  # recordings written at a time
 UNKNOWN = ("", "")  # text and speaker of which nothing is said
 STACK = 4  # frames that an encoder token stands for; an utterance is filled up to a multiple of it
 LOUDEST = 120.0  # dB by which sound or noise is changed at most
@@ -220,7 +218,7 @@ def write_recordings(
     speakers: list[int] = []
 
     def chunks(recordings: Iterator[Recording]) -> Iterator[list[Ragged]]:
-        while chunk := list(islice(recordings, CHUNK)):
+        for chunk in in_chunks(recordings, lambda each: len(each.samples) * len(speeds) // 2, WORDS_AT_ONCE):
             speakers.extend(names.setdefault(each.speaker, len(names)) for each in chunk)
             rows = [(each.text, _words(each.samples, rate, speed)) for each in chunk for speed in speeds]
             yield [ragged([_letters(text) for text, _ in rows]), ragged([words for _, words in rows])]

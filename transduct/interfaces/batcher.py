@@ -66,12 +66,12 @@ class Batcher:
     Args:
         work: (verb, inputs, options) to one output for each input, which does not depend on its neighbours.
         most: how many inputs may wait.
-        cost: of an input with its options, beside `DEAREST`.
+        cost: of an input, with its verb and options, beside `DEAREST`.
         watch: told of each slice how many inputs it held and how many seconds it took.
     """
 
     def __init__(
-        self, work: Work, most: int, cost: Callable[[Any, Options], int], watch: Callable[[int, float], None]
+        self, work: Work, most: int, cost: Callable[[str, Any, Options], int], watch: Callable[[int, float], None]
     ) -> None:
         self._work, self.most, self._cost, self._watch = work, most, cost, watch
         self._requests: deque[_Request] = deque()
@@ -141,7 +141,7 @@ class Batcher:
         for request in [each for each in self._requests if each.kind == kind]:
             taken: list[Any] = []
             while request.begun < len(request.inputs) and room:
-                cost = self._cost(request.inputs[request.begun], request.options)
+                cost = self._cost(request.verb, request.inputs[request.begun], request.options)
                 if cost > money and room < AT_ONCE:
                     break
                 taken.append(request.inputs[request.begun])

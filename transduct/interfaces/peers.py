@@ -40,7 +40,9 @@ def ctranslate2_decoding(
 
     def run() -> int:
         jobs = []
-        for group, length in groups(words, lengths, batch):
+        for group, length in reversed(
+            [*groups(words, lengths, batch)]
+        ):  # so that no worker ends with the longest alone
             limits = {} if length is None else {"min_decoding_length": length, "max_decoding_length": length}
             jobs += translator.translate_batch(group, beam_size=beam, asynchronous=True, **limits)
         return sum(len(job.result().hypotheses[0]) + (lengths is None) for job in jobs)

@@ -12,7 +12,7 @@ from transduct.errors import TransductError
 MOST = {"beam": 16, "n_best": 16, "samples": 16, "length": 2_000}  # what an option may ask for, 1 at least
 STEEPEST = 100.0  # the largest number of the others, seeds and counts of tokens aside
 OURS = ("workers", "batch_tokens", "captured", "validation_beam")  # options that are for whoever runs the server
-LONGEST_WORD = 40
+LONGEST_WORD, MOST_OPTIONS = 40, 50
 HALVES = re.compile("[\ud800-\udfff]")  # JSON can say them, UTF-8 cannot
 
 
@@ -98,6 +98,8 @@ def _check_names(options: Iterable[str]) -> None:
 
 def options_of(given: dict[str, Any]) -> dict[str, Any]:
     """Options that anyone may set, as far as anyone may: single numbers and words that cannot ask for too much."""
+    if len(given) > MOST_OPTIONS:  # each input of the request is asked what it costs with them
+        raise TransductError(f"found {len(given)} options, more than there are; leave out what is none")
     _check_names(given)
     for name, value in given.items():
         if name in OURS:

@@ -133,11 +133,13 @@ class Service:
                     log.debug("nothing to warm it with", exc_info=True)
         self.warm = True
 
-    def _cost(self, given: Any, options: Mapping[str, Any]) -> int:
+    def _cost(self, verb: str, given: Any, options: Mapping[str, Any]) -> int:
         """About how long an input takes, in characters that are translated greedily."""
         if self.reads != "text":
             return DEAREST_FILE
-        texts = [given] if isinstance(given, str) else filter(None, given)
+        texts = [given] if isinstance(given, str) else [text for text in given[:2] if text]
+        if verb == "score" or (verb == "attention" and given[1] is not None):  # both sides are given: no search
+            return sum(map(len, texts))
         drawn = 2 * self.model.places if self.paints else 0  # codes of a picture, with the text and without
         own = vars(self.model.decoding) if hasattr(self.model, "decoding") else {}
         asked = {"length": 0, "beam": 1, "samples": 1, "n_best": 1} | own | dict(options)
@@ -153,11 +155,11 @@ class Service:
         if verb == "score":
             found: list[Any] = self.model.score(*map(list, zip(*inputs)))
             return found
-        if verb == "translate":
+        if verb == "continue":
             texts, prefixes = map(list, zip(*inputs))
             return list(self.model.translate(texts, prefixes=prefixes, **options))
-        if verb == "attention":
-            return [self.model.attention(*each) for each in inputs]
+        if verb == "attention":  # all heads of all layers are many: one answer after the other, cut to what is shown
+            return [_shown(self.model.attention(text, target), name) for text, target, name in inputs]
         return list(getattr(self.model, verb)(inputs, **options))
 
     def _seen(self, inputs: int, seconds: float) -> None:
@@ -207,7 +209,11 @@ class Service:
         prefixes = texts_of(body.pop("prefixes", [""] * len(texts)), "prefixes")
         if len(texts) != len(prefixes):
             raise TransductError(f"found {len(texts)} texts and {len(prefixes)} prefixes; give one for each")
-        found = await self._ask(request, "translate", list(zip(texts, prefixes)), options_of(body))
+        options = options_of(body)
+        if any(prefixes):  # which captured search does not take, so nobody else's may decide
+            found = await self._ask(request, "continue", list(zip(texts, prefixes)), options)
+        else:
+            found = await self._ask(request, "translate", texts, options)
         return JSONResponse({"translations": [_translation(each) for each in found]})
 
     async def _score(self, request: Request) -> Response:
@@ -220,18 +226,8 @@ class Service:
     async def _attention(self, request: Request) -> Response:
         given = record(Attention, await self._json(request), "", "the request")
         texts_of([given.text, given.target or ""], "text")
-        [found] = await self._ask(request, "attention", [(given.text, given.target)], {})
-        rows, columns, alignment = found.alignment()
-        name = given.name or next(reversed(found.weights))
-        if name not in found.weights:
-            raise TransductError(f"unknown name '{name}'; known are: {', '.join(found.weights)}")
-        queries, keys = found.labels(name)
-        if len(rows) * len(columns) > LARGEST_MAP or found[name][0].numel() > LARGEST_MAP:
-            raise Problem(413, f"more than {LARGEST_MAP:,} weights a head are too many to be shown; shorten the text")
-        heads = (found[name] * 1e4).round().div(1e4)  # four digits are enough to draw
-        aligned = {"rows": rows, "columns": columns, "weights": (alignment * 1e4).round().div(1e4).tolist()}
-        weights = {"name": name, "rows": queries, "columns": keys, "heads": heads.tolist()}
-        return JSONResponse({"names": list(found.weights), "alignment": aligned, **weights})
+        [shown] = await self._ask(request, "attention", [(given.text, given.target, given.name)], {})
+        return JSONResponse(shown)
 
     async def _predict(self, request: Request) -> Response:
         if self.reads != "text":
@@ -307,8 +303,8 @@ class Service:
     async def _ask(self, request: Request, verb: str, inputs: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
         """The batcher's answer, as long as whoever asked is there."""
         for each in inputs if self.reads == "text" else []:
-            if self._cost(each, options) > DEAREST_TEXT:
-                asked_for = f"{self._cost(each, options):,} characters, those asked for counted and times the beam"
+            if (cost := self._cost(verb, each, options)) > DEAREST_TEXT:
+                asked_for = f"{cost:,} characters, those asked for counted and times the beam"
                 raise Problem(
                     413, f"{asked_for}; at most {DEAREST_TEXT:,} are taken: send it in parts, or ask for less"
                 )
@@ -364,6 +360,30 @@ async def _gone(request: Request) -> None:
 def _translation(found: Any) -> dict[str, Any]:
     others = [{"text": other.text, "score": other.score} for other in found.alternatives]
     return {"text": found.text, "score": found.score, "alternatives": others}
+
+
+def _shown(found: Any, name: str | None) -> dict[str, Any]:
+    """The alignment and one of the maps of attention, the last if it is not named.
+
+    Raises:
+        TransductError: no map has this name.
+        Problem: a map is too large to be shown.
+    """
+    rows, columns, alignment = found.alignment()
+    name = name or next(reversed(found.weights))
+    if name not in found.weights:
+        raise TransductError(f"unknown name '{name}'; known are: {', '.join(found.weights)}")
+    queries, keys = found.labels(name)
+    if len(rows) * len(columns) > LARGEST_MAP or found[name][0].numel() > LARGEST_MAP:
+        raise Problem(413, f"more than {LARGEST_MAP:,} weights a head are too many to be shown; shorten the text")
+    aligned = {"rows": rows, "columns": columns, "weights": _four_digits(alignment)}
+    weights = {"name": name, "rows": queries, "columns": keys, "heads": _four_digits(found[name])}
+    return {"names": list(found.weights), "alignment": aligned, **weights}
+
+
+def _four_digits(weights: Any) -> Any:
+    """Weights as lists of numbers with as many digits as can be drawn."""
+    return weights.double().mul(1e4).round().div(1e4).tolist()
 
 
 def _plain(output: Any) -> Any:

@@ -52,14 +52,14 @@ def _library() -> Any:
 
 def unsupported(config: Config) -> str | None:
     """What of a model CTranslate2 cannot express, if there is anything."""
-    width = config.d_model // config.num_heads
+    d_k = config.d_k or config.d_model // config.num_heads
     if config.positions == "alibi":
         return "positions 'alibi' in an encoder"
     if config.positions not in ("none", *INSIDE) and config.position_mode != "add":
         return f"positions '{config.positions}' that are not added to the embedding"
     if config.positions == "normalised_index":
         return "positions that depend on the length of the sentence"
-    if (config.d_k or width) != (config.d_v or width):
+    if d_k != (config.d_v or d_k):
         return f"heads of the widths d_k {config.d_k} and d_v {config.d_v}"
     return None
 

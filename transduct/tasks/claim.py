@@ -11,7 +11,7 @@ from pathlib import Path
 
 from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TrainingFailed, TransductError
-from transduct.training.checkpoint import CONFIG, disk_error, write_file
+from transduct.training.checkpoint import CONFIG, STATE, disk_error, write_file
 from transduct.training.log import LOG
 
 RECIPE = "recipe.yaml"
@@ -47,7 +47,7 @@ def claimed(
     if finished and not os.access(directory, os.W_OK):
         yield  # nothing is written where a run is finished, so it may lie where nothing can be
         return
-    before, made, logs = held.read_bytes() if held.exists() else None, not directory.exists(), _logs(directory)
+    before, made, done = held.read_bytes() if held.exists() else None, not directory.exists(), _done(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR)
@@ -64,7 +64,7 @@ def claimed(
         except TrainingFailed:
             raise  # it had begun: what it says is to be read, or it goes on
         except (KeyboardInterrupt, Exception) as error:
-            if before is not None and _logs(directory) == logs:
+            if before is not None and _done(directory) <= done:
                 write_file(held, before)  # what it did not go on with is not what it goes on with next
             if isinstance(error, KeyboardInterrupt):
                 raise TrainingFailed("interrupted; go on with --resume") from None
@@ -73,6 +73,8 @@ def claimed(
                 if made:
                     with suppress(OSError):  # a network's file system keeps a lock that is open
                         directory.rmdir()
+            if isinstance(error, FileNotFoundError) and error.filename:
+                raise TransductError(f"{error.filename}: is missing; copy it back") from error
             if isinstance(error, OSError) and error.errno not in OF_THE_MACHINE:
                 raise disk_error(Path(error.filename or directory), error) from error
             raise
@@ -81,9 +83,10 @@ def claimed(
         os.close(lock)
 
 
-def _logs(directory: Path) -> set[tuple[Path, int]]:
-    """The logs of a run and when they were written, which is again as soon as it goes on."""
-    return {(path, path.stat().st_mtime_ns) for path in directory.glob(f"**/{LOG}")}
+def _done(directory: Path) -> set[tuple[Path, bytes | int]]:
+    """The records in a run's logs and when its checkpoints were written: there is a new one once it has gone on."""
+    records = {(path, line) for path in directory.glob(f"**/{LOG}") for line in path.read_bytes().splitlines()}
+    return records | {(path, path.stat().st_mtime_ns) for path in directory.glob(f"**/checkpoints/step_*/{STATE}")}
 
 
 def require_room(directory: Path, resume: bool) -> None:
@@ -163,6 +166,8 @@ def _compare(held: Recipe, given: Recipe, directory: Path, notify: Callable[[str
     """Refuse to go on with another model or other data; say what else has changed, or would have if it went on."""
     finished = (directory / "model" / CONFIG).exists()
     free = {"data.root", "data.workers", "data.broken", "data.metrics", "data.bleu_tokenize", "model.start_from"}
+    if held.training.get("best") == "bleu" and not finished:  # of another tokenizer it would not compare
+        free.remove("data.bleu_tokenize")
     for section in ("task", "data", "tokenizer", "model", "training", "decoding"):
         old, new = getattr(held, section), getattr(given, section)
         pairs = {section: (old, new)}

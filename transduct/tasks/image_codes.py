@@ -196,7 +196,8 @@ class ImageCodesTask:
         return model
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch, from number `start` on, each at the temperature of its step."""
+        """This rank's batches of an epoch, from number `start` on, each at the temperature of its step, counted as if
+        every epoch had as many steps as this one."""
         only_train(split, "image codes have")
         config, data, places = self.training, self.data, self.config.places
         order = plan(

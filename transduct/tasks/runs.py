@@ -97,7 +97,7 @@ def _train_stages(
             beside = first if recipe.ensemble and number else None
             _train_one(stage, folder, (folder / RECIPE).exists(), notify, report, beside)
             if ranks.rank == 0:
-                logs = b"".join((_stage(directory, n) / LOG).read_bytes() for n in range(number + 1))
+                logs = b"".join(log.read_bytes() for log in _logs(directory, number + 1))
                 if not (directory / LOG).exists() or (directory / LOG).read_bytes() != logs:
                     write_file(directory / LOG, logs)  # which says that the run has gone on
         if ranks.rank == 0:
@@ -191,13 +191,18 @@ def _with_absolute_paths(recipe: Recipe) -> Recipe:
     return replace(recipe, **absolute(whole), stages=[absolute(stage) for stage in recipe.stages])
 
 
+def _logs(directory: Path, stages: int) -> list[Path]:
+    """The logs of so many stages; somebody may have removed that of a finished one."""
+    return [log for number in range(stages) if (log := _stage(directory, number) / LOG).exists()]
+
+
 def _stage(directory: Path, number: int) -> Path:
     return directory / f"stage_{number + 1}"
 
 
 def _after(stage: Recipe, directory: Path, number: int) -> Recipe:
     """A stage that starts from the model of the one before, unless it names another."""
-    if number == 0 or "start_from" in stage.model:
+    if number == 0 or stage.model.get("start_from") is not None:
         return stage
     return replace(stage, model={**stage.model, "start_from": str(_stage(directory, number - 1) / "model")})
 

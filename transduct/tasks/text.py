@@ -43,10 +43,13 @@ def run_tokenizer(
         TransductError: it is to train with BPE dropout, and has no merges to drop; or it has gone from a run that has
             checkpoints, whose ids no other tokenizer surely has.
     """
+    begun = any(path.parent.glob("checkpoints/step_*"))
+    held = next((start / name for name in names if (start / name).exists()), None) if start else None
+    if held and not begun and path.exists() and Tokenizer.load(path).digest != Tokenizer.load(held).digest:
+        path.unlink()  # it was made before another model was named to start from
     if not path.exists():
-        if any(path.parent.glob("checkpoints/step_*")):
+        if begun:
             raise TransductError(f"{path}: is missing, and the checkpoints here were trained with it; copy it back")
-        held = next((start / name for name in names if (start / name).exists()), None) if start else None
         tokenizer = Tokenizer.load(held) if held else train()
         if dropout:  # which another model's may have nothing for
             tokenizer.resegment([], dropout, Random())

@@ -254,11 +254,11 @@ class Trainer:
                     break
                 held = True
                 yield micro_batches
-            if empty and not held:  # two in turn: the first may have been resumed at its end
+            if empty and not held:
                 raise TrainingFailed(
                     "no example was drawn in a whole epoch; raise the weights in data.train, or give more data"
                 )
-            empty = not held
+            empty = not held and not state.batch
             self.state = replace(self.state, epoch=self.state.epoch + 1, batch=0)
 
     def _window(self, step: int) -> list[int]:

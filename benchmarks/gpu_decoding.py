@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -25,7 +26,6 @@ from typing import Any
 
 import torch
 
-from transduct.errors import TransductError
 from transduct.interfaces.bench import about
 from transduct.interfaces.peers import transformers_decoding
 from transduct.models.transformer import SIZES
@@ -72,30 +72,42 @@ def contenders(plan: Plan, folder: Path, beam: int, sentences: int) -> Iterator[
 def measure(plan: Plan, folder: Path, beam: int, sentences: int) -> dict[str, Any]:
     """The medians of one row."""
     runs: dict[str, Run] = {}
-    row: dict[str, Any] = {"beam": beam, "sentences": sentences}
+    row: dict[str, Any] = {"beam": beam, "sentences": sentences, "failed": {}}
     for name, prepare in contenders(plan, folder, beam, sentences):
         before = on_gpu("memory_allocated", plan) or 0
         on_gpu("reset_peak_memory_stats", plan)
-        try:
-            runs[name] = prepare()
-        except TransductError as error:  # not installed
-            print(f"{name}: {error}", file=sys.stderr)
-            continue
-        started = time.perf_counter()
-        runs[name]()
-        row[f"{name}_first_seconds"] = round(time.perf_counter() - started, 3)
-        runs[name]()
-        row[f"{name}_memory_mb"] = round(((on_gpu("max_memory_allocated", plan) or 0) - before) / 2**20)
+        with noted(name, row):
+            run = prepare()
+            started = time.perf_counter()
+            run()
+            row[f"{name}_first_seconds"] = round(time.perf_counter() - started, 3)
+            run()
+            row[f"{name}_memory_mb"] = round(((on_gpu("max_memory_allocated", plan) or 0) - before) / 2**20)
+            runs[name] = run
     speeds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(plan.rounds):
         for name, run in runs.items():
-            speeds[name].append(turn(plan, run))
+            if name not in row["failed"]:
+                with noted(name, row):
+                    speeds[name].append(turn(plan, run))
     for name, each in speeds.items():
-        row[name] = round(statistics.median(each), 1)
-        row[f"{name}_range"] = [round(min(each), 1), round(max(each), 1)]
-    row["milliseconds_a_step"] = round(1000 * sentences / row["captured"], 4)
-    row["ratio"] = round(row["captured"] / row["transformers"], 2) if "transformers" in row else None
+        if name not in row["failed"]:
+            row[name] = round(statistics.median(each), 1)
+            row[f"{name}_range"] = [round(min(each), 1), round(max(each), 1)]
+    captured, theirs = row.get("captured"), row.get("transformers")
+    row["milliseconds_a_step"] = captured and round(1000 * sentences / captured, 4)
+    row["ratio"] = captured and theirs and round(captured / theirs, 2)
     return row
+
+
+@contextmanager
+def noted(name: str, row: dict[str, Any]) -> Iterator[None]:
+    """A contender that fails, in whatever way a GPU or a library does, leaves the others measured."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001
+        row["failed"][name] = f"{type(error).__name__}: {error}".splitlines()[0]
+        print(f"{name}: {row['failed'][name]}", file=sys.stderr)
 
 
 def turn(plan: Plan, run: Run) -> float:
@@ -146,8 +158,12 @@ def table(found: dict[str, Any]) -> str:
         memory = " / ".join(str(row.get(f"{name}_memory_mb", "-")) for name in CONTENDERS)
         ratio = "not measured" if row["ratio"] is None else f"{row['ratio']:.2f}"
         kind = "greedy" if row["beam"] == 1 else f"beam {row['beam']}"
-        cells = [f"{kind}, batch {row['sentences']}", *speeds, ratio, f"{row['milliseconds_a_step']:.3f}", memory]
+        step = "not measured" if row["milliseconds_a_step"] is None else f"{row['milliseconds_a_step']:.3f}"
+        cells = [f"{kind}, batch {row['sentences']}", *speeds, ratio, step, memory]
         lines.append(f"| {' | '.join(cells)} |")
+    for row in found["rows"]:
+        for name, reason in row["failed"].items():
+            lines.append(f"\nFailed: {name}, beam {row['beam']}, batch {row['sentences']}: {reason}.")
     for beam, sentences in found["not_measured"]:
         lines.append(f"\nNot measured, for want of time: beam {beam}, batch {sentences}.")
     return "\n".join(lines) + "\n"

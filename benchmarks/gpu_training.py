@@ -21,10 +21,13 @@ from typing import Any
 import numpy as np
 
 from transduct.data.batching import plan
-from transduct.interfaces.bench import CAPTIONS, NEWS, OURS, PEERS, Side, about, drawn, measured
+from transduct.interfaces.bench import CAPTIONS, NEWS, Side, about, drawn, measured
+from transduct.interfaces.peers import torch_training, transformers_training
 from transduct.models.transformer import SIZES
+from transduct.tasks.speed import training
 
 PEAK = 790e12
+PATIENCE = 150.0  # seconds after which a side is given up, most of which compilers take
 Batches = list[tuple[list[list[int]], list[list[int]]]]
 
 
@@ -97,17 +100,16 @@ def sides_of(work: Work, batches: Batches, device: str, compilers: bool, memory:
     given = {"batches": batches, "precision": "bfloat16", "device": device}
     ours = {**given, "size": work.size, "vocabulary": work.vocabulary}
     theirs = {**given, "threads": 1, "shape": {"dropout": 0.1, "vocabulary": work.vocabulary, **SIZES[work.size]}}
-    function, marian = f"{OURS}.training", f"{PEERS}.transformers_training"
     sides = [
-        Side("ours, plain", function, ours),
-        Side("ours, plain, not deterministic", function, {**ours, "deterministic": False}),
-        Side("ours, captured", function, {**ours, "captured": True}),
-        Side("ours, compiled", function, {**ours, "compiled": True}),
-        Side("ours, compiled and captured", function, {**ours, "compiled": True, "captured": True}),
-        Side("ours, compiled, not deterministic", function, {**ours, "compiled": True, "deterministic": False}),
-        Side("Hugging Face Marian", marian, theirs),
-        Side("Hugging Face Marian, compiled", marian, {**theirs, "compiled": True}),
-        Side("torch.nn.Transformer", f"{PEERS}.torch_training", theirs),
+        Side("ours, plain", training, ours),
+        Side("ours, plain, not deterministic", training, {**ours, "deterministic": False}),
+        Side("ours, captured", training, {**ours, "captured": True}),
+        Side("ours, compiled", training, {**ours, "compiled": True}),
+        Side("ours, compiled and captured", training, {**ours, "compiled": True, "captured": True}),
+        Side("ours, compiled, not deterministic", training, {**ours, "compiled": True, "deterministic": False}),
+        Side("Hugging Face Marian", transformers_training, theirs),
+        Side("Hugging Face Marian, compiled", transformers_training, {**theirs, "compiled": True}),
+        Side("torch.nn.Transformer", torch_training, theirs),
     ]
     kept = (KEPT if memory >= LARGE else FEWEST).get(work.size, [side.label for side in sides])
     return [side for side in sides if side.label in kept and (compilers or "compiled" not in side.label)]
@@ -117,7 +119,7 @@ def rows_of(work: Work, device: str, rounds: int, compilers: bool, left_out: lis
     """What was measured of one model, side by side; `left_out` takes up which sides could not be, and why."""
     batches, failed = batches_of(work), dict[str, str]()
     sides = sides_of(work, batches, device, compilers, memory_of(device))
-    speeds, memories = measured(sides, rounds, compilers, failed)
+    speeds, memories = measured(sides, rounds, compilers, failed, PATIENCE)
     tokens = sum(len(target) + 1 for _, targets in batches for target in targets) / len(batches)
     found = {side.label: pair for side, *pair in zip(sides, speeds, memories, strict=True) if side.label not in failed}
     peer = max((speed for label, (speed, _) in found.items() if not label.startswith("ours")), default=None)

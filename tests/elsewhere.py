@@ -7,7 +7,7 @@ for a device once registered stays. With `--broken` the lengths of sequences sta
 
 import sys
 import tempfile
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,10 +115,14 @@ def register() -> None:
 def use(name: str, folder: Path) -> None:
     """Train a family there, resume, and ask the model what it can be asked."""
     recipe = in_folder(RECIPES[name], folder)
-    training = {**recipe.training, "steps": 2, "validate_every": 2, "checkpoint_every": 1, "device": DEVICE}
+    training = {**recipe.training, "steps": 3, "validate_every": 3, "checkpoint_every": 1, "device": DEVICE}
     recipe, run, inputs = replace(recipe, training=training), folder / "run", inputs_of(recipe)
     runs.train(recipe, run, notify=str)
-    runs.train(recipe, run, resume=True, notify=str)
+    with suppress(Stopped):
+        runs.train(recipe, folder / "again", notify=str, report=stop)
+    runs.train(recipe, folder / "again", resume=True, notify=str)
+    kept, again = (place / "model" / "model.safetensors" for place in (run, folder / "again"))
+    assert kept.read_bytes() == again.read_bytes(), "resumed"
     for precision in ("float32", "bfloat16"):
         model = base.load(run, DEVICE, precision)
         model.predict(inputs)
@@ -127,6 +131,16 @@ def use(name: str, folder: Path) -> None:
             model.score(inputs, inputs)
         if hasattr(model, "attention") and name != "rnn without attention":
             model.attention(inputs[0])
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop(event: dict) -> None:
+    """End a run in its middle, after a checkpoint."""
+    if event["step"] == 2 and "loss" in event:
+        raise Stopped
 
 
 def main(names: list[str], broken: bool) -> None:

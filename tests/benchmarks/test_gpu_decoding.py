@@ -6,6 +6,8 @@ import sys
 import gpu_decoding
 import pytest
 
+from transduct.errors import TransductError
+
 
 def ran(monkeypatch, tmp_path, *words):
     monkeypatch.setattr(sys, "argv", ["gpu_decoding.py", "--out", str(tmp_path), "--miniature", *words])
@@ -31,7 +33,7 @@ def test_the_miniature_measures_every_contender(monkeypatch, tmp_path):
 
 def test_what_cannot_be_measured_is_named(monkeypatch, tmp_path):
     def absent(*given, **named):
-        raise gpu_decoding.TransductError("transformers is not installed")
+        raise TransductError("transformers is not installed")
 
     monkeypatch.setattr(gpu_decoding, "transformers_decoding", absent)
     out = ran(monkeypatch, tmp_path, "--only", "beam", "--rounds", "1")
@@ -42,6 +44,33 @@ def test_what_cannot_be_measured_is_named(monkeypatch, tmp_path):
     assert "gpu_decoding.json" not in [
         path.name for path in ran(monkeypatch, tmp_path / "late", "--seconds", "-1").iterdir()
     ]
+
+
+@pytest.mark.parametrize("turns", [0, 3])
+def test_one_that_fails_leaves_the_others_measured(monkeypatch, tmp_path, turns):
+    """Before its first turn or later: a GPU has many ways to fail."""
+    decoding = gpu_decoding.decoding
+
+    def failing(*given, captured, **named):
+        run, left = decoding(*given, captured=captured, **named), [turns if captured else 99]
+
+        def fails():
+            left[0] -= 1
+            if left[0] < 0:
+                raise RuntimeError("CUDA error: out of memory\nsee the log")
+            return run()
+
+        return fails
+
+    monkeypatch.setattr(gpu_decoding, "decoding", failing)
+    monkeypatch.setattr(gpu_decoding, "transformers_decoding", lambda *_, **__: lambda: 8)
+    out = ran(monkeypatch, tmp_path, "--only", "beam", "--rounds", "2")
+    [row] = json.loads((out / "gpu_decoding.json").read_text())["rows"]
+    assert row["search"] > 0
+    assert row["transformers"] > 0
+    assert (row["ratio"], row["milliseconds_a_step"]) == (None, None)
+    assert row["failed"] == {"captured": "RuntimeError: CUDA error: out of memory"}
+    assert "Failed: captured, beam 3, batch 2: RuntimeError" in (out / "gpu_decoding.md").read_text()
 
 
 def test_the_kernels_of_a_captured_search_are_listed(monkeypatch, tmp_path):

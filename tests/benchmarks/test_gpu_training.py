@@ -69,7 +69,7 @@ def test_the_miniature_measures_every_side_and_writes_it_down(tmp_path, monkeypa
 def test_a_side_that_fails_leaves_the_others_measured(monkeypatch):
     [work], left_out = MINIATURE, []
 
-    def measured(sides, rounds, together, failed):
+    def measured(sides, rounds, together, failed, patience):
         failed |= {side.label: "not installed" for side in sides if not side.label.startswith("ours")}
         return [math.nan if side.label in failed else 100.0 for side in sides], [1.0] * len(sides)
 

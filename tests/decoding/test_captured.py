@@ -26,6 +26,7 @@ from transduct.decoding.captured import (
 from transduct.decoding.device import DeviceBeam, Rules
 from transduct.decoding.engine import DecodingConfig, generate
 from transduct.decoding.search import Beam, FixedLength
+from transduct.errors import NotFinite
 from transduct.models import gpt
 
 CPU = torch.device("cpu")
@@ -140,6 +141,36 @@ def test_batches_are_kept_and_the_oldest_given_up(monkeypatch):
     for beam in range(3, 3 + MOST):
         found_by(model, sources, limits, True, beam)
     assert [key[0] for key in search.batches] == list(range(3, 3 + MOST))
+
+
+def test_buffers_past_their_share_of_memory_are_given_up_but_for_the_newest(monkeypatch):
+    model, (sources, limits) = tiny(), drawn(6, longest=9)
+    search = captured_search(model)
+    for beam in (2, 3):
+        found_by(model, sources, limits, True, beam)
+    held = [batch.memory.nbytes for batch in search.batches.values()]
+    monkeypatch.setattr(captured, "share_of_memory", lambda: sum(held))
+    found_by(model, sources, limits, True, 3)
+    assert len(search.batches) == 2
+    monkeypatch.setattr(captured, "share_of_memory", lambda: sum(held) - 1)
+    found_by(model, sources, limits, True, 3)
+    assert [key[0] for key in search.batches] == [3]
+    monkeypatch.setattr(captured, "share_of_memory", lambda: 0)
+    found_by(model, sources, limits, True, 4)
+    assert [key[0] for key in search.batches] == [4]
+
+
+def test_a_search_that_met_nan_leaves_none_behind():
+    """As a validation may, before training goes back to weights that are numbers."""
+    model, (sources, limits) = tiny(), drawn(3)
+    expected, right = found_by(model, sources, limits, True), model.decoder[0].self_attention.value.bias.clone()
+    with torch.no_grad():
+        model.decoder[0].self_attention.value.bias[0] = float("nan")
+    with pytest.raises(NotFinite):
+        found_by(model, sources, limits, True)
+    with torch.no_grad():
+        model.decoder[0].self_attention.value.bias.copy_(right)
+    assert found_by(model, sources, limits, True) == expected
 
 
 def test_weights_that_have_moved_make_all_anew():

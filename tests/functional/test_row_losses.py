@@ -73,6 +73,14 @@ def test_the_projected_loss_is_the_same_by_it(monkeypatch, smoothing, counted):
     torch.testing.assert_close(found[1], found[0])
 
 
+def test_without_smoothing_a_logit_may_be_minus_infinity():
+    logits = torch.tensor([[0.5, float("-inf"), 2.0]], device=DEVICE)
+    losses_, _ = ours.row_losses(logits.clone(), torch.tensor([0], device=DEVICE), 0.0, None, False)
+    torch.testing.assert_close(
+        losses_, torch.nn.functional.cross_entropy(logits, torch.tensor([0], device=DEVICE))[None]
+    )
+
+
 def test_it_is_a_proper_operator():
     logits, targets = example(3, 50)
     tests = ("test_schema", "test_faketensor")

@@ -43,3 +43,7 @@ def dies_later():
     """Warms up, and has no memory for its first turn."""
     turns = iter([7])
     return lambda: next(turns, None) or os._exit(3)
+
+
+def hangs():
+    time.sleep(600)

@@ -14,7 +14,7 @@ import pytest
 import transduct
 from tests.interfaces import contenders
 from transduct.errors import TransductError
-from transduct.interfaces import bench, peers
+from transduct.interfaces import bench
 from transduct.interfaces.bench import CAPTIONS, LONGER, NEWS, Row, Side, Sizes, about, decoding_rows, drawn, measure
 from transduct.tasks import speed
 
@@ -22,7 +22,7 @@ TINY = Sizes("tiny", 300, 24, 1, "cpu")
 
 
 def side(name, **arguments):
-    return Side(name, f"{contenders.__name__}.{name}", arguments)
+    return Side(name, getattr(contenders, name), arguments)
 
 
 def measured(what, against, only, given=None, sizes=TINY, rounds=1):
@@ -80,7 +80,7 @@ def test_alone_there_is_no_ratio():
 
 
 def test_the_best_of_a_peers_settings_counts():
-    slow, fast, slower = (Side(str(n), f"{contenders.__name__}.steady", {"tokens": n}) for n in (10, 1000, 1))
+    slow, fast, slower = (Side(str(n), contenders.steady, {"tokens": n}) for n in (10, 1000, 1))
     row = measure(Row("a row", side("steady", tokens=100), [slow, fast, slower]), 3)
     assert row["peer_setting"] == "1000"
     assert row["ratio"] == row["ours"] / row["peer"] < 0.5
@@ -114,6 +114,14 @@ def test_where_it_is_asked_for_a_side_that_fails_leaves_the_others_measured():
     assert all(map(math.isnan, speeds[1:]))
     assert failed["refuses"] == "not here"
     assert "dies_later: ended without an answer" in failed["dies_later"]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_side_that_never_answers_is_ended(together):
+    sides, failed = [side("hangs"), side("steady", tokens=5)], {}
+    speeds, _ = bench.measured(sides, 1, together, failed, patience=3.0)
+    assert failed == {"hangs": "hangs: no answer within 3 s"}
+    assert speeds[1] > 0.0
 
 
 # calls
@@ -202,9 +210,7 @@ def test_rows_are_those_that_both_sides_can_do(tmp_path, against, device, rows):
             same = shared - {"threads"} if against == "ctranslate2" else shared | {"threads"}  # it shares them out
             assert all(peer.arguments[name] == row.ours.arguments[name] for name in same)
         assert row.ours.arguments["threads"] == 2
-        for each in (row.ours, *row.peers):
-            module, name = each.function.rsplit(".", 1)
-            assert callable(getattr({speed.__name__: speed, peers.__name__: peers}[module], name))
+        assert row.ours.function is speed.decoding
 
 
 def test_ctranslate2_shares_its_threads_out_in_every_way(tmp_path):

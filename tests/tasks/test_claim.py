@@ -176,8 +176,8 @@ def test_a_file_that_has_gone_from_a_run_is_named(unfinished):
     def reads(event):
         Path(unfinished / "gone").read_bytes()
 
+    longer = replace(held, training={**held.training, "steps": 62})
     with pytest.raises(TransductError, match="gone: is missing; copy it back"):
-        longer = replace(held, training={**held.training, "steps": 62})
         runs.train(longer, unfinished, resume=True, notify=str, report=reads)
 
 

@@ -165,6 +165,16 @@ def test_bleu_cuts_words_as_the_recipe_says_while_training_and_after(tmp_path):
         assert "tok:char" in report.details["bleu"]["signature"]
 
 
+def test_a_pinned_seed_trains_as_it_did(tmp_path):
+    """Data, order, initial weights, loss and optimiser at once: whoever changes these changes every later model."""
+    recipe = tiny_recipe(model={"dropout": 0.0}, training={"precision": "float32"})
+    runs.train(recipe, tmp_path / "run", notify=str)
+    records = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines())
+    losses = [record["loss"] for record in records if "loss" in record]
+    expected = [4.5599, 4.2282, 4.2079, 3.9505, 3.9313, 3.7695, 3.6272, 3.6916, 3.6346, 3.6594, 3.5514, 3.5926, 3.4822]
+    assert losses == pytest.approx([*expected, 3.5304], abs=5e-4)
+
+
 def test_validation_scores_agree_with_forced_decoding(made, tmp_path):
     task, model = made
     model.eval()

@@ -168,12 +168,19 @@ class FixedState:
         """Begin anew with the sources of a state that has just been started, of lengths (B,)."""
         self.now.zero_()
         self.slots.fill_(-1)
-        for own, given in zip(self.memories, state.memories, strict=True):
+        for own, cache, given in zip(self.memories, self.caches, state.memories, strict=True):
             sources, _, longest, _ = given.keys.shape
+            for x in cache:  # hidden tokens count zero times, which leaves NaN from an earlier search NaN
+                x[:sources].zero_()
             own[0][:sources, :, :longest], own[1][:sources, :, :longest] = given.keys, given.values
         places = torch.arange(self.bias.shape[3], device=lengths.device)
         hidden = places >= lengths.clamp(min=1)[:, None]  # (B, S); who has no source reads something all the same
         self.bias.zero_()[: len(lengths)].masked_fill_(hidden[:, None, None], float("-inf"))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its keys and values."""
+        return sum(x.nbytes for pair in (*self.memories, *self.caches) for x in pair)
 
     def part(self, sources: int, reach: int) -> MemoryState:
         """The state of the first sources, whose rows look no further than `reach` tokens; nothing is copied."""

@@ -19,7 +19,7 @@ from transduct.functional.segments import Segments
 from transduct.functional.stepping import WIDEST_BEAM, Ahead, Run, Steps
 
 TURNS = 1024  # rotary positions that are held
-LONGEST = 64  # tokens of a sequence; attention over more of them is faster as matrix products
+LONGEST = 128  # tokens of a sequence; attention over more of them is faster as matrix products
 
 
 class FusedEncoder(Encoder):

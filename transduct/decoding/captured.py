@@ -21,6 +21,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,11 @@ def in_powers(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         size = power(fitting + 1) // 2  # the largest power of two that fits
         yield order[start : start + size]
         start += size
+
+
+def share_of_memory() -> float:
+    """Bytes of the present device's memory that the buffers of captured searches may take, but for one."""
+    return torch.cuda.mem_get_info()[1] / 4 if torch.cuda.is_available() else inf
 
 
 def warm_up(step: Step, held: Sequence[Tensor]) -> None:
@@ -261,12 +267,22 @@ class CapturedSearch:
         with self.lock, there:  # for graphs are captured on the present device
             held = self.batches.pop(key, None)
             if held is None or held.sources < len(limits):
+                held = None  # before the larger is made
+                self._let_go()
                 like, size = self._like(sources[0], beam), power(len(limits))
                 held = CapturedBatch(self.model, like, rules, size, longest, capacity)
             self.batches[key] = held
-            if len(self.batches) > MOST:
-                self.batches.popitem(last=False)
+            self._let_go()
             return held.search(sources, begin, limits, alpha)
+
+    def _let_go(self) -> None:
+        """Drop the batches that were not used for longest: all but a few, and what takes too much of the device's
+        memory, but for the newest."""
+        room = share_of_memory()
+        while len(self.batches) > MOST or (
+            len(self.batches) > 1 and sum(batch.memory.nbytes for batch in self.batches.values()) > room
+        ):
+            self.batches.popitem(last=False)
 
     def _like(self, source: Sequence[int], beam: int) -> Any:
         """A state of the model over one source."""

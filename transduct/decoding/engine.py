@@ -24,6 +24,7 @@ from transduct.functional.segments import Segments
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 ON_CPU, ON_GPU, CAPTURED = 1024, 4096, 16384  # source tokens decoded together; the last on a GPU too
+USUAL = 8  # the beam up to which they are as many
 COLDEST, STEEPEST = 1e-3, 20.0  # temperature that is not greedy yet, and length penalty that is a number still
 WIDEST = 1000  # beam: each hypothesis holds a cache
 FEW = 8  # sources that are not worth another worker
@@ -73,8 +74,7 @@ class DecodingConfig:
             raise ValueError(f"temperature is {self.temperature}, must be 0 or at least {COLDEST}")
         if self.top_k < 0 or not 0.0 < self.top_p <= 1.0:
             raise ValueError("top_k must not be negative, top_p must be in (0, 1]")
-        given = {"temperature": self.temperature > 0.0, "shortlist": self.shortlist, "constraint": self.constraint}
-        if self.captured and (other := [name for name, value in given.items() if value not in (False, "none")]):
+        if self.captured and (other := not_captured(vars(self))):
             raise ValueError(f"captured search takes no {other[0]}; leave one of them out")
 
     def without_memory(self) -> None:
@@ -88,22 +88,24 @@ class DecodingConfig:
                 raise ValueError(f"{name} is for models that decode over a memory; leave {name} out")
 
     def without_capture(self, options: Mapping[str, Any], prefixes: object = None) -> "DecodingConfig":
-        """These settings for a call with such options, of which captured search knows none: unless it is one of them
-        it gives way to them."""
-        others = [options.get(name) for name in ("temperature", "shortlist", "constraint")]
-        if "captured" in options or (
-            prefixes is None and not any(each not in (None, "none", 0, False) for each in others)
-        ):
+        """These settings for a call: captured search gives way to what it cannot do, unless the call asks for it."""
+        if "captured" in options or not (prefixes or not_captured(options)):
             return self
         return replace(self, captured=False)
 
     def budget(self, device: torch.device) -> int:
-        """Source tokens decoded together: a GPU wants many, what a CPU decodes should stay in its cache."""
+        """Source tokens decoded together: a GPU wants many, what a CPU decodes should stay in its cache. A wide beam
+        takes the memory of as many more sources."""
         if self.batch_tokens:
             return self.batch_tokens
-        if device.type == "cpu":
-            return ON_CPU
-        return CAPTURED if self.captured else ON_GPU
+        tokens = ON_CPU if device.type == "cpu" else CAPTURED if self.captured else ON_GPU
+        return max(1, tokens * USUAL // max(self.beam, USUAL))
+
+
+def not_captured(options: Mapping[str, Any]) -> list[str]:
+    """The names of the options that are set and that captured search cannot follow."""
+    names = ("temperature", "shortlist", "constraint")
+    return [name for name in names if options.get(name) not in (None, "none", 0, False)]
 
 
 def check_search(config: Any) -> None:
@@ -164,7 +166,7 @@ def generate(
     narrow: Callable[[Sequence[Sequence[int]]], Narrowed] | None = None,
 ) -> list[list[Hypothesis]]:
     """Hypotheses of each source, the best first; a source's are the same alone and in any batch (captured on a GPU, as
-    far as `decoding.captured` says).
+    far as `decoding.captured` says; where attention is PyTorch's, as a GPT's in float32 is, to rounding).
 
     Args:
         model: has `encode`, `start` and `step`.

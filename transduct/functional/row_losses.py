@@ -84,7 +84,8 @@ def _kernel(
     top = tl.max(highest, 0)
     log_mass = tl.log(tl.sum(mass * tl.exp(highest - top), 0)) + top
     tl.store(nlls + row, share * (log_mass - chosen))
-    tl.store(losses + row, share * (log_mass - (1.0 - smoothing) * chosen - smoothing * tl.sum(total, 0) / size))
+    apart = tl.where(smoothing > 0.0, smoothing * tl.sum(total, 0) / size, 0.0)  # a logit may be minus infinity
+    tl.store(losses + row, share * (log_mass - (1.0 - smoothing) * chosen - apart))
     if WANTED:
         for start in range(0, size, BLOCK):
             columns = start + tl.arange(0, BLOCK)

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,9 +19,9 @@ from random import Random
 from typing import Any
 
 from transduct.errors import TransductError
+from transduct.interfaces import peers
 from transduct.training.memory import peak_memory
 
-OURS, PEERS = "transduct.tasks.speed", "transduct.interfaces.peers"
 DECODING_PEERS, TRAINING_PEERS = ("ctranslate2", "transformers"), ("transformers", "torch")
 # What sentences are like: mean and spread of the logarithm of their length, shortest, longest.
 CAPTIONS, NEWS = (2.65, 0.3, 5, 40), (3.0, 0.6, 3, 100)
@@ -34,10 +32,10 @@ LARGEST = 1 << 24  # of what is counted
 
 @dataclass(frozen=True)
 class Side:
-    """One contender: the function that prepares its work, and what it is given."""
+    """One contender: the function of a module that prepares its work, and what it is given."""
 
     label: str
-    function: str
+    function: Callable[..., Callable[[], int]]
     arguments: dict[str, Any]
 
 
@@ -75,7 +73,11 @@ def measure(row: Row, rounds: int) -> dict[str, Any]:
 
 
 def measured(
-    sides: Sequence[Side], rounds: int, together: bool = False, failed: dict[str, str] | None = None
+    sides: Sequence[Side],
+    rounds: int,
+    together: bool = False,
+    failed: dict[str, str] | None = None,
+    patience: float | None = None,
 ) -> tuple[list[float], list[float]]:
     """The median speed of each side, in tokens a second, and its memory in MB; they take turns.
 
@@ -83,21 +85,23 @@ def measured(
         together: whether all are loaded and warmed up at once, where compilers have cores enough.
         failed: takes up, by the label of each side that cannot be measured, why; its speed is NaN. If not given, the
             first such ends all.
+        patience: seconds after which a side that has not answered has failed; any number if not given.
     """
     speeds: list[list[float]] = [[] for _ in sides]
     memories = [0.0 for _ in sides]
-    with _running(sides, together, failed) as turns:
+    with _running(sides, together, failed, patience) as contenders:
         for number in [*range(len(sides))] * rounds:
             if sides[number].label not in (failed or ()):
                 with _noted(sides[number], failed):
-                    speed, memories[number] = turns[number]()
+                    contenders[number].tell("go")
+                    speed, memories[number] = contenders[number].answer()
                     speeds[number].append(speed)
     return [statistics.median(each) if each else math.nan for each in speeds], memories
 
 
 @contextmanager
 def _noted(side: Side, failed: dict[str, str] | None) -> Iterator[None]:
-    """What a side says of itself for the worse is noted, if there is a place for it, or else raised."""
+    """Record the error of a side in `failed`, if that is given; otherwise raise it."""
     try:
         yield
     except TransductError as error:
@@ -108,61 +112,97 @@ def _noted(side: Side, failed: dict[str, str] | None) -> Iterator[None]:
 
 @contextmanager
 def _running(
-    sides: Sequence[Side], together: bool, failed: dict[str, str] | None
-) -> Iterator[list[Callable[[], tuple[float, float]]]]:
-    """For each side a function that lets it do its work once: tokens a second, and MB of memory at its peak."""
-    context = multiprocessing.get_context("spawn")
-    held: list[tuple[Any, Connection]] = []
+    sides: Sequence[Side], together: bool, failed: dict[str, str] | None, patience: float | None
+) -> Iterator[list["_Contender"]]:
+    """The sides, each prepared and warmed up in a process of its own."""
+    contenders: list[_Contender] = []
     try:
         for side in sides:
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_contend, args=(theirs, side), daemon=True)
-            process.start()
-            theirs.close()
-            held.append((process, ours))
+            contenders.append(_Contender(side, patience))
             if not together:
                 with _noted(side, failed):
-                    _answer(ours, side)  # one is loaded and warmed up after the other
+                    contenders[-1].tell(side)
+                    contenders[-1].answer()
         if together:
-            for (_, pipe), side in zip(held, sides, strict=True):
-                with _noted(side, failed):
-                    _answer(pipe, side)
-        yield [partial(_turn, pipe, side) for (_, pipe), side in zip(held, sides, strict=True)]
+            for contender in contenders:
+                with _noted(contender.side, failed):
+                    contender.tell(contender.side)
+            for contender in contenders:
+                if contender.side.label not in (failed or ()):
+                    with _noted(contender.side, failed):
+                        contender.answer()
+        yield contenders
     finally:
-        for process, pipe in held:
-            pipe.close()
-            process.join(5)
-            process.kill()
+        for contender in contenders:
+            contender.pipe.close()  # which each takes for the end
+        for contender in contenders:
+            contender.end()
 
 
-def _turn(pipe: Connection, side: Side) -> tuple[float, float]:
-    speed, memory = _answer(pipe, side, "go")
-    return speed, memory
+class _Contender:
+    """The process of a side, seen from the one that measures.
+
+    Its work comes by the pipe and is no argument: starting a process waits until it has read its arguments.
+    """
+
+    def __init__(self, side: Side, patience: float | None) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.side, self.patience = side, patience
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_contend, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def tell(self, what: Any) -> None:
+        """Give it its work, or have it take a turn.
+
+        Raises:
+            TransductError: it has ended.
+        """
+        try:
+            self.pipe.send(what)
+        except ConnectionError as error:
+            raise self._ended() from error
+
+    def answer(self) -> Any:
+        """None once it is warm; of a turn tokens a second, and MB of memory at its peak.
+
+        Raises:
+            TransductError: it has failed, has ended, or takes too long, which ends it.
+        """
+        try:
+            if not self.pipe.poll(self.patience):
+                self.process.kill()
+                raise TransductError(f"{self.side.label}: no answer within {self.patience:g} s")
+            answer = self.pipe.recv()
+        except (EOFError, ConnectionError) as error:
+            raise self._ended() from error
+        if isinstance(answer, TransductError):
+            raise answer
+        return answer
+
+    def end(self) -> None:
+        """Wait until it has ended by itself, or end it."""
+        self.process.join(5)
+        self.process.kill()
+        self.process.join()
+
+    def _ended(self) -> TransductError:
+        said = "ended without an answer; see what it said, or whether memory ran out (fewer --sentences)"
+        return TransductError(f"{self.side.label}: {said}")
 
 
-def _answer(pipe: Connection, side: Side, said: str | None = None) -> Any:
-    try:
-        if said is not None:
-            pipe.send(said)
-        answer = pipe.recv()
-    except (EOFError, ConnectionError) as error:
-        raise TransductError(
-            f"{side.label}: ended without an answer; see what it said, or whether memory ran out (fewer --sentences)"
-        ) from error
-    if isinstance(answer, TransductError):
-        raise answer
-    return answer
-
-
-def _contend(pipe: Connection, side: Side) -> None:
+def _contend(pipe: Connection) -> None:
     """A contender's process: prepare, warm up, and take a turn whenever it is told to."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches whoever tells it, who ends it
-    module, name = side.function.rsplit(".", 1)
     try:
-        run = getattr(import_module(module), name)(**side.arguments)
+        side: Side = pipe.recv()
+        run = side.function(**side.arguments)
         run()
     except TransductError as error:
         return pipe.send(error)
+    except EOFError:
+        return None
     pipe.send(None)
     while True:
         try:
@@ -181,7 +221,7 @@ def decoding_rows(sizes: Sizes, against: str | None, folder: Path, given: tuple[
     a text that were given."""
     from transduct.interop import ctranslate2, int8
     from transduct.tasks.base import model_directory
-    from transduct.tasks.speed import read_sentences, untrained
+    from transduct.tasks.speed import decoding, read_sentences, untrained
 
     if given is None:
         untrained(folder / "float32", sizes.size, sizes.vocabulary)
@@ -213,11 +253,11 @@ def decoding_rows(sizes: Sizes, against: str | None, folder: Path, given: tuple[
                 continue
         work = {"sources": sources, "lengths": None if trained else lengths, "beam": beam, "precision": precision}
         ours = {**work, "model": str(folder / "int8" if precision == "int8" else model), "device": sizes.device}
-        peers = _decoding_peers(against, work, folder, sizes, batch)
+        others = _decoding_peers(against, work, folder, sizes, batch)
         for said, how in _ways(sizes, "captured"):
-            if peers or against is None:
+            if others or against is None:
                 given_us = {**ours, "threads": sizes.threads, **how}
-                rows.append(Row(name + said, Side("transduct", f"{OURS}.decoding", given_us), peers))
+                rows.append(Row(name + said, Side("transduct", decoding, given_us), others))
     return rows
 
 
@@ -236,17 +276,19 @@ def _decoding_peers(against: str | None, work: dict[str, Any], folder: Path, siz
             settings = {(1, sizes.threads): None}
         given = {**work, "model": str(folder / "ctranslate2"), "batch": batch, "device": sizes.device}
         return [
-            Side(f"{w} workers, {t} threads", f"{PEERS}.ctranslate2_decoding", {**given, "workers": w, "threads": t})
+            Side(f"{w} workers, {t} threads", peers.ctranslate2_decoding, {**given, "workers": w, "threads": t})
             for w, t in settings
         ]
     if against == "transformers" and work["precision"] != "int8":
         given = {**work, "shape": _shape(sizes), "batch": batch, "threads": sizes.threads, "device": sizes.device}
-        return [Side("generate", f"{PEERS}.transformers_decoding", given)]
+        return [Side("generate", peers.transformers_decoding, given)]
     return []
 
 
 def training_rows(sizes: Sizes, against: str | None) -> list[Row]:
     """What `bench train` measures."""
+    from transduct.tasks.speed import training
+
     kind = CAPTIONS if sizes.size in ("tiny", "small") else NEWS
     sources, lengths = drawn(kind, sizes.sentences, sizes.vocabulary, 1)
     random = Random(2)
@@ -261,10 +303,10 @@ def training_rows(sizes: Sizes, against: str | None) -> list[Row]:
         work = {"batches": batches, "precision": precision, "device": sizes.device, "threads": sizes.threads}
         ours = {**work, "size": sizes.size, "vocabulary": sizes.vocabulary}
         theirs = {**work, "shape": _shape(sizes)}
-        peers = [] if against is None else [Side(against, f"{PEERS}.{against}_training", theirs)]
+        others = [] if against is None else [Side(against, getattr(peers, f"{against}_training"), theirs)]
         name = f"training, {sizes.size}, {precision}, batches of 4096 tokens"
         for said, how in _ways(sizes, "captured", "compiled"):
-            rows.append(Row(name + said, Side("transduct", f"{OURS}.training", {**ours, **how}), peers))
+            rows.append(Row(name + said, Side("transduct", training, {**ours, **how}), others))
     return rows
 
 

@@ -1,10 +1,10 @@
-"""Attention within sequences, forward and backward, by length: our kernel, the formula, PyTorch's fused kernel.
+"""Self-attention, forward and backward, by sequence length: our kernel, the plain formula, PyTorch's fused kernel.
 
 python benchmarks/attention.py [--threads 2] [--precision float32] [--varied]
 
-About 4096 tokens in each batch, 4 heads of width 32; medians of 9 runs, one side after the other, in milliseconds. With
---varied sequences are three quarters as long to as long, as in batches of a plan, so that the formula and the fused
-kernel need them padded; otherwise all are as long.
+Batches of about 4096 tokens, 4 heads of width 32; medians of 9 runs in milliseconds, taking turns. By default all
+sequences have the same length. With --varied their lengths range from three quarters of it to all of it, as in planned
+batches, so that the formula and the fused kernel need padding.
 """
 
 import argparse
@@ -25,14 +25,14 @@ TOKENS, HEADS, WIDTH = 4096, 4, 32
 
 
 def milliseconds(run: Callable[[], None]) -> float:
-    """How long one call takes."""
+    """The duration of one call."""
     started = time.perf_counter()
     run()
     return 1000 * (time.perf_counter() - started)
 
 
 def by_pytorch(largest: int, tensors: list[Tensor], segments: Segments) -> Tensor:
-    """By the formula where the weights of a head are `largest` at most, else by PyTorch's fused kernel."""
+    """The plain formula if a head has at most `largest` weights, otherwise PyTorch's fused kernel."""
     usable, explicit = training_kernels.usable, attention.LARGEST_EXPLICIT
     training_kernels.usable, attention.LARGEST_EXPLICIT = lambda *_: False, largest
     try:
@@ -42,7 +42,7 @@ def by_pytorch(largest: int, tensors: list[Tensor], segments: Segments) -> Tenso
 
 
 def by_the_kernel(tensors: list[Tensor], segments: Segments) -> Tensor:
-    """By the kernel of training, however long they are."""
+    """Our training kernel, at any length."""
     return training_kernels.attention(*tensors, segments, segments, causal=False)
 
 

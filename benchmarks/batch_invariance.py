@@ -1,10 +1,10 @@
-"""Whether a sentence is given the same tokens alone, in batches, and in another order.
+"""Checks whether a sentence gets the same translation alone, in a batch, and in another order.
 
 python benchmarks/batch_invariance.py MODEL --source test.en.gz [--sentences 1000] [--beam 5]
 
 Translates each sentence alone, all in batches, and all in reverse order in batches of another size. A difference is
-excused where the two outputs' scores lie within 1e-5, for then rounding may choose; the excused are counted. Also
-compares printed scores with forced decoding. Prints JSON; exits with 1 if a difference has no excuse.
+excused if the scores of the two outputs lie within 1e-5, where rounding may decide; these are counted. Also compares
+the scores with forced decoding. Prints JSON; exits with 1 if a difference is not excused.
 """
 
 import argparse

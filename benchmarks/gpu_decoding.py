@@ -1,13 +1,13 @@
-"""Decoding on a GPU: our search, the same captured, and Hugging Face's `generate`, turn by turn in one process.
+"""Decoding on a GPU: our search, captured search, and Hugging Face's `generate`, taking turns in one process.
 
 python benchmarks/gpu_decoding.py --out results/gpu_decoding [--rounds 7] [--seconds 420] [--only greedy] [--profile]
 python benchmarks/gpu_decoding.py --out /tmp/miniature --miniature
 
-A base Transformer of drawn weights in bfloat16, 32 tokens in, their ends included, and exactly 32 tokens out. Each
-contender decodes one batch, again and again for half a second, which is a turn; a row tells the medians of its turns.
-Memory is what a contender holds at its peak beside what was there before it. To end within eight minutes no row is
-begun after seven; it is named as not measured. Writes gpu_decoding.json and gpu_decoding.md, after every row.
-`--miniature` runs the same code on a CPU, on a model that is no use to measure.
+A base Transformer with random weights in bfloat16; 32 tokens in, the end included, and exactly 32 tokens out. In a turn
+a contender decodes one batch repeatedly for half a second; a row gives the medians of its turns. Memory is a
+contender's peak above what was allocated before it. To finish within eight minutes no row starts after seven; later
+rows are listed as not measured. Writes gpu_decoding.json and gpu_decoding.md after every row. `--miniature` runs the
+same code on a CPU with a model too small to measure.
 """
 
 import argparse
@@ -37,7 +37,7 @@ CONTENDERS = ("search", "captured", "transformers")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured, and how long."""
+    """What to measure, and for how long."""
 
     size: str
     vocabulary: int
@@ -53,7 +53,7 @@ MINIATURE = Plan("tiny", 100, 8, ((1, 1), (1, 5), (3, 2)), "cpu", 0.0, 2)
 
 
 def contenders(plan: Plan, folder: Path, beam: int, sentences: int) -> Iterator[tuple[str, Callable[[], Run]]]:
-    """The name of each, and what prepares its work."""
+    """The name of each contender, and a function that prepares its work."""
     random = Random(1)
     sources = [[random.randrange(3, plan.vocabulary) for _ in range(plan.tokens - 1)] for _ in range(sentences)]
     lengths, budget = [plan.tokens] * sentences, plan.tokens * max(16, sentences)
@@ -102,7 +102,7 @@ def measure(plan: Plan, folder: Path, beam: int, sentences: int) -> dict[str, An
 
 @contextmanager
 def noted(name: str, row: dict[str, Any]) -> Iterator[None]:
-    """A contender that fails, in whatever way a GPU or a library does, leaves the others measured."""
+    """Context manager that records any error of a contender, so that the others are still measured."""
     try:
         yield
     except Exception as error:  # noqa: BLE001
@@ -111,7 +111,7 @@ def noted(name: str, row: dict[str, Any]) -> Iterator[None]:
 
 
 def turn(plan: Plan, run: Run) -> float:
-    """Tokens a second."""
+    """The speed in one turn, in tokens per second."""
     started, tokens, seconds = time.perf_counter(), 0, 0.0
     while seconds <= plan.turn:
         tokens += run()
@@ -123,12 +123,12 @@ def turn(plan: Plan, run: Run) -> float:
 
 
 def on_gpu(name: str, plan: Plan) -> Any:
-    """A function of torch.cuda, where there is one."""
+    """Call a function of torch.cuda if there is a GPU."""
     return getattr(torch.cuda, name)() if plan.device == "cuda" else None
 
 
 def profile(plan: Plan, folder: Path, beam: int, sentences: int) -> str:
-    """Where the time of a captured search goes, as a table of kernels."""
+    """Profile a captured search: a table of its kernels."""
     run = dict(contenders(plan, folder, beam, sentences))["captured"]()
     run()
     kinds = [torch.profiler.ProfilerActivity.CPU]
@@ -142,7 +142,7 @@ def profile(plan: Plan, folder: Path, beam: int, sentences: int) -> str:
 
 
 def table(found: dict[str, Any]) -> str:
-    """The results for a person."""
+    """The results as Markdown."""
     lines = [
         "# Decoding on a GPU",
         "",

@@ -1,11 +1,11 @@
-"""Training on a GPU: our step plain, compiled and captured, beside Hugging Face's Marian and torch.nn.Transformer.
+"""Training on a GPU: our step plain, compiled and captured, against Hugging Face's Marian and torch.nn.Transformer.
 
 python benchmarks/gpu_training.py --out DIR [--rounds 3] [--minutes 8] [--only NAME] [--miniature]
 
-bfloat16, dropout, clipping and fused AdamW on every side; each side is a process, they take turns, medians. Peers are
-given batches sorted by length. MFU: the arithmetic of the model, without padding and filler, over 790 TFLOP/s, which
-is what matrix products of bfloat16 reach on an H200. `--miniature` runs the same code on a CPU, without compilers.
-Writes training.json and training.md; a model that would begin after three quarters of the minutes is left out.
+All sides use bfloat16, dropout, clipping and fused AdamW. Each runs in a process of its own and they take turns;
+results are medians. Peers get batches sorted by length. MFU is the model's arithmetic, without padding and filler, over
+790 TFLOP/s, which bfloat16 matrix products reach on an H200. `--miniature` runs the same code on a CPU, without
+compilers. Writes training.json and training.md; a model that would start after three quarters of the time is left out.
 """
 
 import argparse
@@ -27,13 +27,13 @@ from transduct.models.transformer import SIZES
 from transduct.tasks.speed import training
 
 PEAK = 790e12
-PATIENCE = 150.0  # seconds after which a side is given up, most of which compilers take
+PATIENCE = 150.0  # seconds after which a side counts as failed; compilers take most of them
 Batches = list[tuple[list[list[int]], list[list[int]]]]
 
 
 @dataclass(frozen=True)
 class Work:
-    """A model and what it is trained on."""
+    """A model and its training data."""
 
     name: str
     size: str
@@ -53,7 +53,7 @@ MINIATURE = [Work("miniature", "tiny", 200, (1.5, 0.3, 2, 8), 96, 2)]
 
 
 def batches_of(work: Work) -> Batches:
-    """Full batches of sentences of drawn words, sorted by length within each."""
+    """Full batches of sentences of random words, each sorted by length."""
     mean = float(np.exp(work.kind[0] + work.kind[1] ** 2 / 2))
     sources, lengths = drawn(work.kind, round(1.3 * (work.steps + 2) * work.tokens / mean), work.vocabulary, 1)
     random = Random(2)
@@ -64,7 +64,7 @@ def batches_of(work: Work) -> Batches:
 
 
 def arithmetic(work: Work, batches: Batches) -> float:
-    """Floating-point operations of a step for each target token: forward, and twice that backward."""
+    """Floating-point operations of a step per target token: the forward pass, and twice as many backward."""
     shape: dict[str, Any] = SIZES[work.size]
     d, inner, encoders, decoders = (shape[name] for name in ("d_model", "d_ff", "encoder_layers", "decoder_layers"))
     total, tokens = 0.0, 0
@@ -78,7 +78,7 @@ def arithmetic(work: Work, batches: Batches) -> float:
     return total / tokens
 
 
-# All sides hold their memory at once, a Marian of base some 25 GiB and of big 40: not every side of these two comes,
+# All sides hold memory at the same time (Marian some 25 GiB for base, 40 for big), so these two leave sides out.
 KEPT = {
     "base": [
         "ours, plain", "ours, captured", "ours, compiled", "ours, compiled and captured",
@@ -88,7 +88,7 @@ KEPT = {
         "ours, compiled", "ours, compiled, not deterministic", "Hugging Face Marian", "Hugging Face Marian, compiled",
     ],
 }  # fmt: skip
-LARGE = 100 * 2**30  # and of a GPU with fewer bytes than these only those
+LARGE = 100 * 2**30  # on a GPU with less memory than this (bytes) only the sides in FEWEST run
 FEWEST = {
     "base": ["ours, compiled", "ours, compiled and captured", "Hugging Face Marian, compiled"],
     "big": ["ours, compiled", "Hugging Face Marian, compiled"],
@@ -96,7 +96,7 @@ FEWEST = {
 
 
 def sides_of(work: Work, batches: Batches, device: str, compilers: bool, memory: int = LARGE) -> list[Side]:
-    """Ours and the peers', in the order in which they take their turns, as far as a GPU's memory holds them."""
+    """Our sides and the peers', in the order of their turns, as far as they fit into the GPU's memory."""
     given = {"batches": batches, "precision": "bfloat16", "device": device}
     ours = {**given, "size": work.size, "vocabulary": work.vocabulary}
     theirs = {**given, "threads": 1, "shape": {"dropout": 0.1, "vocabulary": work.vocabulary, **SIZES[work.size]}}
@@ -116,7 +116,7 @@ def sides_of(work: Work, batches: Batches, device: str, compilers: bool, memory:
 
 
 def rows_of(work: Work, device: str, rounds: int, compilers: bool, left_out: list[str]) -> list[dict[str, Any]]:
-    """What was measured of one model, side by side; `left_out` takes up which sides could not be, and why."""
+    """The measurements of one model, one row per side; `left_out` collects the sides that failed, and why."""
     batches, failed = batches_of(work), dict[str, str]()
     sides = sides_of(work, batches, device, compilers, memory_of(device))
     speeds, memories = measured(sides, rounds, compilers, failed, PATIENCE)
@@ -140,14 +140,14 @@ def rows_of(work: Work, device: str, rounds: int, compilers: bool, left_out: lis
 
 
 def memory_of(device: str) -> int:
-    """Bytes of a GPU's memory; where there is none, as many as all sides want."""
+    """The GPU's memory in bytes; without a GPU, as much as all sides need."""
     import torch
 
     return torch.cuda.mem_get_info()[1] if device == "cuda" else LARGE
 
 
 def table(rows: Sequence[dict[str, Any]], left_out: Sequence[str] = ()) -> str:
-    """The rows as a page, and what was not measured."""
+    """The rows as Markdown, with what was not measured."""
     head = "| model | side | target tok/s | times best peer | MFU | ms a step | peak GiB |\n" + "| --- " * 7 + "|\n"
     return (
         head
@@ -186,7 +186,7 @@ def main() -> None:
 
 
 def write(out: Path, device: str, rows: Sequence[dict[str, Any]], left_out: Sequence[str]) -> None:
-    """What is measured so far, and how; a run that is cut off leaves that."""
+    """Write the measurements so far, so that an interrupted run leaves them."""
     known = about() | {"device": device_name(device), "command": " ".join(["python", *sys.argv])}
     found = {"about": known, "rows": rows, "left_out": left_out}
     (out / "training.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -194,7 +194,7 @@ def write(out: Path, device: str, rows: Sequence[dict[str, Any]], left_out: Sequ
 
 
 def device_name(device: str) -> str:
-    """What it is called."""
+    """The name of the device."""
     import torch
 
     return torch.cuda.get_device_name() if device == "cuda" else device

@@ -1,12 +1,12 @@
-"""How cost grows: time and memory against everything that can grow, beside the law that each should follow.
+"""Scaling of cost: time and memory against everything that can grow, compared with the law each should follow.
 
 python benchmarks/growth.py [--what training decoding preparation plan] [--full | --miniature] --out FOLDER
 
-Training (a step of the trainer) and decoding (greedy, every output as long as its source) of a small Transformer grow
-with the length of a sentence, the tokens of a batch, the layers of each half and the vocabulary; preparing a corpus
-with its pairs, planning an epoch with its examples. Each point is measured by a process of its own on one core: seconds
-are the median of the processor's, so that other work counts little, and memory is how far VmHWM rises over what the
-process held before, its model, corpus and tokenizers. Draws growth_*.svg, prints tables and, as the last line, JSON.
+Training (a step of the trainer) and decoding (greedy, every output as long as its source) of a small Transformer are
+measured against sentence length, tokens per batch, layers of encoder and decoder, and vocabulary; preparing a corpus
+against its pairs, planning an epoch against its examples. Each point is measured in a process of its own on one core.
+Seconds are medians of CPU time, so that other work on the machine counts little. Memory is the rise of VmHWM over what
+the process held before (model, corpus, tokenizers). Draws growth_*.svg, prints tables and, as the last line, JSON.
 """
 
 import argparse
@@ -28,17 +28,17 @@ from transduct.data.batching import WINDOW
 from transduct.interfaces.drawing import INK, Line, Picture, Rectangle, Shape, Text, moved
 from transduct.interfaces.pictures import CURVE_COLOURS, FAINT, GAP, MARGIN, save
 
-MATTERS = {"seconds": 1e-3, "MiB": 8.0, "seconds to a batch": 0.0}  # less than that is noise
-FASTER = 1.5  # times the law at the largest point: more than a law's constant can hide
-SENTENCES = 2_000  # that are repeated with numbers
+MATTERS = {"seconds": 1e-3, "MiB": 8.0, "seconds to a batch": 0.0}  # smaller values are noise
+FASTER = 1.5  # a cost above this multiple of its law at the largest point grows too fast
+SENTENCES = 2_000  # sentences, which are repeated with numbers
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured: `usual` is the work of which one number at a time is changed."""
+    """What to measure. `usual` is the default work, of which one number at a time is changed."""
 
     usual: Work
-    long: Work  # the same for all lengths
+    long: Work  # the default work when the length is changed
     lengths: Sequence[int]
     tokens: Sequence[int]
     depths: Sequence[int]
@@ -79,13 +79,13 @@ SHAPES: dict[str, Callable[[float], float]] = {
     "a + c log x": math.log2,
     "a + c x": lambda x: x,
     "a + c x²": lambda x: x * x,
-    "a + c x log x": lambda x: x * math.log2(max(2.0, min(x, WINDOW))),  # what is sorted is never more than a window
+    "a + c x log x": lambda x: x * math.log2(max(2.0, min(x, WINDOW))),  # at most a window is sorted at once
 }
 
 
 @dataclass(frozen=True)
 class Law:
-    """How cost should grow: a fixed part and one that grows in one of the known shapes."""
+    """How a cost should grow: a fixed part plus a part that grows in one of the known shapes."""
 
     shape: str
     fixed: float
@@ -96,9 +96,9 @@ class Law:
 
 
 def law_through(shape: str, xs: Sequence[float], ys: Sequence[float], least: float) -> Law:
-    """The law through the first point that is not noise, and the first after it that is twice as high.
+    """The law through the first point above noise and the first later one that is twice as high.
 
-    What is larger is foretold and not fitted. Neither part of a law is below zero.
+    Larger points are predicted, not fitted. Neither part of a law is negative.
     """
     start = next((i for i, y in enumerate(ys) if y >= least), len(ys) - 1)
     x, y = xs[start], ys[start]
@@ -113,7 +113,7 @@ def law_through(shape: str, xs: Sequence[float], ys: Sequence[float], least: flo
 
 @dataclass(frozen=True)
 class Row:
-    """One quantity of one work against one thing that grows."""
+    """One quantity of one kind of work against one variable."""
 
     what: str
     grows: str
@@ -126,24 +126,24 @@ class Row:
 
     @property
     def over(self) -> list[float]:
-        """Each point as a multiple of what the law says."""
+        """Each point as a multiple of the law's prediction."""
         return [y / self.law(x) if self.law(x) > 0.0 else math.nan for x, y in zip(self.xs, self.ys, strict=True)]
 
     @property
     def exponent(self) -> float:
-        """The power of x that the quantity follows over the last two points."""
+        """The exponent of x between the last two points."""
         (x, y), (last_x, last_y) = list(zip(self.xs, self.ys, strict=True))[-2:]
         return math.log(last_y / y) / math.log(last_x / x) if min(y, last_y) > 0.0 else math.nan
 
     @property
     def faster(self) -> bool:
-        """Whether it grows faster than its law."""
+        """Whether the quantity grows faster than its law."""
         return self.over[-1] > FASTER and self.ys[-1] >= MATTERS[self.quantity]
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What grows: a point's argument for each of its values, what there are so many of, and the laws."""
+    """A variable: the arguments of a point for each of its values, its unit, and the laws of the quantities."""
 
     grows: str
     each: str
@@ -152,10 +152,10 @@ class Axis:
 
 
 def axes(what: str, sizes: Sizes) -> list[Axis]:
-    """All that grows for one kind of work.
+    """All variables of one kind of work.
 
-    The tokens of a batch are the same for all lengths: what grows with a sentence's square then grows with its length,
-    and what grows with its length, as all memory should, stays.
+    Batches have the same number of tokens at all lengths, so a cost quadratic in the length of a sentence grows
+    linearly, and a linear one, as all memory should be, stays constant.
     """
     linear = {"seconds": "a + c x", "MiB": "a + c x"}
     if what == "preparation":
@@ -177,7 +177,7 @@ def axes(what: str, sizes: Sizes) -> list[Axis]:
 
 
 def rows_of(what: str, sizes: Sizes) -> Iterator[Row]:
-    """Every quantity against all it grows with; a point that lies on two axes is measured once."""
+    """Every quantity against every variable; a point on two axes is measured once."""
     known: dict[Any, Found] = {}
     for axis in axes(what, sizes):
         for x, argument in axis.points.items():
@@ -187,7 +187,7 @@ def rows_of(what: str, sizes: Sizes) -> Iterator[Row]:
         found, xs = [known[argument] for argument in axis.points.values()], list(axis.points)
         for quantity, shape in axis.laws.items():
             ys = [y for each in found if (y := each[quantity]) is not None]
-            if len(ys) == len(xs):  # no memory is known elsewhere than on Linux
+            if len(ys) == len(xs):  # memory is known only on Linux
                 law = law_through(shape, xs, ys, MATTERS[quantity])
                 yield Row(what, axis.grows, quantity, axis.each, xs, ys, [each["count"] or 1 for each in found], law)
 
@@ -196,7 +196,7 @@ def rows_of(what: str, sizes: Sizes) -> Iterator[Row]:
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """A table for each thing that grows: the quantities, and in how far each follows its law."""
+    """A table for each variable: the quantities, and how well each follows its law."""
     parts = []
     for what, grows in dict.fromkeys((row.what, row.grows) for row in rows):
         chosen = [row for row in rows if (row.what, row.grows) == (what, grows)]
@@ -216,7 +216,7 @@ def tables(rows: Sequence[Row]) -> str:
 
 
 def picture(rows: Sequence[Row]) -> Picture:
-    """A line of panels for each thing that grows."""
+    """A row of panels for each variable."""
     shapes: list[Shape] = [Text(MARGIN, MARGIN + 13, f"Growth: {rows[0].what} (dashed: the law)", 15, bold=True)]
     right, top = 0.0, MARGIN + 32
     for grows in dict.fromkeys(row.grows for row in rows):
@@ -230,7 +230,7 @@ def picture(rows: Sequence[Row]) -> Picture:
 
 
 def panel(row: Row) -> Picture:
-    """A quantity against what it grows with, both as logarithms, and its law."""
+    """A log-log plot of a quantity and its law."""
     left, top, width, height = 60.0, 22.0, 280.0, 170.0
     held = [(float(x), y) for x, y in zip(row.xs, row.ys, strict=True) if y > 0.0]
     foretold = [(x, row.law(x)) for x in np.geomspace(row.xs[0], row.xs[-1], 40).tolist() if row.law(x) > 0.0]
@@ -262,7 +262,7 @@ def panel(row: Row) -> Picture:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers that enclose two others, as few as can be read."""
+    """Round numbers that enclose two others, few enough to be readable."""
     ticks: list[float] = []
     for factors in ((1, 2, 5), (1,)):
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 2)
@@ -275,7 +275,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def short(number: float) -> str:
-    """A number as an axis has room for it: 20M for twenty million."""
+    """A number in short form for an axis: 20M for twenty million."""
     return f"{number / 1e6:g}M" if number >= 1e6 else f"{number:,.10g}"
 
 

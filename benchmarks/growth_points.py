@@ -1,4 +1,4 @@
-"""What growth.py measures, each point in a process of its own: training, decoding, preparing a corpus, planning."""
+"""The measurements of growth.py, each in a process of its own: training, decoding, preparing a corpus, planning."""
 
 import ctypes
 import gc
@@ -36,9 +36,9 @@ from transduct.training.machine import keep_freed_memory, prepare_machine, seed_
 from transduct.training.step import Stepper, Terms
 
 WIDTH = {"d_model": 128, "num_heads": 4, "d_ff": 512, "max_length": 2**14}  # of every model
-RUNS, PATIENCE = 5, 5.0  # as many runs after one that warms up, or as fit into so many seconds
-EXAMPLE, BUDGET, CHUNK = (4, 13), 4096, 2_000  # tokens of an example that is planned; of a batch; rows written at once
-STARTS = 9  # batches far into a plan that are waited for
+RUNS, PATIENCE = 5, 5.0  # runs after the warm-up, or as many as fit into these seconds
+EXAMPLE, BUDGET, CHUNK = (4, 13), 4096, 2_000  # tokens of a planned example and of a batch; rows written at once
+STARTS = 9  # positions late in a plan at which a loader is started
 IMPORTED = ("growth_points", "torch.utils.tensorboard")
 Found = dict[str, float | None]
 Run = Callable[[], object]
@@ -46,7 +46,7 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Work:
-    """A batch, and the model it goes through: `depth` layers in each of its halves."""
+    """A batch and the model that processes it, with `depth` layers each in encoder and decoder."""
 
     length: int = 32
     tokens: int = 2048
@@ -55,12 +55,12 @@ class Work:
 
     @property
     def sentences(self) -> int:
-        """One at least."""
+        """The number of sentences, at least one."""
         return max(1, self.tokens // self.length)
 
 
 def median_seconds(run: Run, patience: float = PATIENCE) -> float:
-    """The median of a few runs after one that warms up; a run longer than the patience is its own warming up."""
+    """The median of a few runs after a warm-up; a run longer than the patience needs no warm-up."""
     times: list[float] = []
     while len(times) < RUNS + 1 and (not times or sum(times) < patience):
         started = time.process_time()
@@ -70,16 +70,16 @@ def median_seconds(run: Run, patience: float = PATIENCE) -> float:
 
 
 def high_water() -> int | None:
-    """The most KiB this process has held, by Linux's own count; None elsewhere."""
+    """The peak resident memory of this process in KiB (VmHWM); None outside Linux."""
     return int(STATUS.read_text().split("VmHWM:")[1].split()[0]) if STATUS.exists() else None
 
 
 def cost(run: Run, count: float) -> Found:
-    """Median seconds of a run, MiB that runs hold at most beyond what the process holds now, and what is in a run."""
+    """The median seconds of a run, its peak memory in MiB above the current one, and the tokens or rows in it."""
     gc.collect()
     if REFERENCES.exists():
         ctypes.CDLL(None).malloc_trim(0)
-        REFERENCES.write_text("5")  # forget the highest count so far
+        REFERENCES.write_text("5")  # reset VmHWM
     before = high_water()
     seconds = median_seconds(run)
     after = high_water()
@@ -88,7 +88,7 @@ def cost(run: Run, count: float) -> Found:
 
 
 def small_transformer(work: Work) -> Any:
-    """A model whose weights are drawn."""
+    """A small Transformer with random weights."""
     seed_generators(1)
     layers = {"encoder_layers": work.depth, "decoder_layers": work.depth}
     return Transformer(Config(work.vocabulary, work.vocabulary, **layers, **WIDTH))
@@ -112,7 +112,7 @@ def training(work: Work) -> Found:
 
 
 def decoding(work: Work) -> Found:
-    """One batch of sentences to outputs of their length."""
+    """Greedy decoding of one batch, with outputs as long as the sources."""
     keep_freed_memory()
     model = small_transformer(work).eval()
     pack_layers(model)
@@ -131,7 +131,7 @@ def decoding(work: Work) -> Found:
 
 
 def preparation(pairs: int, repeated: int) -> Found:
-    """Two files of text to a corpus; the tokenizer is there already."""
+    """Preparing a corpus from two text files, with an existing tokenizer."""
     sides = [generated_sentences(repeated, seed) for seed in (1, 2)]
     tokenizer = Tokenizer.train((text for side in sides for text in side), "bpe", 8000)
     with tempfile.TemporaryDirectory() as folder:
@@ -145,7 +145,7 @@ def preparation(pairs: int, repeated: int) -> Found:
 
 
 def generated_sentences(count: int, seed: int) -> list[str]:
-    """Sentences as long as those of news, of drawn words of which few are frequent."""
+    """Random sentences with the lengths of news and a skewed distribution of words."""
     draw = random.Random(seed)
     words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 9))) for _ in range(5000)]
     lengths = [min(100, max(3, round(draw.lognormvariate(3.0, 0.6)))) for _ in range(count)]
@@ -154,7 +154,7 @@ def generated_sentences(count: int, seed: int) -> list[str]:
 
 
 def planning(examples: int) -> Found:
-    """The plan of an epoch of a corpus, and what the loader needs for the first batch when it starts far into it."""
+    """Planning an epoch of a corpus, and the time to the first batch of a loader that starts late in it."""
     with tempfile.TemporaryDirectory() as folder:
         corpus = build(
             Path(folder) / "corpus", {}, lambda place: write_rows(place, 2, [(1.0, generated_rows(examples))]), ignore
@@ -168,7 +168,7 @@ def planning(examples: int) -> Found:
 
 
 def generated_rows(count: int) -> Iterator[list[Ragged]]:
-    """So many short examples of two columns, in chunks."""
+    """This many short examples of two columns, in chunks."""
     draw = np.random.default_rng(1)
     for start in range(0, count, CHUNK):
         lengths = draw.integers(*EXAMPLE, (2, min(CHUNK, count - start)))
@@ -177,7 +177,7 @@ def generated_rows(count: int) -> Iterator[list[Ragged]]:
 
 def seconds_to_a_batch(order: list[Any], corpus: Corpus) -> float:
     """The median time from opening a loader in the last tenth of a plan until it gives its first batch."""
-    none = Tokenizer.train(["w"], "word", 8)  # only dropout would ask it
+    none = Tokenizer.train(["w"], "word", 8)  # a placeholder; only subword dropout would use it
     make, times = MakeBatch(corpus, (none, none), EXAMPLE[1], 0.0, 1, 0), []
     for number in np.linspace(0.9 * len(order), len(order) - 1, STARTS).astype(int).tolist():
         started = time.process_time()
@@ -187,7 +187,7 @@ def seconds_to_a_batch(order: list[Any], corpus: Corpus) -> float:
 
 
 def measured(what: str, argument: Any, repeated: int) -> Found:
-    """One point, in this process."""
+    """Measure one point in this process."""
     torch.set_num_threads(1)
     match what:
         case "training":
@@ -201,7 +201,7 @@ def measured(what: str, argument: Any, repeated: int) -> Found:
 
 
 def apart(what: str, argument: Any, repeated: int) -> Found:
-    """One point, in a process that has done nothing before but to import."""
+    """Measure one point in a fresh process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(IMPORTED))
     with ProcessPoolExecutor(1, context) as pool:

@@ -1,10 +1,9 @@
-"""Whether loading keeps up with training: examples a second of one loading process, and of the training step itself.
+"""Whether data loading keeps up with training: examples per second of one loading process and of the training step.
 
 python benchmarks/loading.py recipes/cifar10_vit.yaml data.root=DATA/cifar10_jpg [--profile cpu] [--batches 30]
 
-Prepares the recipe's data in a folder that is removed again (or is kept: --out), makes batches in this process and then
-trains on them, each alone on one core. On a CPU seconds are those of the processor, so that other work counts little.
-Prints JSON.
+Prepares the recipe's data in a temporary folder (or in --out), then makes batches and trains on them, each alone on one
+core. On a CPU seconds are CPU time, so that other work on the machine counts little. Prints JSON.
 """
 
 import argparse
@@ -26,23 +25,23 @@ from transduct.training.step import Stepper
 
 
 def examples(batch: Any) -> int:
-    """How many examples a batch holds: its pictures, or the utterances that its frames belong to."""
+    """The number of examples in a batch: its pictures or utterances."""
     return len(batch.pictures if hasattr(batch, "pictures") else batch.frames)
 
 
 def measure(task: Any, count: int) -> dict[str, Any]:
-    """Examples a second that are loaded, and that are trained on, over `count` batches of the first epoch."""
+    """Examples loaded per second, and trained on per second, over `count` batches of the first epoch."""
     device = pick_device(task.training.device)
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     seed_generators(task.training.seed)
     model = task.build_model().to(device).train()
     stepper, rate = Stepper(model, task.training, task.loss, Ranks.join(device)), task.training.learning_rate
     stream = task.batches("train", 0, 0, 0, 1)
-    first = next(stream)  # opens files, imports what is imported late
+    first = next(stream)  # opens files and runs lazy imports
     started = clock()
     batches = list(islice(stream, count))
     loading = clock() - started
-    stepper.take([first], 1, rate)  # takes its memory
+    stepper.take([first], 1, rate)  # allocates memory
     started = clock()
     for batch in batches:
         stepper.take([batch], 1, rate)

@@ -1,4 +1,4 @@
-"""How far text classification gets without a network: logistic regression on the n-grams of characters.
+"""A baseline for text classification without a neural network: logistic regression on character n-grams.
 
 python benchmarks/nsmc_baseline.py DATA/nsmc_raw_sentiment
 python benchmarks/nsmc_baseline.py DATA/sst2 --columns 1 0 --test dev.tsv.xz

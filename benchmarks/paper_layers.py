@@ -1,4 +1,4 @@
-"""The four kinds of layer of table 1 of "Attention Is All You Need", and what they cost on this machine.
+"""The four layer types of table 1 of "Attention Is All You Need", and their cost on this machine.
 
 Let n be the tokens of one sequence, d the model width, r the neighbourhood of restricted attention, k the width of a
 convolution.
@@ -34,7 +34,7 @@ Run = Callable[[], object]
 
 
 class SelfAttention(nn.Module):
-    """Every token over every other, as our models have it."""
+    """Self-attention over all tokens, as in our models."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Recurrence(nn.Module):
 
 
 class Convolution(nn.Module):
-    """k neighbouring tokens, each through a matrix of its own."""
+    """A convolution over k neighbouring tokens."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Convolution(nn.Module):
 
 
 class RestrictedSelfAttention(nn.Module):
-    """Every token over the r tokens around it."""
+    """Self-attention of every token over the r tokens around it."""
 
     def __init__(self, d_model: int, neighbourhood: int = NEIGHBOURHOOD) -> None:
         super().__init__()
@@ -84,19 +84,19 @@ class RestrictedSelfAttention(nn.Module):
 
 
 def restricted_attention(query: Tensor, key: Tensor, value: Tensor, reach: int) -> Tensor:
-    """Attention of each token over those at most `reach` places from it: (n, H, K), (n, H, K), (n, H, V) -> (n, H, V).
+    """Attention of each token over those at most `reach` positions away: (n, H, K), (n, H, K), (n, H, V) -> (n, H, V).
 
-    A block of `reach` queries looks at its own block of keys and at those before and after it, less what is too far.
-    No array is larger than n times 3 `reach`, a head.
+    A block of `reach` queries attends to its own block of keys and the two next to it, with distant keys masked. No
+    array has more than n * 3 `reach` numbers per head.
     """
     blocks = math.ceil(len(query) / reach)
     spare = blocks * reach - len(query)
 
     def windows(x: Tensor, around: int) -> Tensor:
-        """Each block and `around` places on its sides: (n, H, K) -> (blocks, H, reach + 2 around, K)."""
+        """Each block with `around` positions on either side: (n, H, K) -> (blocks, H, reach + 2 around, K)."""
         return F.pad(x, (0, 0, 0, 0, around, around + spare)).unfold(0, reach + 2 * around, reach).mT
 
-    places = torch.arange(-reach, 2 * reach, device=query.device)  # of a window's keys, seen from its block
+    places = torch.arange(-reach, 2 * reach, device=query.device)  # the keys of a window, relative to its block
     far = (places - torch.arange(reach, device=query.device)[:, None]).abs() > reach  # (reach, 3 reach)
     keys = torch.arange(0, blocks * reach, reach, device=query.device)[:, None] + places  # (blocks, 3 reach)
     hidden = far | ((keys < 0) | (keys >= len(query)))[:, None]  # (blocks, reach, 3 reach)
@@ -107,7 +107,7 @@ def restricted_attention(query: Tensor, key: Tensor, value: Tensor, reach: int) 
 
 @dataclass(frozen=True)
 class Kind:
-    """A row of table 1: what it is called, the paper's three columns, and the multiply-adds of a forward pass."""
+    """A row of table 1: its name, the paper's three columns, and the multiply-adds of a forward pass."""
 
     name: str
     complexity: str
@@ -117,7 +117,7 @@ class Kind:
     multiply_adds: Callable[[int, int], int]
 
 
-# Projections are counted, which the paper's first column leaves out; a GRU has two matrices for each of three gates.
+# The counts include projections, unlike the paper's first column; a GRU has two matrices for each of its three gates.
 KINDS = (
     Kind("self-attention", "O(n² d)", "O(1)", "O(1)", SelfAttention, lambda n, d: 2 * n * n * d + 4 * n * d * d),
     Kind("recurrent", "O(n d²)", "O(n)", "O(n)", Recurrence, lambda n, d: 6 * n * d * d),
@@ -131,7 +131,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Cost:
-    """What one layer costs at one length: median milliseconds, and MiB held at once beyond weights and input."""
+    """The cost of one layer at one length: median milliseconds, and peak MiB beyond weights and input."""
 
     kind: str
     length: int
@@ -141,7 +141,7 @@ class Cost:
 
 
 def costs(lengths: Sequence[int], d_model: int, seconds: float) -> Iterator[Cost]:
-    """The cost of each kind of layer at each length; a measurement lasts `seconds`, longer if three runs need it."""
+    """The cost of each layer type at each length; a measurement lasts `seconds`, or longer if three runs need it."""
     for kind in KINDS:
         torch.manual_seed(1)
         layer = kind.build(d_model)
@@ -162,7 +162,7 @@ def cost(name: str, layer: nn.Module, length: int, d_model: int, seconds: float)
 
 
 def milliseconds(run: Run, seconds: float) -> float:
-    """The median of at least three runs, after one that warms up."""
+    """The median of at least three runs after a warm-up."""
     run()
     times: list[float] = []
     while len(times) < 3 or sum(times) < seconds:
@@ -173,29 +173,29 @@ def milliseconds(run: Run, seconds: float) -> float:
 
 
 def peak_memory(run: Run) -> float | None:
-    """How many MiB the process grows by, at most, while it runs once more, by Linux's own count; None elsewhere.
+    """The growth of the process's peak memory in one more run, in MiB, accurate to about 1 MiB; None outside Linux.
 
-    What an earlier run has left with the C library is given back first. The count is good to about 1 MiB.
+    Memory that an earlier run left with the C library is returned to the system first.
     """
     if not REFERENCES.exists():
         return None
     run()
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    REFERENCES.write_text("5")  # forget the highest count so far
+    REFERENCES.write_text("5")  # reset VmHWM
     before = _resident("VmRSS")
     run()
     return (_resident("VmHWM") - before) / 1024
 
 
 def _resident(name: str) -> int:
-    """A line of the process's status, in KiB."""
+    """An entry of the process's status, in KiB."""
     return int(STATUS.read_text().split(f"{name}:")[1].split()[0])
 
 
 @dataclass(frozen=True)
 class TrainingRate:
-    """Target tokens a second of a model's training step on sentences of one length."""
+    """The training speed of a model on sentences of one length, in target tokens per second."""
 
     model: str
     parameters: int
@@ -206,7 +206,7 @@ class TrainingRate:
 def training_rates(
     lengths: Sequence[int], tokens: int, vocabulary: int, size: str, seconds: float
 ) -> Iterator[TrainingRate]:
-    """The Transformer of a named size and RNNs of as many parameters, on the same batches of generated tokens."""
+    """The training speed of a Transformer and of RNNs with as many parameters, on the same batches."""
     for name, model in equal_models(vocabulary, size, max(lengths)).items():
         for length in lengths:
             batch = generated_batch(length, tokens // length, vocabulary)
@@ -215,7 +215,7 @@ def training_rates(
 
 
 def training_rate(model: Any, batch: Batch, seconds: float) -> float:
-    """Target tokens a second of the trainer's step: loss, gradients, clipping, AdamW."""
+    """The speed of a training step (loss, gradients, clipping, AdamW) in target tokens per second."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
@@ -231,7 +231,7 @@ def training_rate(model: Any, batch: Batch, seconds: float) -> float:
 
 
 def equal_models(vocabulary: int, size: str, longest: int) -> dict[str, Any]:
-    """A Transformer and three RNNs whose hidden width is chosen so that all have about as many parameters."""
+    """A Transformer, and three RNNs with hidden widths chosen for about the same number of parameters."""
     torch.manual_seed(1)
     config = transformer.Config(vocabulary, vocabulary, max_length=longest, **transformer.SIZES[size])
     models: dict[str, Any] = {"Transformer": transformer.Transformer(config)}
@@ -256,6 +256,6 @@ def nearest_width(build: Callable[[int], nn.Module], wanted: int) -> int:
 
 
 def generated_batch(length: int, pairs: int, vocabulary: int) -> Batch:
-    """Pairs of random sentences of `length` tokens a side, their ends included."""
+    """Pairs of random sentences of `length` tokens on each side, their ends included."""
     rows = torch.randint(4, vocabulary, (2, max(1, pairs), length - 1), generator=torch.Generator().manual_seed(1))
     return make_batch(*rows.tolist())

@@ -1,6 +1,6 @@
-"""Table 4 of "Attention Is All You Need" on trees of your own: a run that translates words to trees, and a grammar.
+"""Table 4 of "Attention Is All You Need" on your own treebank: a run that translates words to trees, and a grammar.
 
-Both have the training and the test trees that the run's recipe names, and are scored by the same rules.
+Both use the training and test trees of the run's recipe and are scored by the same rules.
 """
 
 import time
@@ -33,12 +33,12 @@ PUBLISHED: list[tuple[str, str, float]] = [
     ("Luong et al. (2015)", "multi-task", 93.0),
     ("Dyer et al. (2016)", "generative", 93.3),
 ]
-VIEWS = ["words", "brackets"]  # what a parser reads and what it writes
+VIEWS = ["words", "brackets"]  # a parser's input and output
 
 
 @dataclass(frozen=True)
 class Treebank:
-    """The trees to learn from, and the sentences to parse with the references of each; none is empty."""
+    """The training trees, and the sentences to parse with their reference trees; none is empty."""
 
     train: list[Tree]
     sentences: list[str]
@@ -47,7 +47,7 @@ class Treebank:
 
 @dataclass(frozen=True)
 class Parsed:
-    """The trees that a parser gave, and the seconds that took."""
+    """A parser's trees, and the seconds it took."""
 
     parser: str
     trees: list[str] = field(repr=False)
@@ -55,10 +55,10 @@ class Parsed:
 
 
 def treebank(run: Path, recipe: Recipe) -> Treebank:
-    """The trees that the recipe of a run names.
+    """The trees that a run's recipe names.
 
     Raises:
-        TransductError: the run is none for parsing, or its test trees cannot be read.
+        TransductError: if it is not a parsing run, or its test trees cannot be read.
     """
     if recipe.task != "translation":
         raise TransductError(f"{run}: its task is {recipe.task}; give a run that translates words to trees")
@@ -80,7 +80,7 @@ def _is_of_trees(source: TextSource) -> bool:
 
 
 def by_translation(run: Path, trees: Treebank) -> Parsed:
-    """What the run makes of the sentences, searched for as its recipe says."""
+    """Parse the sentences with the run's model, decoding as its recipe says."""
     translator = transduct.load(run)
     started = time.perf_counter()
     found = translator.predict(trees.sentences)
@@ -88,7 +88,7 @@ def by_translation(run: Path, trees: Treebank) -> Parsed:
 
 
 def by_grammar(trees: Treebank) -> Parsed:
-    """What a grammar read off the training trees makes of the sentences."""
+    """Parse the sentences with a grammar read off the training trees."""
     grammar = Grammar(trees.train)
     started = time.perf_counter()
     found = [str(grammar.parse(sentence.split())[0]) for sentence in trees.sentences]
@@ -98,7 +98,7 @@ def by_grammar(trees: Treebank) -> Parsed:
 def f1_of_groups(
     parsed: Parsed, references: Sequence[Sequence[str]], groups: Mapping[str, Sequence[int]]
 ) -> dict[str, float | None]:
-    """Labelled F1 of each group of sentences; None where their references hold no constituent."""
+    """Labelled F1 of each group of sentences; None if its references have no constituent."""
     return {
         name: _f1([parsed.trees[i] for i in chosen], [references[i] for i in chosen]) for name, chosen in groups.items()
     }

@@ -1,4 +1,4 @@
-"""The pictures of tables 2 and 3: the cost of models against their scores, and the scores of every training."""
+"""Pictures for tables 2 and 3: models by cost and score, and the scores of all trainings."""
 
 import math
 import statistics
@@ -10,11 +10,11 @@ from transduct.interfaces.drawing import INK, Line, Picture, Rectangle, Shape, T
 from transduct.interfaces.pictures import CURVE_COLOURS, FAINT, MARGIN
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
-SMALL = 11  # the size of letters beside points and ticks
+SMALL = 11  # font size beside points and ticks
 
 
 def cost_and_score(models: Mapping[str, tuple[float, float]], ours: Mapping[str, tuple[float, float]]) -> Picture:
-    """A named point for each (FLOPs, BLEU), the FLOPs as logarithms; ours in another colour, and larger."""
+    """A scatter plot of named models, BLEU against FLOPs (logarithmic); ours are larger and in another colour."""
     points = {**models, **ours}
     decades = _whole([math.log10(flops) for flops, _ in points.values()])
     scores = _whole([bleu for _, bleu in points.values()])
@@ -48,12 +48,12 @@ def cost_and_score(models: Mapping[str, tuple[float, float]], ours: Mapping[str,
 
 
 def _whole(values: Sequence[float]) -> range:
-    """The whole numbers around the values, at least two."""
+    """The whole numbers that enclose the values, at least two."""
     return range(math.floor(min(values)), max(math.ceil(max(values)), math.floor(min(values)) + 1) + 1)
 
 
 def _beside(x: float, y: float, name: str, others: Sequence[Box], boxes: list[Box]) -> Text:
-    """The name of a point where it covers no other box, if there is such a place; its own box joins `boxes`."""
+    """Place the name of a point, if possible without covering any of `boxes`, and add its own box to them."""
     half, tall = text_width(name, SMALL) / 2, SMALL
     middles = [(x, y - 12), (x, y + 12), (x + half + 10, y), (x - half - 10, y)]  # above, below, right, left
     places = [(a - half, b - tall / 2, a + half, b + tall / 2) for a, b in middles]
@@ -67,7 +67,7 @@ def _overlap(a: Box, b: Box) -> bool:
 
 
 def strip(groups: Mapping[tuple[str, str], Sequence[Result]]) -> Picture:
-    """The BLEU of every training, a line a value, with an upright through the base's mean."""
+    """A strip plot of the BLEU of all trainings, one row per value, with a vertical line at the base's mean."""
     points = {
         f"{row} {value}".strip(): [r.bleu for r in group if r.bleu is not None]
         for (row, value), group in groups.items()

@@ -1,4 +1,4 @@
-"""Tables 1 to 4 of "Attention Is All You Need" (Vaswani et al. 2017) as commands, and the gap by length.
+"""Tables 1 to 4 of "Attention Is All You Need" (Vaswani et al. 2017) as commands, and BLEU by sentence length.
 
 python benchmarks/paper_tables.py complexity --out DIR [--quick]
 python benchmarks/paper_tables.py translation --out DIR [--run RUN ...]
@@ -6,7 +6,7 @@ python benchmarks/paper_tables.py variations --out DIR --root DATA/multi30k [--s
 python benchmarks/paper_tables.py parsing RUN --out DIR [--root DATA/wsj_treebank_sample]
 python benchmarks/paper_tables.py lengths RUN ... --out DIR [--labels a,b,c]
 
-Each writes `table.md`, its numbers as JSON and its pictures as SVG; docs/paper_tables.md says what they mean.
+Each writes `table.md`, its numbers as JSON and its pictures as SVG; docs/paper_tables.md explains them.
 """
 
 import argparse
@@ -59,11 +59,11 @@ PUBLISHED: list[tuple[str, float | None, float | None, float | None, float | Non
 ]
 TEST_SET = "newstest2014"
 COMMANDS = ("complexity", "translation", "variations", "parsing", "lengths")
-SENTENCE = 25  # tokens of a sentence for the cost of attention, which is 1 % of all
+SENTENCE = 25  # tokens of a sentence when counting the cost of attention, which is 1 % of the total
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table; None is an empty cell, and a number has as many digits as one reads."""
+    """A Markdown table; None becomes an empty cell, and numbers are rounded for reading."""
     lines = [header, ["---"] * len(header), *([_cell(value) for value in row] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -79,7 +79,7 @@ def _cell(value: object) -> str:
 
 
 def write(out: Path, parts: Sequence[str], results: Any = None, **pictures: Picture) -> None:
-    """Paragraphs and tables as `table.md`, what they are made of as `results.json`, and the pictures by name."""
+    """Write paragraphs and tables to `table.md`, their data to `results.json`, and the pictures by name."""
     out.mkdir(parents=True, exist_ok=True)
     machine = (
         f"{platform.machine()}, {platform.system()}, PyTorch {torch.__version__}, {torch.get_num_threads()} threads"
@@ -95,7 +95,7 @@ def write(out: Path, parts: Sequence[str], results: Any = None, **pictures: Pict
 
 
 def complexity(out: Path, lengths: Sequence[int], d_model: int, size: str, seconds: float) -> None:
-    """Table 1: the layers' formulas beside their time and memory, and training steps of Transformer and RNN."""
+    """Table 1: the layers' formulas with their time and memory, and training speeds of Transformer and RNN."""
     costs = list(layers.costs(lengths, d_model, seconds))
     sentences = [length for length in (8, 32, 128, 512) if length <= lengths[-1]]
     rates = list(layers.training_rates(sentences, 8 * sentences[-1], 8000, size, seconds))
@@ -123,21 +123,21 @@ def complexity(out: Path, lengths: Sequence[int], d_model: int, size: str, secon
 
 
 def _growth(costs: Sequence[Cost], kind: str) -> str:
-    """The exponent of n that the time of training follows over the last doubling."""
+    """The exponent of n in the training time over the last doubling."""
     before, last = [cost for cost in costs if cost.kind == kind][-2:]
     slope = math.log(last.training_ms / before.training_ms) / math.log(last.length / before.length)
     return f"n^{slope:.2f}"
 
 
 def _by_length(costs: Sequence[Cost], quantity: str) -> str:
-    """A row a length, a column a kind of layer."""
+    """A row for each length, a column for each layer type."""
     found = {(cost.kind, cost.length): getattr(cost, quantity) for cost in costs}
     lengths = sorted({cost.length for cost in costs})
     return markdown(["n", *(k.name for k in KINDS)], [[n, *(found[k.name, n] for k in KINDS)] for n in lengths])
 
 
 def _costs_picture(costs: Sequence[Cost], quantity: str, unit: str, title: str) -> Picture:
-    """A quantity against the length, both as logarithms; what is not above zero leaves a gap."""
+    """A log-log plot of a quantity against the length; values that are not positive leave a gap."""
     lengths = sorted({cost.length for cost in costs})
     lines = {
         kind.name: [
@@ -151,7 +151,7 @@ def _costs_picture(costs: Sequence[Cost], quantity: str, unit: str, title: str) 
 
 
 def _rates(rates: Sequence[TrainingRate]) -> str:
-    """A row a model, a column a sentence length."""
+    """A row for each model, a column for each sentence length."""
     found = {(rate.model, rate.length): rate.tokens_per_second for rate in rates}
     lengths = sorted({rate.length for rate in rates})
     models = {rate.model: rate.parameters for rate in rates}
@@ -163,7 +163,7 @@ def _rates(rates: Sequence[TrainingRate]) -> str:
 
 
 def translation(out: Path, runs: Sequence[Path]) -> None:
-    """Table 2: what was published; parameters, training cost and, where a run is given, the scores of ours."""
+    """Table 2: the published rows, and ours with parameters, training cost and the scores of given runs."""
     ours: dict[str, float | None] = dict.fromkeys(("base", "big"))
     found = []
     for run in runs:
@@ -187,23 +187,23 @@ def translation(out: Path, runs: Sequence[Path]) -> None:
 
 
 def _recipe_of(run: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a run, of its last stage if it has stages."""
+    """The recipe of a run, or of its last stage."""
     return stages_of(load_recipe(run / "recipe.yaml", overrides))[-1]
 
 
 def _test_name(recipe: Recipe) -> str:
-    """The corpus that a recipe names as its test set."""
+    """The name of a recipe's test set."""
     test = recipe.data["test"]
     return Path(str(test.get("source") or test.get("pairs") or test.get("generate"))).name
 
 
 def _languages(recipe: Recipe) -> tuple[str, ...]:
-    """The endings of the test set's files."""
+    """The languages of the test set, from its file extensions."""
     return tuple(Path(str(recipe.data["test"].get(side))).suffix for side in ("source", "target"))
 
 
 def our_size(size: str) -> tuple[int, float]:
-    """Parameters, and FLOPs of the training that recipes/wmt14_en_de.yaml prescribes."""
+    """The parameters of our model, and the FLOPs of training it by recipes/wmt14_en_de.yaml."""
     recipe = load_recipe(RECIPES / "wmt14_en_de.yaml", profile=size)
     vocabulary, training = recipe.tokenizer["size"], recipe.training
     derived = {"source_size": vocabulary, "target_size": vocabulary, "max_length": recipe.data["max_length"]}
@@ -217,9 +217,10 @@ def our_size(size: str) -> tuple[int, float]:
 def multiply_adds(config: Config, length: int) -> int:
     """Multiply-adds of the forward pass for one source and one target token, in sentences of `length` tokens.
 
-    A step takes 2 FLOPs for each forward and, as both of a product's factors have a gradient, 4 backward.
+    A training step takes 2 FLOPs for each in the forward pass and 4 in the backward pass, where both factors of a
+    product get a gradient.
     """
-    d, both = config.d_model, 2 * length * config.d_model  # scores, and values times weights
+    d, both = config.d_model, 2 * length * config.d_model  # QK^T, and weights times values
     feed_forward = 2 * d * config.d_ff
     encoder = 4 * d * d + both + feed_forward
     decoder = 4 * d * d + both + 4 * d * d + both + feed_forward
@@ -230,7 +231,7 @@ def multiply_adds(config: Config, length: int) -> int:
 
 
 def table_of_variations(out: Path, recipe: Recipe, rows: variations.Rows, seeds: Sequence[int], resume: bool) -> None:
-    """Table 3: everything is trained that is not finished yet; the table is written anew after each training."""
+    """Table 3: run all unfinished trainings, rewriting the table after each."""
     chosen = [(BASE, ""), *((row, value) for row in rows for value in rows[row])]
 
     def show(results: Sequence[Result], times: Mapping[tuple[str, str], float]) -> None:
@@ -248,7 +249,7 @@ def table_of_variations(out: Path, recipe: Recipe, rows: variations.Rows, seeds:
 
 
 def _variation(row: str, value: str, group: Sequence[Result], milliseconds: float | None) -> list[object]:
-    """A line of the table."""
+    """A row of the table."""
     scored = [result for result in group if result.bleu is not None]
     count = f"{len(group)}" if len(scored) == len(group) else f"{len(group)}, {len(group) - len(scored)} diverged"
     parameters = scored[0].parameters if scored else None
@@ -323,8 +324,8 @@ def _lines_by_words(
     what: str,
     unit: str,
 ) -> Picture:
-    """A line for each name of `scores`, its scores of the groups of a length; what has no score leaves a gap."""
-    *names, _ = groups  # the last are all
+    """A line chart of scores by sentence length; missing scores leave a gap."""
+    *names, _ = groups  # the last group has all sentences
     places = [statistics.mean(words[i] for i in groups[name]) for name in names]
     lines = {
         label: [math.nan if (score := found[name]) is None else score for name in names]
@@ -334,7 +335,7 @@ def _lines_by_words(
 
 
 def _by_words(words: Sequence[int], edges: Sequence[int]) -> dict[str, list[int]]:
-    """The sentences of each length, as numbers; at last all of them. Lengths that none has are left out."""
+    """The indices of the sentences by range of length, without empty ranges, and finally those of all sentences."""
     bounds = [0, *edges, max([*words, *edges])]
     groups = {f"{a + 1} to {b}": [i for i, n in enumerate(words) if a < n <= b] for a, b in pairwise(bounds)}
     return {name: chosen for name, chosen in groups.items() if chosen} | {"all": list(range(len(words)))}
@@ -362,7 +363,7 @@ def numbers(text: str) -> list[int]:
 
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    """What was asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     tables = parser.add_subparsers(dest="table", required=True)
     each = {name: tables.add_parser(name) for name in COMMANDS}
@@ -394,7 +395,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run(a: argparse.Namespace) -> None:
-    """Make the table that was asked for."""
+    """Make the requested table."""
     if a.table == "complexity":
         if a.width < 1 or a.width % layers.HEAD_WIDTH:
             raise TransductError(
@@ -414,7 +415,7 @@ def run(a: argparse.Namespace) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a command; what a user can mend is one line and exit status 2."""
+    """Run a command; an error that the user can fix is one line and exit status 2."""
     a = arguments(words)
     try:
         run(a)

@@ -1,8 +1,8 @@
-"""Table 3 of "Attention Is All You Need" on a corpus of your own: a base model, and one thing changed at a time.
+"""Table 3 of "Attention Is All You Need" on your own corpus: a base model, and variations that change one thing each.
 
-Every (row, value, seed) is a training of its own in OUT/runs, and a line in OUT/results.jsonl once it is finished. What
-is finished is not trained again, and what was interrupted goes on from its last checkpoint. What a step of each takes
-is measured at the end, in OUT/steps.json.
+Every (row, value, seed) is a training of its own in OUT/runs, and a line in OUT/results.jsonl once finished. Finished
+trainings are not repeated, and interrupted ones resume from their last checkpoint. The duration of a step of each is
+measured at the end and written to OUT/steps.json.
 """
 
 import json
@@ -27,17 +27,17 @@ from transduct.training.step import Stepper
 
 RECIPE, RESULTS, RUNS, STEPS = "recipe.yaml", "results.jsonl", "runs", "steps.json"
 BASE = "base"
-TURNS, WARM = 25, 2  # steps of each row that are timed, and those before
-Rows = Mapping[str, Mapping[str, dict[str, Any]]]  # row -> value -> what is laid over the recipe
+TURNS, WARM = 25, 2  # timed steps of each row, and warm-up steps before
+Rows = Mapping[str, Mapping[str, dict[str, Any]]]  # row -> value -> overrides of the recipe
 
 
 def each(section: str, *keys: str, values: Sequence[Any], also: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What sets all `keys` of a section to each of the values, and the keys in `also` to what it says."""
+    """For each value, the overrides that set all `keys` of a section to it, and the keys in `also` to theirs."""
     return {str(value): {section: {**dict.fromkeys(keys, value), **(also or {})}} for value in values}
 
 
 def position(scheme: str, mode: str = "add") -> dict[str, Any]:
-    """What sets the position scheme and its mode."""
+    """The overrides that set the position scheme and its mode."""
     return {"model": {"positions": scheme, "position_mode": mode}}
 
 
@@ -68,9 +68,9 @@ VARIATIONS: Rows = {
 
 @dataclass(frozen=True)
 class Result:
-    """What a training came to on the validation set, its final weights decoding greedily.
+    """The scores of a training's final weights on the validation set, with greedy decoding.
 
-    Perplexity is that of a subword. A training that diverged has no scores.
+    Perplexity is per subword. A training that diverged has no scores.
     """
 
     row: str
@@ -83,7 +83,7 @@ class Result:
 
 
 def chosen_rows(names: Sequence[str] | None) -> Rows:
-    """The rows called so; all of them if not given."""
+    """The rows of these names; all if not given."""
     for name in names or ():
         if name not in VARIATIONS:
             raise TransductError(f"no row is called '{name}'; known are: {', '.join(VARIATIONS)}")
@@ -91,7 +91,7 @@ def chosen_rows(names: Sequence[str] | None) -> Rows:
 
 
 def base_recipe(path: Path, root: str | None, steps: int | None) -> Recipe:
-    """The recipe's profile for a CPU; with fewer or more steps, its schedule shrinks or grows with them."""
+    """The recipe's CPU profile, with its schedule scaled to the number of steps."""
     over = ["model.positions=sinusoidal"] + ([] if root is None else [f"data.root={root}"])
     recipe = load_recipe(path, over, "cpu")
     if recipe.task != "translation":
@@ -105,19 +105,19 @@ def base_recipe(path: Path, root: str | None, steps: int | None) -> Recipe:
 
 
 def run_variations(recipe: Recipe, rows: Rows, seeds: Sequence[int], out: Path, resume: bool) -> Iterator[list[Result]]:
-    """Train what is not finished yet; gives all results so far, at first and after each training.
+    """Run the unfinished trainings. Yields all results so far, at first and after each training.
 
-    All rows of the first seed come first, so that a table is soon whole.
+    All rows of the first seed come first, so that the table is complete soon.
 
     Raises:
-        TransductError: a row does not fit the recipe, or `out` holds results that are not to be resumed.
-        TrainingFailed: a signal stopped a training.
+        TransductError: if a row does not fit the recipe, or `out` has results and `resume` is not set.
+        TrainingFailed: if a signal stopped a training.
     """
     tasks = {}
     for seed in seeds:
         for (row, value), changed in _recipes(recipe, rows).items():
             seeded = merge(changed, {"training": {"seed": seed}})
-            tasks[row, value, seed] = create(record(Recipe, seeded, ""), out, ignore)  # wrong ones fail here
+            tasks[row, value, seed] = create(record(Recipe, seeded, ""), out, ignore)  # fails if invalid
     finished = _open(recipe, out, resume)
     yield finished
     held = {(result.row, result.value, result.seed) for result in finished}
@@ -130,9 +130,11 @@ def run_variations(recipe: Recipe, rows: Rows, seeds: Sequence[int], out: Path, 
 
 
 def step_times(recipe: Recipe, rows: Rows, out: Path) -> dict[tuple[str, str], float]:
-    """Milliseconds that a training step of each row takes, as `out` knows them or else measured: medians of steps that
-    take turns, so that whatever else the machine does slows all of them, each on another batch, as in training: kernels
-    are made for each shape."""
+    """Milliseconds of a training step of each row, read from `out` or measured.
+
+    They are medians. The rows take turns, so that other work on the machine slows all of them, and every step has
+    another batch, as in training, because kernels are compiled for each shape.
+    """
     path, recipes = out / STEPS, _recipes(recipe, rows)
     held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     known = {(row, value): milliseconds for row, value, milliseconds in held}
@@ -167,7 +169,7 @@ def _recipes(recipe: Recipe, rows: Rows) -> dict[tuple[str, str], dict[str, Any]
 
 
 def _open(recipe: Recipe, out: Path, resume: bool) -> list[Result]:
-    """The results that `out` holds of the same recipe; none yet in a new folder."""
+    """The results in `out`, which must be of the same recipe; empty for a new folder."""
     path = out / RECIPE
     if path.exists() and not resume:
         raise TransductError(f"{out}: holds variations already; go on with --resume or choose another --out")
@@ -180,12 +182,12 @@ def _open(recipe: Recipe, out: Path, resume: bool) -> list[Result]:
 
 
 def _without_root(recipe: Recipe) -> Recipe:
-    """The recipe, wherever its files lie."""
+    """The recipe without the location of its files."""
     return replace(recipe, data={key: value for key, value in recipe.data.items() if key != "root"})
 
 
 def _train(recipe: Recipe, row: str, value: str, seed: int, out: Path) -> Result:
-    """Train one variation, score its final weights and drop its checkpoints."""
+    """Train one variation, score its final weights and delete its checkpoints."""
     directory = out / RUNS / "_".join(f"{row} {value} {seed}".replace(",", "").split())
     try:
         model_directory = runs.train(recipe, directory, resume=True, notify=ignore)
@@ -199,6 +201,6 @@ def _train(recipe: Recipe, row: str, value: str, seed: int, out: Path) -> Result
     scores = task.evaluate(base.load(model_directory).model).scores
     events = [json.loads(line) for line in (directory / runs.LOG).read_text().splitlines()]
     seconds = max(event.get("seconds", 0.0) for event in events)
-    shutil.rmtree(directory / "checkpoints", ignore_errors=True)  # a call that was cut short may have done it
+    shutil.rmtree(directory / "checkpoints", ignore_errors=True)  # an interrupted call may have deleted them already
     parameters = sum(weight.numel() for weight in read_tensors(model_directory / WEIGHTS).values())
     return Result(row, value, seed, parameters, seconds, scores["perplexity"], scores["bleu"])

@@ -1,10 +1,10 @@
-"""What a grammar read off the trees reaches: the peer of recipes/wsj_parsing.yaml, trained on the same trees.
+"""A treebank grammar as the baseline for recipes/wsj_parsing.yaml, trained on the same trees.
 
 python benchmarks/pcfg.py --train train.mrg.xz --test test.mrg.xz
 
-A probabilistic context-free grammar with parent annotation and horizontal Markovisation (Klein and Manning 2003),
-words by their tags and rare ones by their shape, and the likeliest tree by CKY. Chains of constituents over one child
-are one symbol, "S+VP", so that every rule has two children. Prints one line of JSON.
+A probabilistic context-free grammar with parent annotation and horizontal Markovisation (Klein and Manning 2003). Words
+are generated from their tags, rare ones by their shape; CKY finds the likeliest tree. Unary chains are collapsed into
+one symbol, "S+VP", so that every rule is binary. Prints one line of JSON.
 """
 
 import argparse
@@ -22,30 +22,30 @@ from transduct.data.text import read_lines
 from transduct.data.trees import ROOT, Tree, cleaned, linearised
 from transduct.evaluation.trees import labelled_f1
 
-SIBLINGS = 1  # how many of the siblings before it an inner symbol remembers
-RARE = 2  # words seen at most so often teach what unknown words of their shape are
-STRENGTH = 2.0  # how many sightings of a word the distribution of its tags, or of its shape, is worth
-FLAT = "S"  # the label over a sentence that has no tree
+SIBLINGS = 1  # preceding siblings in an intermediate symbol (horizontal Markovisation)
+RARE = 2  # words seen at most this often train the model of unknown words
+STRENGTH = 2.0  # the weight of a prior distribution, as a number of observations
+FLAT = "S"  # the label of the flat tree of a sentence that cannot be parsed
 
 
 class Grammar:
-    """Rules and words counted in trees, and the likeliest tree of a sentence.
+    """A grammar counted from trees, with a CKY parser.
 
-    A symbol is a chain of labels, "VP^S+NP", of which the first knows its parent, or an inner symbol of a constituent
-    with more than two children, "@VP^S|NP".
+    A symbol is a chain of labels, "VP^S+NP", the first annotated with its parent, or an intermediate symbol of the
+    binarisation of a constituent, "@VP^S|NP".
     """
 
     def __init__(self, trees: list[Tree]) -> None:
         self.roots: Counter[str] = Counter()
         self.rules: Counter[tuple[str, str, str]] = Counter()
-        self.seen: Counter[tuple[str, str]] = Counter()  # words and their symbols
+        self.seen: Counter[tuple[str, str]] = Counter()  # (word, symbol) pairs
         for tree in trees:
             self.roots[self._count(tree, ROOT)] += 1
         self._index()
         self._learn_words()
 
     def _count(self, tree: Tree, parent: str) -> str:
-        """Count the rules and words below; the symbol of the tree."""
+        """Count the rules and words in a tree. Returns its symbol."""
         chain = [f"{tree.label}^{parent}"]
         while len(tree.children) == 1 and not tree.is_tag:
             parent, [tree] = tree.label, tree.constituents()
@@ -65,7 +65,7 @@ class Grammar:
         return symbol
 
     def _index(self) -> None:
-        """Symbols as numbers, and the rules as arrays, sorted by what they make."""
+        """Number the symbols and put the rules into arrays, sorted by their left-hand sides."""
         symbols = {symbol for rule in self.rules for symbol in rule} | {symbol for _, symbol in self.seen}
         self.symbols = sorted(symbols)
         self.number = {symbol: number for number, symbol in enumerate(self.symbols)}
@@ -80,8 +80,8 @@ class Grammar:
             self.root[self.number[symbol]] = np.log(count / self.roots.total())
 
     def _learn_words(self) -> None:
-        """P(symbol | word) is what was seen with the word, filled up by P(symbol | tag) P(tag | word); and this last
-        is filled up by P(tag | shape)."""
+        """Estimate P(symbol | word), smoothed by P(symbol | tag) P(tag | word), where P(tag | word) is smoothed by
+        P(tag | shape)."""
         self.words: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.shapes: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.counts: Counter[str] = Counter()
@@ -95,9 +95,9 @@ class Grammar:
                     self.shapes[name].update(_by_tag(symbols))
 
     def emissions(self, word: str) -> np.ndarray:
-        """log P(word | symbol), for each symbol, up to a constant of the word."""
+        """log P(word | symbol) for each symbol, up to a constant that depends on the word."""
         tags = {tag: count / self.tags.total() for tag, count in self.tags.items()}
-        for name in reversed(shapes(word)):  # from the vaguest shape to the word itself
+        for name in reversed(shapes(word)):  # from the coarsest shape to the word itself
             if name in self.shapes:
                 tags = _filled(self.shapes[name], tags, 1.0)
         seen = self.words[word] if word in self.words else Counter()
@@ -110,7 +110,8 @@ class Grammar:
         return scores
 
     def parse(self, words: list[str]) -> tuple[Tree, float]:
-        """The likeliest tree (CKY) and its log-probability, up to a constant of the words; flat where there is none."""
+        """The likeliest tree (CKY), or a flat one if there is none, and its log-probability up to a constant that
+        depends on the words."""
         length = len(words)
         chart = np.full((length, length + 1, len(self.symbols)), -np.inf, np.float32)
         for place, word in enumerate(words):
@@ -136,7 +137,7 @@ class Grammar:
             chart[start, end, made[places]] = np.maximum.reduceat(scores + self.log_probability[possible], places)
 
     def _tree(self, chart: np.ndarray, words: list[str], symbol: int, start: int, end: int) -> list[Tree | str]:
-        """What the best way to make a symbol of some words puts into the constituent around it."""
+        """The subtrees of the best derivation of a symbol over a span, as children of the enclosing constituent."""
         labels = [label.split("^")[0] for label in self.symbols[symbol].split("+")]
         if end - start == 1:
             children: list[Tree | str] = [words[start]]
@@ -150,7 +151,7 @@ class Grammar:
             children = self._tree(chart, words, int(self.first[rule]), start, middle)
             children += self._tree(chart, words, int(self.second[rule]), middle, end)
         for label in reversed(labels):
-            if not label.startswith("@"):  # an inner symbol is no constituent
+            if not label.startswith("@"):  # an intermediate symbol is not a constituent
                 children = [Tree(label, tuple(children))]
         return children
 
@@ -167,12 +168,12 @@ def _by_tag(symbols: Counter[str]) -> Counter[str]:
 
 
 def _filled(counts: Counter[str], prior: dict[str, float], strength: float) -> dict[str, float]:
-    """Relative frequencies, the prior counted in as often as `strength` says."""
+    """Relative frequencies smoothed by a prior that counts as `strength` observations."""
     return {name: (counts[name] + strength * share) / (counts.total() + strength) for name, share in prior.items()}
 
 
 def shapes(word: str) -> list[str]:
-    """What can be said of a word never seen, the most telling first."""
+    """Shapes for an unknown word, the most specific first."""
     shape = "".join(kind for kind, _ in groupby(re.sub("[0-9]", "0", re.sub("[a-z]", "x", re.sub("[A-Z]", "X", word)))))
     return [f"{shape}/{word[-count:].lower()}" for count in (3, 2, 1)] + [shape]
 

@@ -1,10 +1,10 @@
-"""Time and memory of preparing a large corpus, beside what the tokenizers library takes for the same texts alone.
+"""Time and memory of preparing a large corpus, compared with encoding the same texts by the tokenizers library alone.
 
 python benchmarks/prepare.py --source train.en.gz --target train.de.gz --pairs 1000000
 
-Repeats the sentences of two aligned files, a number added to each so that none is a duplicate, learns the vocabulary
-from a sample of them, prepares the corpus, and prints the seconds of both and how far anonymous memory (RssAnon) grew
-meanwhile. With --turns, corpus and library take turns, and the ratio of their medians is printed too.
+Repeats the sentences of two aligned files, with a number added to each so that none is a duplicate, learns the
+vocabulary from a sample, and prepares the corpus. Prints the seconds of both and the growth of anonymous memory
+(RssAnon). With --turns, corpus and library take turns, and the ratio of their medians is printed too.
 """
 
 import argparse
@@ -28,17 +28,17 @@ from transduct.data.sources import DataConfig, TextSource
 from transduct.data.text import read_lines, read_pairs
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, train_tokenizers
 
-AT_ONCE = 10_000  # texts that the library is given
+AT_ONCE = 10_000  # texts per call of the library
 
 
 def anonymous_bytes() -> int:
-    """Anonymous memory of this process."""
+    """The anonymous memory of this process."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("RssAnon:")[1].split()[0]) * 1024
 
 
 class Watch(threading.Thread):
-    """The highest anonymous memory while it runs, looked at every 20 ms."""
+    """A thread that tracks the peak of anonymous memory, sampled every 20 ms."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -51,7 +51,7 @@ class Watch(threading.Thread):
 
 @contextmanager
 def watched(result: dict[str, Any], name: str, pairs: int) -> Iterator[None]:
-    """Adds to the result the seconds of what is done meanwhile, and how far memory grew."""
+    """Context manager that adds the seconds and the memory growth of its block to a result."""
     before, watch, started = anonymous_bytes(), Watch(), time.perf_counter()
     watch.start()
     yield
@@ -62,7 +62,7 @@ def watched(result: dict[str, Any], name: str, pairs: int) -> Iterator[None]:
 
 
 def numbered_pairs(sides: Sequence[Iterable[str]], pairs: int, folder: Path) -> DataConfig:
-    """Files of so many pairs: the sentences again and again, a number added to each so that none is a duplicate."""
+    """Write this many pairs to files by repeating sentences, each with a number so that none is a duplicate."""
     names = [str(folder / name) for name in ("source", "target")]
     for side, name in zip(sides, names, strict=True):
         with Path(name).open("w", encoding="utf-8") as file:
@@ -71,14 +71,14 @@ def numbered_pairs(sides: Sequence[Iterable[str]], pairs: int, folder: Path) -> 
 
 
 def prepared(data: DataConfig, tokenizer: Tokenizer, directory: Path) -> float:
-    """Seconds of a corpus, from files to shards; by a tokenizer that knows no word yet."""
+    """Seconds to prepare a corpus from files to shards, with a tokenizer whose word cache is empty."""
     tokenizer, started = deepcopy(tokenizer), time.perf_counter()
     prepare(data, tokenizer, tokenizer, directory, str)
     return time.perf_counter() - started
 
 
 def alone(data: DataConfig, folder: Path) -> float:
-    """Seconds that the library takes to encode the texts of the corpus, held in memory."""
+    """Seconds that the library takes to encode the corpus's texts from memory."""
     library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     texts = [text for name in data.train[0].files() for text in read_lines(Path(name))]
     started = time.perf_counter()

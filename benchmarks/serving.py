@@ -1,10 +1,10 @@
-"""A server under load: answers a second and how long one waits for them, from many clients at once and from one.
+"""A server under load: throughput and latency with one and with many concurrent clients.
 
     python benchmarks/serving.py MODEL TEXT [--clients 1,8,64] [--seconds 30] [--waiting 1000] [--beam 1]
 
-Each client posts one sentence of TEXT after the other, as soon as it has been answered; one that is turned away (429)
-comes back when it is told to. Prints a row for each number of clients: answers and refusals a second, seconds of the
-median and of the slowest hundredth, inputs a batch, and the server's memory afterwards.
+Each client posts one sentence of TEXT after another, each as soon as the last is answered; after a 429 it waits as long
+as Retry-After says. Prints a row for each number of clients: answers and refusals per second, median and 99th
+percentile latency in seconds, inputs per batch, and the server's memory afterwards.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from statistics import quantiles
 
 
 def post(connection: http.client.HTTPConnection, text: str, beam: int) -> int:
-    """After how many seconds to come back with one sentence; 0 if it was answered."""
+    """Post one sentence. Returns 0 if it was answered, otherwise the seconds to wait before retrying."""
     body = json.dumps({"texts": [text], "beam": beam})
     connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
     response = connection.getresponse()
@@ -32,7 +32,7 @@ def post(connection: http.client.HTTPConnection, text: str, beam: int) -> int:
 
 
 def load(port: int, texts: list[str], clients: int, seconds: float, beam: int) -> tuple[list[float], int]:
-    """How long each answer took, and how many requests were turned away."""
+    """The latencies of the answers, and the number of requests turned away."""
     number, until = count(), time.perf_counter() + seconds
 
     def client(_: int) -> tuple[list[float], int]:
@@ -41,10 +41,10 @@ def load(port: int, texts: list[str], clients: int, seconds: float, beam: int) -
         while (began := time.perf_counter()) < until:
             if wait := post(connection, texts[next(number) % len(texts)], beam):
                 refused += 1
-                connection.close()  # the server would meanwhile; the next request opens it again
+                connection.close()  # the server would close it meanwhile; the next request reopens it
                 time.sleep(wait)
             else:
-                if (now := time.perf_counter()) < until:  # later ones are of no second that is counted
+                if (now := time.perf_counter()) < until:  # later answers are not counted
                     took.append(now - began)
         return took, refused
 
@@ -54,7 +54,7 @@ def load(port: int, texts: list[str], clients: int, seconds: float, beam: int) -
 
 
 def batches(port: int) -> tuple[float, float]:
-    """How many batches the server has answered, and how many inputs."""
+    """The numbers of batches and of inputs that the server has answered."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     connection.request("GET", "/metrics")
     said = connection.getresponse().read().decode()
@@ -63,13 +63,13 @@ def batches(port: int) -> tuple[float, float]:
 
 
 def resident(process: int) -> float:
-    """MB of memory that a process holds."""
+    """The resident memory of a process in MB."""
     said = Path(f"/proc/{process}/status").read_text()
     return int(re.search(r"VmRSS:\s+(\d+)", said)[1]) / 1024  # type: ignore[index]
 
 
 def main() -> None:
-    """Serve, load, print."""
+    """Start a server, load it and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("text", type=Path)
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def measure(server: subprocess.Popen[str], texts: list[str], clients: list[int], seconds: float, beam: int) -> None:
-    """Load a server that is starting, and print a row for each number of clients."""
+    """Wait for a starting server, load it, and print a row for each number of clients."""
     assert server.stderr is not None
     port = int(re.search(r":(\d+) ", server.stderr.readline())[1])  # type: ignore[index]
     threading.Thread(target=server.stderr.read, daemon=True).start()

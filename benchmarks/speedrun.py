@@ -1,10 +1,10 @@
-"""Multi30k speedrun: from the start of the process to BLEU on test_2016_flickr, in as few seconds as can be.
+"""Multi30k speedrun: from the start of the process to BLEU on test_2016_flickr in as little time as possible.
 
 python benchmarks/speedrun.py DATA/multi30k [--out DIR] [--steps N] [--compile] [--miniature]
 
-Asked: 37.1 BLEU within 40 s on one H200, which is what a peer reaches there after 200 s. Nothing is prepared before:
-the clock starts with the process, and tokenizer, corpus, model and graphs are made anew. Steps are captured as CUDA
-graphs and not compiled, for compiling alone would take half of the time. Records are kept in docs/speedrun.md.
+The goal is 37.1 BLEU within 40 s on one H200, where a peer reaches that score after 200 s. Nothing is prepared in
+advance: the clock starts with the process, and tokenizer, corpus, model and graphs are made anew. Steps are captured as
+CUDA graphs but not compiled, because compiling alone would take half of the time. Records are in docs/speedrun.md.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from transduct.config import Recipe, load_recipe, merge  # noqa: E402 (the clock
 
 RECIPE, PROFILE = Path(__file__).parents[1] / "recipes" / "multi30k_en_de.yaml", "cpu"
 ASKED = 37.1
-CHANGES: dict[str, dict[str, Any]] = {  # of what is known from a CPU to be good enough
+CHANGES: dict[str, dict[str, Any]] = {  # settings known from runs on a CPU to be good enough
     "data": {"valid": None},
     "training": {"validate_every": 0, "best": None, "log_every": 200, "capture": True},
 }
@@ -39,7 +39,7 @@ MINIATURE: dict[str, dict[str, Any]] = {
 
 
 def recipe_of(data: Path, miniature: bool, training: dict[str, Any]) -> Recipe:
-    """The recipe of Multi30k as it is run here."""
+    """The Multi30k recipe with the changes for this run."""
     recipe = load_recipe(RECIPE, profile=PROFILE)
     for changes in (CHANGES, MINIATURE if miniature else {}, {"data": {"root": str(data)}, "training": training}):
         recipe = replace(recipe, **{name: merge(getattr(recipe, name), part) for name, part in changes.items()})
@@ -47,7 +47,7 @@ def recipe_of(data: Path, miniature: bool, training: dict[str, Any]) -> Recipe:
 
 
 def since_start() -> float:
-    """Seconds since the process began, the interpreter's own start included where the system tells it."""
+    """Seconds since the process started, including the interpreter's start-up where the system reports it."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rsplit(") ", 1)[1].split()[19])
         uptime = float(Path("/proc/uptime").read_text().split()[0])
@@ -57,7 +57,7 @@ def since_start() -> float:
 
 
 def run(data: Path, out: Path, miniature: bool, training: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
-    """Train and score; seconds from the start of the process to the end of each phase."""
+    """Train and score. Returns the seconds from the start of the process to the end of each phase."""
     from transduct.tasks.base import evaluate
     from transduct.tasks.runs import train
 

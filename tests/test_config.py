@@ -1,4 +1,4 @@
-"""Recipes: read, overridden, checked with names, written and read again."""
+"""Recipes are read, overridden, checked with full names in errors, written and read back."""
 
 import os
 import threading
@@ -24,7 +24,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Section:
-    """One field of every sort that records have."""
+    """A record with one field of every kind."""
 
     sources: list[Source]
     valid: Source | None = None
@@ -147,6 +147,9 @@ profiles:
         ),
         ("unknown model.size 'tiny'; known", [], None, "{path}"),
         ("stages[1]: unknown model.size 'tiny'; known", [], None, "{path}:12"),
+        ("data: a corpus gives 3 texts a row", [], None, "{path}:2"),
+        ("stages[1]: model: its weights would take 9 GB; make it smaller", [], None, "{path}:11"),
+        ("stages[1]: model: its weights would take 9 GB", ["training.its=1"], None, "{path}:11"),
         ("decoding: beam is 0, must", [], None, "{path}"),
         ("decoding: beam is 0, must", ["stages.1.model.x=1"], None, "{path}"),
     ],

@@ -1,4 +1,4 @@
-"""What a user is told is one line."""
+"""Every error is one line."""
 
 import pickle
 

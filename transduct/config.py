@@ -1,7 +1,7 @@
-"""Recipes: one YAML file <-> typed, frozen records <-> `section.key=value` overrides.
+"""Recipes: YAML files read into typed, frozen records, with `section.key=value` overrides.
 
-A record is a frozen dataclass that lives next to what it configures; `record` builds it from a recipe's mapping and
-refuses unknown keys and wrong types with the key's full name. This file knows no record but the recipe itself.
+A record is a frozen dataclass defined next to what it configures. `record` builds one from a mapping and rejects
+unknown keys and wrong types, giving the key's full name. The only record defined here is the recipe itself.
 """
 
 import difflib
@@ -22,27 +22,28 @@ from transduct.errors import TransductError
 
 Record = TypeVar("Record")
 PROFILES = "profiles"
+PATHS = (("data", "root"), ("model", "start_from"))  # the keys, in their sections, that hold paths
 MERGE = "tag:yaml.org,2002:merge"
-SHOWN = 60  # characters of an override in an error about what it says
-NAMED = re.compile(  # what an error of a recipe is about: (stage, full name of a key or section, key of the section)
-    r"(?:stages\[(\d+)\]: )?(?:(?:unknown|missing) (?:key ')?)?([\w.\[\]-]+)'?(?:: (\w+))?"
-)
+SHOWN = 60  # characters of an override quoted in an error message
+# What an error message about a recipe refers to: (stage, full name of a key or section, first word after it). That word
+# may be a key of the section; if the recipe has no such key there, `_line` and `_overriding` ignore it.
+NAMED = re.compile(r"(?:stages\[(\d+)\]: )?(?:(?:unknown|missing) (?:key ')?)?([\w.\[\]-]+)'?(?:: (\w+))?")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The sections of a recipe; a task turns each into a record of its own.
+    """The sections of a recipe; the task turns each into a record of its own.
 
     Attributes:
-        task: what is learnt; the name of a file in `transduct/tasks`.
-        data: what is trained, validated and tested on, and how it is read.
-        tokenizer: how text is cut into tokens.
-        model: its family and sizes.
+        task: the task to learn; the name of a module in `transduct/tasks`.
+        data: the training, validation and test data, and how to read them.
+        tokenizer: how text is split into tokens.
+        model: family and sizes.
         training: steps, batches, learning rate, checkpoints.
-        decoding: how outputs are made, unless a call says otherwise.
-        stages: trainings in turn, each a mapping of sections laid over the recipe's own, and each from the model of
-            the one before; a stage may have another task.
-        ensemble: the stages do not start from each other, and their models together are the model.
+        decoding: default decoding options, which a call may override.
+        stages: trainings run one after another. Each is a mapping of sections merged over the recipe's own and starts
+            from the model of the stage before; a stage may have another task.
+        ensemble: train the stages independently and combine their models into one.
     """
 
     task: str
@@ -71,11 +72,11 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Lay a mapping over those that it merges (`<<`), of several the first over the others. PyYAML 6.0.4 lays the
-        last over the first, unless their keys are letters (its issue 953)."""
+        """Apply merge keys (`<<`): a mapping's own keys win, then those of the first mapping it merges. PyYAML 6.0.4
+        lets the last one win unless the keys are strings (its issue 953)."""
         merged = [value for key, value in node.value if key.tag == MERGE]
         layers = [layer for value in merged for layer in (value.value if value.id == "sequence" else [value])]
-        if all(isinstance(layer, yaml.MappingNode) for layer in layers):  # else what comes next says so
+        if all(isinstance(layer, yaml.MappingNode) for layer in layers):  # otherwise PyYAML raises below
             pairs = {}
             for layer in reversed(layers):
                 self.flatten_mapping(layer)
@@ -87,8 +88,8 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Safe YAML that quotes the text `1e-3`, which would otherwise come back as a number, and escapes U+0085, which
-    would otherwise come back as a blank."""
+    """Safe YAML that quotes the string `1e-3`, which would otherwise be read back as a number, and escapes U+0085,
+    which would be read back as a space."""
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
         return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if "\x85" in data else None)
@@ -101,17 +102,18 @@ for _yaml in (_Loader, _Dumper):
         re.compile(r"^[-+]?([0-9][0-9_]*)(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
         list("-+0123456789"),
     )
-for _first in "-+0123456789":  # YAML 1.1 reads 1:30 as 90 and 0100 as 64; what is found first holds
+for _first in "-+0123456789":  # YAML 1.1 reads 1:30 as 90 and 0100 as 64; the first matching resolver wins
     _Loader.yaml_implicit_resolvers[_first].insert(
         0, ("tag:yaml.org,2002:str", re.compile(r"^[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)$"))
     )
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), profile: str | None = None) -> Recipe:
-    """Read a recipe, lay the named profile over it, then the overrides, in that order.
+    """Read a recipe, then merge the named profile and the overrides over it, in that order.
 
     Raises:
-        TransductError: the file is missing or not a recipe, the profile or a key is unknown, a value has a wrong type.
+        TransductError: if the file is missing or no recipe, the profile or a key is unknown, or a value has the wrong
+            type.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -141,88 +143,88 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), profile: str | 
 
 
 def expand_homes(recipe: Recipe) -> None:
-    """Put the home folder for `~` in the places that a recipe names."""
+    """Expand `~` in the paths of a recipe, in place."""
     for sections in (vars(recipe), *recipe.stages):
-        for section, key in (("data", "root"), ("model", "start_from")):
-            held = sections.get(section)
-            if isinstance(held, dict) and isinstance(held.get(key), str):
-                held[key] = os.path.expanduser(held[key])
+        for name, key in PATHS:
+            section = sections.get(name)
+            if isinstance(section, dict) and isinstance(section.get(key), str):
+                section[key] = os.path.expanduser(section[key])
 
 
 @contextmanager
 def placed(path: str | None, overrides: Sequence[str] = (), profile: str | None = None) -> Iterator[None]:
-    """Around what uses a recipe: an error of "recipe" becomes one of the line of its file, or of the override, that
-    holds what is wrong."""
+    """Context manager that turns an error message beginning with "recipe: " into one that names the override, or the
+    file and line, that set the value at fault."""
     text = ""
-    if path is not None and Path(path).is_file():  # a pipe can be read once
-        with suppress(OSError, UnicodeDecodeError):  # which is said elsewhere
+    if path is not None and Path(path).is_file():  # a pipe can be read only once
+        with suppress(OSError, UnicodeDecodeError):  # reported elsewhere
             text = Path(path).read_text(encoding="utf-8")
     try:
         yield
     except TransductError as error:
-        said = str(error).removeprefix("recipe: ")
-        named = NAMED.match(said)
-        if said == str(error) or named is None:
+        message = str(error).removeprefix("recipe: ")
+        named = NAMED.match(message)
+        if message == str(error) or named is None:
             raise
         stage, section, key = named.groups()
         name = [part for part in re.split(r"[.\[\]]+", section) if part] + ([key] if key else [])
         layers = [["stages", stage], []] if stage else [[]]
         if override := _overriding(overrides, [[*layer, *name] for layer in layers]):
             shown = override if len(override) <= SHOWN else f"{override[:SHOWN]}..."
-            raise TransductError(f"the override '{shown}': {said}") from error
+            raise TransductError(f"the override '{shown}': {message}") from error
         layers = [over for layer in layers for over in ([[PROFILES, profile, *layer]] if profile else []) + [layer]]
         line = _line(yaml.compose(text, _Loader), layers, name)
-        raise TransductError(f"{path or 'recipe'}{line and f':{line}'}: {said}") from error
+        raise TransductError(f"{path or 'recipe'}{line and f':{line}'}: {message}") from error
 
 
 def _overriding(overrides: Sequence[str], names: list[list[str]]) -> str | None:
-    """The last override that sets what has one of these full names."""
+    """The last override that sets one of these names, or a section containing it."""
     for override in reversed(overrides):
-        given = override.partition("=")[0].split(".")
-        if any(name[: len(given)] == given for name in names):
+        key = override.partition("=")[0].split(".")
+        if any(name[: len(key)] == key for name in names):
             return override
     return None
 
 
 def _line(tree: yaml.Node | None, layers: list[list[str]], name: list[str]) -> str:
-    """The line where a recipe holds a full name, or most of it, in the first of these layers that does; "" if none."""
-    most, line = 0, ""
+    """The line of the longest part of a name that the recipe contains, in the first layer to have it; "" if none."""
+    deepest, line = 0, ""
     for layer in layers:
-        node, held = tree, -len(layer)
+        node, depth = tree, -len(layer)
         for part in [*layer, *name]:
-            found = _entries(node).get(part)
-            if found is None:
+            entry = _entries(node).get(part)
+            if entry is None:
                 break
-            held, node = held + 1, found[1]
-            if held > most:
-                most, line = held, str(found[0].start_mark.line + 1)
+            depth, node = depth + 1, entry[1]
+            if depth > deepest:
+                deepest, line = depth, str(entry[0].start_mark.line + 1)
     return line
 
 
 def _entries(node: yaml.Node | None) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-    """What begins each entry of a mapping or list, and what it holds, by key or place."""
+    """The node each entry of a mapping or list starts with and the node of its value, by key or index."""
     if isinstance(node, yaml.SequenceNode):
         return {str(place): (item, item) for place, item in enumerate(node.value)}
     return {key.value: (key, value) for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
 
 
 def _with_override(tree: Mapping[str, Any], override: str) -> dict[str, Any]:
-    """The recipe with an override, which also holds in those of its stages that say the same otherwise."""
+    """The recipe with an override, applied also to every stage that sets the same key itself."""
     over, names = parse_override(override), override.partition("=")[0].split(".")
     result = merge(tree, over)
     stages = result.get("stages")
     if names[0] != "stages" and isinstance(stages, list):
-        result["stages"] = [merge(stage, over) if _says(stage, names) else stage for stage in stages]
+        result["stages"] = [merge(stage, over) if _sets(stage, names) else stage for stage in stages]
     return result
 
 
-def _says(tree: Any, names: Sequence[str]) -> bool:
-    """Whether there is something of this full name in a tree of mappings and lists."""
+def _sets(tree: Any, names: Sequence[str]) -> bool:
+    """Whether a tree of mappings and lists has an entry of this full name."""
     for name in names:
-        held = _numbered(tree) if isinstance(tree, list) else tree
-        if not isinstance(held, Mapping) or name not in held:
+        entries = _numbered(tree) if isinstance(tree, list) else tree
+        if not isinstance(entries, Mapping) or name not in entries:
             return False
-        tree = held[name]
+        tree = entries[name]
     return True
 
 
@@ -239,49 +241,51 @@ def parse_override(text: str) -> dict[str, Any]:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """`over` laid over `base`, mapping by mapping; a mapping of numbers changes those items of a list
-    (`stages.0.training.steps=100`); anything else is replaced whole. `where` is the full name of the mapping."""
+    """Merge `over` into a copy of `base`, recursively. A mapping with integer keys changes those items of a list
+    (`stages.0.training.steps=100`); any other value is replaced. `where` is the full name of the mapping."""
     if not isinstance(over, Mapping):
         raise TransductError(f"found {_kind(over)}, expected a mapping of keys to lay over the recipe")
     result = dict(base)
     for key, value in over.items():
-        held, name = result.get(key), f"{where}.{key}" if where else str(key)
-        if isinstance(value, Mapping) and isinstance(held, list):
-            result[key] = _merge_items(held, value, name)
-        elif isinstance(value, Mapping) and isinstance(held, Mapping):
-            result[key] = merge(held, value, name)
+        old, name = result.get(key), f"{where}.{key}" if where else str(key)
+        if isinstance(value, Mapping) and isinstance(old, list):
+            result[key] = _merge_items(old, value, name)
+        elif isinstance(value, Mapping) and isinstance(old, Mapping):
+            result[key] = merge(old, value, name)
         else:
             result[key] = value
     return result
 
 
 def _merge_items(items: list[Any], over: Mapping[Any, Any], name: str) -> list[Any]:
-    """`over`, whose keys are places in a list, laid over the list's items."""
-    held = _numbered(items)
-    if wrong := [key for key in over if str(key) not in held]:
+    """Merge `over`, whose keys are indices, into the items of a list."""
+    numbered = _numbered(items)
+    if wrong := [key for key in over if str(key) not in numbered]:
         raise TransductError(f"'{name}' has no item '{wrong[0]}'; it has {len(items)}, counted from 0")
-    return list(merge(held, {str(key): value for key, value in over.items()}, name).values())
+    return list(merge(numbered, {str(key): value for key, value in over.items()}, name).values())
 
 
 def _numbered(items: list[Any]) -> dict[str, Any]:
-    """The items of a list by their places, counted from 0."""
+    """The items of a list by index, counted from 0."""
     return {str(place): item for place, item in enumerate(items)}
 
 
 def dump(tree: Any) -> str:
-    """YAML text of plain mappings, lists and scalars, keys in the order given."""
+    """YAML text of plain mappings, lists and scalars, with keys in the order given."""
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 def record(cls: type[Record], values: Any, where: str, source: str = "recipe", hidden: Collection[str] = ()) -> Record:
-    """Build the frozen dataclass `cls` from a mapping; `where` is the mapping's full name in the recipe.
+    """Build the frozen dataclass `cls` from a mapping.
 
     Args:
-        hidden: fields that a recipe does not set, so that no message names them.
+        where: the mapping's full name in the recipe.
+        source: how error messages refer to the place the mapping comes from.
+        hidden: fields a recipe cannot set, left out of error messages.
 
     Raises:
-        TransductError: an unknown key (the nearest known one is named), a missing one, a wrong type, or a value
-            that the record's own `__post_init__` refuses.
+        TransductError: if a key is unknown (names the nearest known one) or missing, a value has the wrong type, or
+            the record's own `__post_init__` rejects it.
     """
     if not isinstance(values, Mapping):
         raise TransductError(f"{source}: {where or 'the recipe'} is {_kind(values)}, expected a mapping of keys")
@@ -298,14 +302,14 @@ def record(cls: type[Record], values: Any, where: str, source: str = "recipe", h
     except TypeError as error:
         missing = re.findall(r"'(\w+)'", str(error))
         raise TransductError(f"{source}: missing key '{prefix}{missing[0] if missing else error}'") from error
-    except (ValueError, OverflowError) as error:  # the latter of infinity where whole numbers are counted
+    except (ValueError, OverflowError) as error:  # OverflowError: infinity converted to an integer
         raise TransductError(f"{source}: {where}: {error}" if where else f"{source}: {error}") from error
 
 
 def _value(hint: Any, value: Any, name: str, source: str) -> Any:
-    """`value` as the type `hint`: records and lists of records are built, everything else is checked strictly."""
+    """Convert `value` to the type `hint`: build records and lists of records, check everything else strictly."""
     arguments = get_args(hint)
-    if isinstance(value, Number) and hasattr(value, "item"):  # one of NumPy's
+    if isinstance(value, Number) and hasattr(value, "item"):  # a NumPy scalar
         value = value.item()
     if get_origin(hint) in (Union, UnionType) and any(is_dataclass(a) for a in arguments):
         if value is None and type(None) in arguments:
@@ -321,7 +325,7 @@ def _value(hint: Any, value: Any, name: str, source: str) -> Any:
 
     if words := [word for argument in arguments if get_origin(argument) is Literal for word in get_args(argument)]:
         others = [argument for argument in arguments if get_origin(argument) is not Literal]
-        hint = Union[Literal[tuple(words)], *others]  # as one, so that an error names them all
+        hint = Union[Literal[tuple(words)], *others]  # a single Literal, so that an error lists all words
     try:
         return _checker(hint).validate_python(value, strict=True)
     except ValidationError as error:
@@ -333,13 +337,13 @@ def _value(hint: Any, value: Any, name: str, source: str) -> Any:
 
 @cache
 def _hints(cls: type) -> dict[str, Any]:
-    """The types of a record's fields; each call of a model builds a record."""
+    """The types of a record's fields; cached because every call of a model builds a record."""
     return get_type_hints(cls)
 
 
 @cache
 def _checker(hint: Any) -> Any:
-    """What checks values of a type; to make one takes a hundred times as long as to ask it."""
+    """The pydantic validator of a type; building one takes a hundred times as long as using it."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(hint)
@@ -354,7 +358,7 @@ def _parse_yaml(text: str, source: str, lines: bool = True) -> Any:
         raise TransductError(f"{source}{line}: not valid YAML: {error.problem}") from error
     except yaml.YAMLError as error:
         raise TransductError(f"{source}: not valid YAML: {error}") from error
-    except (ValueError, RecursionError) as error:  # a date that is none, brackets thousands deep
+    except (ValueError, RecursionError) as error:  # an impossible date; brackets nested thousands deep
         raise TransductError(f"{source}: not valid YAML: {error}; put text in quotes") from error
 
 
@@ -367,7 +371,7 @@ def _nearest(name: str, known: Collection[str]) -> str:
 
 
 def _kind(value: Any) -> str:
-    """A short name for a value of the wrong type: the value itself where it is short."""
+    """A short description of a value of the wrong type: the value itself, cut to 60 characters, or its kind."""
     if value is None:
         return "empty"
     if isinstance(value, dict | list):
@@ -376,13 +380,13 @@ def _kind(value: Any) -> str:
 
 
 def stages_of(recipe: Recipe) -> list[Recipe]:
-    """The recipe of each training in turn: the recipe itself, or each of its stages laid over it.
+    """The recipe of each training in order: the recipe itself, or each of its stages merged over it.
 
     Raises:
-        TransductError: a stage is no mapping of sections, or has stages itself.
+        TransductError: if a stage is not a mapping of sections, or has stages itself.
     """
     for number, stage in enumerate(recipe.stages):
-        if held := [name for name in ("stages", "ensemble") if name in stage]:
-            raise TransductError(f"recipe: stages[{number}].{held[0]} is for the whole recipe; write it beside stages")
+        if wrong := [name for name in ("stages", "ensemble") if name in stage]:
+            raise TransductError(f"recipe: stages[{number}].{wrong[0]} is for the whole recipe; write it beside stages")
     whole = asdict(recipe) | {"stages": [], "ensemble": False}
     return [record(Recipe, merge(whole, stage), f"stages[{i}]") for i, stage in enumerate(recipe.stages)] or [recipe]

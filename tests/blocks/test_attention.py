@@ -1,11 +1,11 @@
-"""Multi-head attention is torch's, and a token at a time it is what it is at once."""
+"""Multi-head attention equals torch's, and stepwise attention equals attention over whole sequences."""
 
 import pytest
 import torch
 from torch import nn
 
 from tests.helpers import VECTORS, gradients, randomise
-from transduct.blocks.attention import CLIP, AttentionPositions, KVCache, Lineage, MultiHeadAttention
+from transduct.blocks.attention import CLIP, AttentionPositions, KVCache, Lineage, MultiHeadAttention, self_attention
 from transduct.blocks.caches import standing_still
 from transduct.functional.segments import Segments, flatten, pad
 
@@ -49,6 +49,13 @@ def test_outputs_and_gradients_are_torchs(kind):
     reference += [part for pair in zip(weights, biases) for part in pair] + [output_weight, output_bias]
     for one, other in zip(mine, reference, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scheme", ["none", "sinusoidal", "rotary", "alibi", "relative"])
+def test_self_attention_has_the_positions_that_act_inside_it(scheme):
+    attention = self_attention(D, HEADS, scheme, 12)
+    assert (attention.d_k, attention.d_v) == (D // HEADS, D // HEADS)
+    assert (attention.positions and attention.positions.scheme) == (scheme if scheme in SCHEMES[:3] else None)
 
 
 def test_grouped_heads_are_full_heads_with_repeated_keys_and_values():
@@ -183,7 +190,7 @@ def test_sources_that_go_leave_the_others_in_their_place(kept, inference):
         assert all(buffer.is_contiguous() for buffer in cache.buffers)
 
 
-def test_what_stands_still_is_what_was_first_already():
+def test_leading_sources_that_are_kept_stand_still():
     assert [standing_still(torch.tensor(kept)) for kept in ([], [0, 1], [0, 2], [1], [1, 1])] == [0, 2, 1, 0, 0]
 
 
@@ -236,7 +243,7 @@ def test_joined_layers_are_one_layer_with_the_same_answers():
     torch.testing.assert_close(attention(x, segments), expected)
 
 
-def test_a_cache_that_holds_nothing_can_be_told_to_select():
+def test_an_empty_cache_can_select():
     cache = KVCache()
     cache.select(torch.tensor([1, 0]))
     assert (cache.keys, cache.length) == (None, 0)

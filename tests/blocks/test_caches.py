@@ -1,4 +1,4 @@
-"""Buffers that are fixed, where a clock on the device counts the tokens, hold what buffers that grow hold."""
+"""Fixed buffers with a clock on the device hold the same as growing buffers."""
 
 import pytest
 import torch
@@ -70,7 +70,7 @@ def test_attention_over_fixed_buffers_is_attention_over_growing_ones(scheme, bea
         torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=1e-4)
 
 
-def test_what_is_hidden_is_said_in_the_type_that_is_asked_for():
+def test_the_mask_has_the_dtype_that_is_asked_for():
     lineage = Lineage(2, torch.tensor([[0, 1, -1], [1, 1, -1]], dtype=torch.int32), clock(3), torch.bfloat16)
     assert lineage.seen.dtype == torch.bfloat16
     assert (lineage.seen.view(2, 3, 2) == 0).tolist() == [
@@ -79,7 +79,7 @@ def test_what_is_hidden_is_said_in_the_type_that_is_asked_for():
     ]
 
 
-def test_fixed_buffers_are_asked_in_vain_to_grow():
+def test_fixed_buffers_refuse_to_grow():
     cache, _ = fixed(1, 1, 1, 3, 3, clock())
     with pytest.raises(AssertionError, match="fixed buffers do not grow"):
         cache.grow(torch.zeros(1), 1, 1, 3, 3)

@@ -1,4 +1,4 @@
-"""Convolutions equal torch's, keep what they say of sizes, and know nothing of the neighbours in a batch."""
+"""Convolutions equal torch's, have the right sizes, and do not depend on the other pictures of a batch."""
 
 import subprocess
 import sys
@@ -51,7 +51,7 @@ def test_a_block_that_pools_sees_every_pixel():
 
 
 def test_narrow_levels_train():
-    """With the stride in the 1 x 1 layer itself oneDNN 3.12 wrecks its process."""
+    """With the stride in the 1 x 1 layer, oneDNN 3.12 would crash the process."""
     program = """
 import torch
 from transduct.blocks.convolution import Backbone
@@ -65,7 +65,6 @@ for _ in range(15):
 
 def test_a_backbone_halves_the_picture_at_each_level():
     backbone = Backbone([16, 32, 48])
-    assert (backbone.stride, backbone.width) == (8, 48)
     assert backbone(torch.randn(2, 3, 32, 64)).shape == (2, 48, 4, 8)
 
 

@@ -1,4 +1,4 @@
-"""A state goes on where whole sequences would, and follows the rows and the sources that are kept."""
+"""Stepping from a state equals decoding whole sequences, also when rows and sources are selected."""
 
 from types import SimpleNamespace
 
@@ -26,7 +26,7 @@ def layers(make):
 
 
 def stepped(decoder, state, x):
-    """The newest vectors (R, D) in place of tokens, to what would be made logits of."""
+    """A step on vectors (R, D) in place of tokens, which returns hidden states in place of logits."""
     if isinstance(state, PromptState):
         return state.step(decoder, x, state.positions)
     around = {"target_embedding": lambda x, _: x, "decoder_norm": nn.Identity(), "logits": nn.Identity()}

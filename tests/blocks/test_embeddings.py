@@ -1,13 +1,14 @@
 """Embeddings: tokens times sqrt(d_model), with their positions."""
 
 import math
+from typing import get_args
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from tests.helpers import VECTORS
-from transduct.blocks.embeddings import Embedding, FilterbankStem, PatchEmbedding, PositionVectors
+from transduct.blocks.embeddings import Embedding, FilterbankStem, PatchEmbedding, PositionVectors, VectorScheme
 from transduct.blocks.tables import embedding_table
 from transduct.functional import positions as schemes
 from transduct.functional.segments import Segments
@@ -150,17 +151,24 @@ def test_groups_of_bands_stay_apart():
 
 
 @pytest.mark.parametrize("scheme", VECTORS)
-def test_vectors_that_are_remembered_are_the_same(scheme):
+def test_tabulated_vectors_are_the_same(scheme):
     plain = PositionVectors(scheme, LONGEST, 14)
     expected = plain(POSITIONS, LENGTHS).detach()
     plain.remember(torch.float32)
     assert torch.equal(plain(POSITIONS, LENGTHS), expected)
     held = plain.table is not None
-    assert held == (scheme != "normalised_index"), "one that depends on a length cannot be held"
+    assert held == (scheme not in schemes.LENGTH_DEPENDENT), "one that depends on a length cannot be held"
     assert not held or plain.table.shape == (LONGEST, 14)
 
 
-def test_what_is_remembered_does_not_learn_and_what_learns_stays():
+@pytest.mark.parametrize("scheme", get_args(VectorScheme))
+def test_the_schemes_that_depend_on_a_length_are_named(scheme):
+    vectors = PositionVectors(scheme, LONGEST, 14)
+    short, long = (vectors(torch.tensor([1]), torch.tensor([length])) for length in (2, LONGEST))
+    assert torch.equal(short, long) == (scheme not in schemes.LENGTH_DEPENDENT)
+
+
+def test_tabulated_vectors_do_not_learn_and_learned_ones_stay():
     drawn, learned = PositionVectors("sinusoidal", LONGEST, 14), PositionVectors("learned", LONGEST, 14)
     before = learned.table
     for vectors in (drawn, learned):

@@ -1,4 +1,4 @@
-"""What goes through layers in a single call is what goes through them one by one."""
+"""Layers fused into a single call equal the same layers one by one."""
 
 import copy
 
@@ -36,7 +36,7 @@ SOURCES = [[3, 4, 5, END], [7, END], [8, 3, 9, 9, 4, END], [6, 5, 4, 3, 3, 3, 3,
 
 
 def both(integers, **changes):
-    """A model as it is written, and the same in use."""
+    """A plain model, and the same packed and fused."""
     plain = tiny(**{"max_length": 48, **changes})
     if integers:
         quantise(plain)
@@ -106,7 +106,7 @@ def test_positions_whose_vectors_are_views_of_others_are_read_as_they_are(monkey
 
 @compiled
 @KINDS
-def test_a_copy_finds_the_same_also_where_the_first_is_gone(integers):
+def test_a_copy_works_after_the_original_is_deleted(integers):
     def found(model):
         hypotheses = engine.generate(model, SOURCES, [8] * len(SOURCES), DecodingConfig(beam=2), BEGIN, END)
         return [[(each.tokens, each.score) for each in of_source] for of_source in hypotheses]
@@ -183,7 +183,7 @@ def test_tokens_may_have_32_bits_and_those_outside_the_vocabulary_are_refused(in
 @KINDS
 @torch.inference_mode()
 def test_a_sequence_is_encoded_the_same_whatever_lies_beside_it(monkeypatch, integers):
-    """Also where some go in one call and others layer by layer."""
+    """Also if some sequences run in one call and others layer by layer."""
     _, used = both(integers)
     monkeypatch.setattr(fused, "LONGEST", 5)
     lengths = [3, 9, 5, 0, 12, 6, 1]
@@ -215,7 +215,7 @@ def test_what_is_remembered_of_sources_is_what_the_layers_give(monkeypatch, inte
 
 @compiled
 @torch.inference_mode()
-def test_what_an_encoder_is_given_stays():
+def test_the_input_of_an_encoder_is_not_changed():
     _, used = both(False)
     x, segments = torch.randn(12, 16), tokens_of([5, 7])[1]
     before = x.clone()
@@ -226,7 +226,7 @@ def test_what_an_encoder_is_given_stays():
 @compiled
 @KINDS
 @torch.inference_mode()
-def test_what_is_scored_at_once_is_scored_as_before(integers):
+def test_whole_targets_have_the_same_scores(integers):
     plain, used = both(integers)
     (tokens, segments), (target, target_segments) = tokens_of([3, 2]), tokens_of([4, 1], 2)
     one, other = (
@@ -268,7 +268,7 @@ def assert_same_outputs(found, expected):
 
 
 def capped(monkeypatch, most):
-    """Lets no call take more steps; gives back the list that how many each one took goes to."""
+    """Limits the steps of a call; returns a list that collects how many each call took."""
     inner, taken = stepping.Steps.ahead, []
 
     def ahead(self, run, slots):
@@ -332,7 +332,7 @@ def test_the_kernels_take_no_steps_at_once_that_somebody_else_decides_on(monkeyp
     taken = capped(monkeypatch, 100)
 
     class Watching(Prefix):
-        """It is no `Forbid`: it may look at what it likes."""
+        """Not a `Forbid`, so it could depend on anything."""
 
     source, segments = tokens_of([3, 1])
     memory = used.encode(source, segments)
@@ -364,7 +364,7 @@ def test_steps_at_once_refuse_tokens_outside_the_vocabulary():
 @compiled
 @KINDS
 @torch.inference_mode()
-def test_the_kernels_do_not_ask_for_defaults(integers):
+def test_the_kernels_do_not_depend_on_the_default_dtype(integers):
     _, used = both(integers)
     expected, tokens = steps_of(used, 3, tokens_for(3)), tokens_of([3, 1, 12, 4])
     try:
@@ -380,7 +380,7 @@ def test_the_kernels_do_not_ask_for_defaults(integers):
 @KINDS
 @pytest.mark.parametrize("changes", [{}, {"norm": "post", "num_kv_heads": 2, "d_v": 5}, {"norm_kind": "rms"}], ids=str)
 def test_without_the_library_a_search_finds_the_same(monkeypatch, integers, changes, beam):
-    """The same tokens to the end: the tiny models are sure enough of them."""
+    """The tokens are the same to the end, because the tiny models are confident enough."""
     _, used = both(integers, **changes)
     assert isinstance(used.decoder, FusedDecoder) == (kernels.library() is not None)
     found = found_by(used, beam)
@@ -415,7 +415,7 @@ def test_parts_that_the_kernels_do_not_know_are_read_part_by_part(integers, chan
 @pytest.mark.parametrize("activation", kernels.ACTIVATIONS)
 @torch.inference_mode()
 def test_activations_are_those_of_torch(activation):
-    """Through a layer whose matrices only hand numbers on."""
+    """In a layer whose matrices are the identity."""
     plain, _ = both(False, d_ff=16, activation=activation, norm="post", encoder_layers=1, positions="none")
     x = torch.linspace(-30.0, 30.0, 16 * 40).view(40, 16)
     for layer in plain.encoder:
@@ -442,7 +442,7 @@ def test_an_encoder_without_layers_stays_as_it_is():
     assert fused.packed_layers(torch.nn.ModuleList()) is None
 
 
-def test_a_model_that_was_not_laid_out_stays_as_it_is():
+def test_a_model_that_was_not_packed_stays_as_it_is():
     model = tiny()
     fuse(model)
     assert not isinstance(model.encoder, FusedEncoder)

@@ -1,4 +1,4 @@
-"""The layer is torch's: its parameters, its numbers, its gradients."""
+"""The layer equals torch's: its parameters, outputs and gradients."""
 
 import pytest
 import torch

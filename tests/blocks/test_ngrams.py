@@ -16,7 +16,7 @@ def made(longest, labels=2):
 
 
 def row(run):
-    """The row of a run of tokens, by Python's numbers of any size."""
+    """The table row of an n-gram, computed with Python's unbounded integers."""
     code = 0
     for token in run:
         code = code * MULTIPLIER + token + 1
@@ -57,7 +57,7 @@ def test_runs_spread_over_the_table():
     assert both.max() > 2**BITS * 99 // 100
 
 
-def test_it_begins_without_an_opinion_and_learns_by_the_votes_it_read():
+def test_votes_start_at_zero_and_only_those_that_were_read_learn():
     model = NGrams(3, 2)
     scores = model(TOKENS, Segments.of(LENGTHS))
     assert (scores == 0).all()

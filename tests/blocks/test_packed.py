@@ -1,4 +1,4 @@
-"""A model that is laid out for the processor is the same model: its answers, its tables that are one, its positions."""
+"""A packed model gives the same answers, keeps shared tables shared, and tabulates its positions."""
 
 import copy
 
@@ -64,7 +64,7 @@ def test_a_transformer_gives_the_same_answers(tie, lengths):
 
 @pytest.mark.parametrize("scheme, mode", PLACES)
 @torch.inference_mode()
-def test_so_it_does_with_every_position_scheme(scheme, mode):
+def test_a_transformer_with_any_position_scheme_gives_the_same_answers(scheme, mode):
     model = tiny(positions=scheme, position_mode=mode)
     expected = predictions(model, *pairs())
     torch.testing.assert_close(predictions(laid_out(model), *pairs()), expected, **NEAR)
@@ -187,7 +187,7 @@ def test_self_attention_is_joined_once_and_no_other():
     assert [type(part) for part in before] == [type(before[0])] * 4
 
 
-def test_layers_that_are_something_else_already_stay():
+def test_layers_that_are_quantised_already_stay():
     model = tiny()
     quantise(model)
     held, table = [part for part in model.modules() if isinstance(part, QuantisedLinear)], model.output_table
@@ -198,7 +198,7 @@ def test_layers_that_are_something_else_already_stay():
 
 @pytest.mark.parametrize("scheme", ["sinusoidal", "binary", "learned"])
 @torch.inference_mode()
-def test_position_vectors_are_remembered(scheme):
+def test_position_vectors_are_tabulated(scheme):
     model = tiny(positions=scheme)
     other = laid_out(model)
     places = torch.arange(16)

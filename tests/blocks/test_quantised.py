@@ -1,4 +1,4 @@
-"""A quantised model is the same model, nearly: every matrix in it, tables that are one, and searches over it."""
+"""A quantised model is close to the original; all matrices are quantised, and shared tables stay shared."""
 
 import copy
 
@@ -92,7 +92,7 @@ def test_a_table_that_is_only_looked_up_in_is_not_packed():
     assert model.source_embedding.table.packed is None
 
 
-def test_a_model_of_plain_numbers_has_nothing_to_pack():
+def test_a_model_that_is_not_quantised_has_nothing_to_pack():
     model = tiny()
     pack_quantised(model)
     assert not [part for part in model.modules() if isinstance(part, QuantisedLinear)]

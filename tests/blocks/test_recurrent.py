@@ -1,4 +1,4 @@
-"""Recurrent layers are torch's, without padding; attention over a source is its formula."""
+"""Recurrent layers equal torch's, without padding; attention over a source equals its formula."""
 
 import pytest
 import torch

@@ -50,6 +50,6 @@ def test_channels_fall_into_groups(channels):
 @pytest.mark.parametrize("channels", [[], [0], [8, -3], [50], [100], [16 * 10**8]])
 def test_channels_that_do_not_are_refused(channels):
     with pytest.raises(
-        ValueError, match=re.escape(f"backbone is {channels}, must name numbers such as 8, 16, 40 or 64")
+        ValueError, match=re.escape(f"backbone is {channels}, must list channels such as 8, 16, 40 or 64")
     ):
         require_channels(SimpleNamespace(backbone=channels), "backbone")

@@ -1,4 +1,4 @@
-"""Tables of tokens are the same table however they are kept."""
+"""Embedding tables act the same whether plain, packed or quantised."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Encoder and decoder layers are torch's, in both orders of normalisation."""
+"""Encoder and decoder layers equal torch's, in pre-norm and post-norm."""
 
 import pytest
 import torch
@@ -8,16 +8,19 @@ from torch.nn import functional as F
 from tests.blocks.test_attention import copied
 from tests.helpers import PLACES, gradients, randomise, tiny, tokens_of
 from transduct.blocks.attention import KVCache, Lineage, MultiHeadAttention
+from transduct.blocks.embeddings import PositionVectors
 from transduct.blocks.transformer import (
     DecoderLayer,
     EncoderLayer,
     FeedForward,
     LayerShape,
     Residual,
+    final_norm,
     initialise,
     make_norm,
     settle,
 )
+from transduct.functional.positions import LENGTH_DEPENDENT
 from transduct.functional.segments import Segments, flatten, pad
 
 D, HEADS, D_FF = 16, 4, 32
@@ -122,6 +125,12 @@ def test_norms_are_their_formulas():
     torch.testing.assert_close(rms(x), x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt())
 
 
+def test_only_pre_norm_layers_need_a_norm_after_them():
+    assert isinstance(final_norm(shape_of("pre")), nn.LayerNorm)
+    assert isinstance(final_norm(shape_of("pre", norm_kind="rms")), nn.RMSNorm)
+    assert isinstance(final_norm(shape_of("post")), nn.Identity)
+
+
 @in_both_orders
 def test_dropout_falls_on_what_a_sublayer_adds(norm):
     residual, x = Residual(shape_of(norm, rate=0.5)), torch.randn(50, D)
@@ -160,3 +169,14 @@ def test_a_model_that_has_settled_has_the_same_answers(scheme, mode):
     assert model.decoder[0].self_attention.query is None
     settle(model)  # again
     torch.testing.assert_close(answers(), before)
+
+
+@pytest.mark.parametrize("scheme, mode", PLACES)
+def test_a_model_that_has_settled_holds_all_its_position_vectors_in_tables(scheme, mode):
+    """In the embeddings and inside attention: two in each of two layers on both sides."""
+    model = tiny(positions=scheme, position_mode=mode, encoder_layers=2, decoder_layers=2)
+    settle(model)
+    vectors = [part for part in model.modules() if isinstance(part, PositionVectors)]
+    inside = scheme not in ("none", "rotary", "alibi", "relative")
+    assert len(vectors) == {"attention": 8}.get(mode, 2) * inside
+    assert {part.table is None for part in vectors} <= {scheme in LENGTH_DEPENDENT}

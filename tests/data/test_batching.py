@@ -200,7 +200,7 @@ def test_an_error_that_a_user_can_mend_comes_from_a_worker_as_it_is(workers):
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_may_be_begun_in_other_ways(method, tmp_path):
-    """Python 3.14 has a server fork them, which is then their parent."""
+    """The default of Python 3.14: a server process forks them and is their parent."""
     script = tmp_path / "script.py"
     script.write_text(f"""
 import multiprocessing

@@ -48,7 +48,7 @@ def paste(number=0, **collage):
 
 @pytest.fixture
 def annotated(tmp_path):
-    """A folder of pictures 40 wide and 20 high, and what writes their lines."""
+    """A folder of pictures 40 wide and 20 high, and a function that writes their lines."""
     (tmp_path / "pictures").mkdir()
     for name in ("a", "b"):
         Image.new("RGB", (40, 20), COLOURS["red"]).save(tmp_path / "pictures" / f"{name}.png")
@@ -91,7 +91,7 @@ def test_every_box_holds_its_photograph(number):
 def test_photographs_hide_little_of_one_another():
     for number in range(20):
         boxes = paste(number, objects=[6, 6], sizes=[12, 30]).boxes
-        hidden = collages._hidden(boxes, boxes) - np.eye(len(boxes))
+        hidden = collages._overlap(boxes, boxes) - np.eye(len(boxes))
         assert hidden.max() <= collages.OVERLAP
 
 

@@ -119,7 +119,7 @@ def test_a_link_back_to_its_own_folder_is_refused(tmp_path):
 
 
 def test_a_folder_that_may_not_be_read_is_an_error(tmp_path, monkeypatch):
-    """Root may read all, so the system's no is made here."""
+    """The error is simulated, since root may read everything."""
     (tmp_path / "all" / "cat").mkdir(parents=True)
     scandir = os.scandir
 
@@ -252,7 +252,7 @@ def test_an_archive_of_another_kind_is_named(tmp_path, first, kind):
 
 
 def tar_of(count, size=700):
-    """A plain archive of so many files, each of a header and two blocks."""
+    """A plain archive of this many files, each of a header and two blocks."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
         for number in range(count):
@@ -291,7 +291,7 @@ def test_a_file_that_claims_to_be_huge_takes_no_time(tmp_path):
 
 
 def extended(content, kind=tarfile.XHDTYPE, size=None):
-    """A header that says more of the file after it."""
+    """An extension header of the file after it."""
     member = tarfile.TarInfo("x")
     member.type, member.size = kind, len(content) if size is None else size
     return member.tobuf(tarfile.GNU_FORMAT) + content.ljust(-(-len(content) // 512) * 512, b"\0")

@@ -1,4 +1,4 @@
-"""What is left out of training is told by its reason, and what is held out is drawn as if by lot, in whatever order."""
+"""Filters count by reason; held-out pairs are as good as random and do not depend on the order of the corpus."""
 
 import numpy as np
 import pytest

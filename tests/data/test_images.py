@@ -168,7 +168,7 @@ def test_every_ending_has_its_format():
 
 
 def test_pillow_says_nothing_of_its_own():
-    """What it logs of a file would be a second line, and the first to be seen."""
+    """Pillow's log message would be printed before the error, as a second line."""
     code = "import logging, transduct.data.images; logging.getLogger('PIL.TiffImagePlugin').error('more samples')"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stderr == ""

@@ -58,5 +58,5 @@ def test_a_replacement_that_would_lie_beyond_the_end_is_empty():
 def test_ascii_takes_the_short_way_only_where_no_rule_is_for_it(both):
     _, ours = both
     if ours.charsmap is not None:
-        assert ours.charsmap.idle == (ours.charsmap("A") == "A")
+        assert ours.charsmap.keeps_ascii == (ours.charsmap("A") == "A")
         assert json.dumps(ours.charsmap("\ud800")) == '"?"'  # half a character, of no text

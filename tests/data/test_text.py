@@ -143,7 +143,7 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_place_or_replaced(tmp_pa
 
 
 def test_a_compressed_file_without_its_ending_is_named(tmp_path):
-    """What is said of other bytes, to convert them from latin1, makes any bytes a text."""
+    """The advice for other bytes, to convert from latin1, would turn any bytes into text."""
     for kind, content in (("gzip", gzip.compress(b"a b\n" * 100)), ("a zip archive", b"PK\x03\x04\xff\n")):
         (tmp_path / "a").write_bytes(content)
         message = rf"a: found {kind}, expected text, plain or compressed as its name says .*; name it so or unpack it"
@@ -156,7 +156,7 @@ def test_a_compressed_file_without_its_ending_is_named(tmp_path):
 )
 @pytest.mark.parametrize("wide", ["utf-16le", "utf-16be"])
 def test_text_of_two_bytes_a_character_is_refused_in_its_own_name(tmp_path, text, wide):
-    """Zeros are UTF-8, and so may be all else, so that nothing would tell."""
+    """Without this check nothing would fail: such a file may be valid UTF-8."""
     (tmp_path / "a").write_bytes(text.encode(wide))
     with pytest.raises(TransductError, match=rf"a:\d: .*convert the file, for example with: iconv -f {wide} -t utf-8"):
         list(read_lines(tmp_path / "a"))

@@ -1,4 +1,4 @@
-"""Captured search finds what search finds, whatever the shapes; all but the capture itself runs on a CPU too."""
+"""Captured search finds what plain search finds, for all shapes; everything but the capture also runs on a CPU."""
 
 import gc
 from random import Random
@@ -161,7 +161,7 @@ def test_buffers_past_their_share_of_memory_are_given_up_but_for_the_newest(monk
 
 
 def test_a_search_that_met_nan_leaves_none_behind():
-    """As a validation may, before training goes back to weights that are numbers."""
+    """As a validation may, before training rolls back."""
     model, (sources, limits) = tiny(), drawn(3)
     expected, right = found_by(model, sources, limits, True), model.decoder[0].self_attention.value.bias.clone()
     with torch.no_grad():
@@ -242,7 +242,7 @@ def test_batches_are_powers_of_two_that_keep_to_the_budget(budget):
 
 
 class OnDevice(TorchDispatchMode):
-    """Refuses whatever is not on the device: a number read from it, or a tensor made beside it."""
+    """Rejects everything off the device: reading a number from it, or creating a tensor elsewhere."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
@@ -255,7 +255,7 @@ class OnDevice(TorchDispatchMode):
 @pytest.mark.parametrize("scheme, mode", PLACES)
 @torch.inference_mode()
 def test_a_step_asks_nothing_of_the_host(scheme, mode, beam):
-    """On a device whose numbers nobody can know."""
+    """Runs on the meta device, whose numbers cannot be read."""
     changes = {"positions": scheme, "position_mode": mode, "source_size": 200, "target_size": 200}
     model = tiny(**changes).to("meta", torch.bfloat16)
     reader, numbers = Reader(model), torch.zeros(8, dtype=torch.int64, device="meta")

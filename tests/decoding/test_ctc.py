@@ -1,4 +1,4 @@
-"""CTC's prefix scores are those of all alignments written out; its best path is the likeliest one."""
+"""CTC prefix scores equal sums over all alignments; the best path is the likeliest alignment."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ def collapsed(path):
 
 
 def outputs_of(frames):
-    """The probability of each output, every alignment written out."""
+    """The probability of each output, summed over all alignments."""
     found = {}
     for path in itertools.product(range(SIZE), repeat=len(frames)):
         probability = math.exp(sum(float(frames[t, token]) for t, token in enumerate(path)))
@@ -55,7 +55,7 @@ def expected(outputs, row, logits, weight):
 
 @pytest.mark.parametrize("weight", [0.3, 0.9])
 def test_the_scores_are_those_of_all_alignments(frames, weight):
-    """Rows that are swapped, repeated, of a kind, longer than their source, and a source that leaves."""
+    """With swapped and repeated rows, repeated tokens, rows longer than their source, and a finished source."""
     outputs = [outputs_of(part) for part in frames[0].split(TIMES)]
     scorer = CTCPrefix(*frames, beam=2, blank=BLANK, end=END, weight=weight)
     owners, rows = [0, 0, 1, 1], [()] * 4
@@ -77,7 +77,7 @@ def test_the_scores_are_those_of_all_alignments(frames, weight):
 
 
 class NoOpinion:
-    """A decoder that finds all tokens alike, so that CTC alone decides."""
+    """A decoder with uniform probabilities, so that CTC alone decides."""
 
     def start(self, memory, segments, beam):
         return self

@@ -1,4 +1,4 @@
-"""The search on the device chooses what the search on the host chooses, and writes down enough to read it from."""
+"""The search on the device chooses what the search on the host chooses, and records enough to trace it back."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def on_host(model, memory, segments, beam, limits, alpha=0.0, forbidden=(), fixe
 
 @torch.inference_mode()
 def on_device(model, memory, segments, beam, limits, alpha=0.0, forbidden=(), fixed=False, spare=0):
-    """The same with `spare` places for sources that nobody has."""
+    """The search on the device, with `spare` unused places."""
     now = torch.zeros(1, dtype=torch.int64)
     rules = Rules(END, tuple(forbidden), fixed)
     whole = DeviceBeam.of(rules, now, len(limits) + spare, beam, max(limits) + spare)

@@ -1,4 +1,4 @@
-"""Many sequences go in, their hypotheses come out in the same order, whatever the batches between."""
+"""Hypotheses come back in the order of the sources, however these are batched."""
 
 import threading
 from math import inf, nan
@@ -239,11 +239,8 @@ def test_sequences_are_laid_end_to_end():
     [
         *(({name: 0}, f"{name} is 0, must be at least 1") for name in ("beam", "validation_beam")),
         *(({name: 1001}, f"{name} is 1001, must be at most 1000") for name in ("beam", "validation_beam")),
-        *(({name: -1}, f"{name} is -1, must be at least 0") for name in ("batch_tokens", "workers")),
-        *(
-            (changes, r"top_k must not be negative, top_p must be in \(0, 1\]")
-            for changes in ({"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.1}, {"top_p": nan})
-        ),
+        *(({name: -1}, f"{name} is -1, must be at least 0") for name in ("batch_tokens", "workers", "top_k")),
+        *(({"top_p": value}, rf"top_p is {value}, must be in \(0, 1\]") for value in (0.0, 1.1, nan)),
         *(
             ({"temperature": value}, f"temperature is {value}, must be 0 or at least 0.001")
             for value in (-1.0, 1e-40, nan, inf)

@@ -1,4 +1,4 @@
-"""Together they hold likely what they do on average; that search and scores agree is tested for all families."""
+"""Ensembles average probabilities; tests for all families check that search and scores agree."""
 
 import pytest
 import torch

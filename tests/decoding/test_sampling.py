@@ -1,4 +1,4 @@
-"""Samples follow the model's distribution, cut as asked, and belong to a sentence."""
+"""Samples follow the model's distribution, truncated as asked, and do not depend on the batch."""
 
 import pytest
 import torch
@@ -56,7 +56,7 @@ def test_what_cannot_come_never_comes_whatever_the_draw(uniform, cut):
     "sharpness, cut", [(8.0, {"top_p": 0.9}), (0.1, {"top_p": 0.9}), (0.1, {"top_k": 40, "top_p": 0.5})]
 )
 def test_of_many_tokens_the_likeliest_are_drawn_from(sharpness, cut):
-    """More than are looked at first; in rows that are flat these hold too little."""
+    """More tokens than are looked at first; in flat rows these hold too little mass."""
     random = torch.Generator().manual_seed(1)
     logits, uniform = sharpness * torch.randn(50, 3 * FIRST, generator=random), torch.rand(50, generator=random)
     for row, number, token in zip(logits, uniform, draw(logits, uniform, **cut), strict=True):

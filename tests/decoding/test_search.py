@@ -68,7 +68,7 @@ def plain_beam_search(model, memory, beam, limit, alpha):
 
 @torch.no_grad()
 def greedy(model, memory, limit):
-    """The likeliest token again and again, nothing cached."""
+    """Greedy search without a cache."""
     tokens, segments = [], Segments.of([len(memory)])
     while len(tokens) < limit - 1:
         inputs = torch.tensor([BEGIN, *tokens])

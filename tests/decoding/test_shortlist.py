@@ -1,4 +1,4 @@
-"""A shortlist holds what it was told, and a model that knows only its tokens says what the whole model would."""
+"""A shortlist has the expected tokens, and the restricted model scores them as the whole model would."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Search under the tree filter gives trees, all of them, whatever the model says, and nothing else."""
+"""Search with the tree filter finds well-formed trees only, and can find all of them, with any model."""
 
 import random
 from itertools import product
@@ -18,7 +18,7 @@ STRATEGIES = ["greedy", "beam", "sampling"]
 
 
 def is_tree(tokens, words):
-    """Whether tokens are one tree over so many words."""
+    """Whether tokens are one tree over this many words."""
     stack, empty, done = [], True, False
     for piece in (VOCABULARY[token].removeprefix("▁") for token in tokens):
         if done or piece in ("<unk>", "<s>", "</s>", "(X"):

@@ -131,10 +131,12 @@ def test_the_recipes_for_data_of_ones_own_are_accepted(tmp_path, text):
 def test_what_files_alone_choose_is_what_the_table_says():
     table = rows("From files alone")
     assert len(table) == len(SHORTCUT_SIZES)
-    for (pairs, model, *numbers), (most, (size, steps, _, vocabulary)) in zip(table, SHORTCUT_SIZES, strict=True):
+    for (pairs, model, *numbers, _), (most, (size, steps, dropout, vocabulary)) in zip(
+        table, SHORTCUT_SIZES, strict=True
+    ):
         assert pairs == ("more" if most is None else f"up to {most:,}")
         assert named(model) == [size]
-        assert numbers == [f"{steps:,}", f"{vocabulary:,}"]
+        assert numbers == [f"{steps:,}", f"{vocabulary:,}", str(dropout), "0.002" if size == "tiny" else "0.0007"]
 
 
 def test_every_option_named_is_one_of_its_command():

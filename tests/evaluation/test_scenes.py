@@ -1,5 +1,6 @@
 """The rule that reads pixels says yes to every true picture, and no as soon as anything named is changed."""
 
+import sys
 from random import Random
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from transduct.data.scenes import COLOURS, PLACES, RELATIONS, SHAPES, SIZES, generate
 from transduct.errors import TransductError
-from transduct.evaluation.scenes import Seen, attribute_scores, captions_of, connected, shows, things_in
+from transduct.evaluation.scenes import Seen, attribute_scores, captions_of, shows, things_in
 
 KINDS = [[*SIZES], [*COLOURS], [*SHAPES], [*PLACES], [*RELATIONS]]
 
@@ -59,12 +60,19 @@ def test_specks_and_faint_shadows_are_no_things():
 
 
 def test_pixels_hang_together_by_edges_and_corners():
-    mask = np.array([[1, 0, 0, 1], [0, 1, 0, 1], [0, 0, 0, 0], [1, 1, 0, 0]], bool)
-    assert sorted(sorted(part) for part in connected(mask)) == [
-        [(0, 0), (1, 1)],
-        [(0, 3), (1, 3)],
-        [(3, 0), (3, 1)],
-    ]
+    picture = np.full((16, 16, 3), 255, np.uint8)
+    picture[0:4, 0:4] = picture[4:8, 4:8] = 0
+    assert len(things_in(picture, COLOURS)) == 1
+    picture[4:8, 4:8] = 255
+    picture[5:9, 5:9] = 0
+    assert len(things_in(picture, COLOURS)) == 2
+
+
+def test_without_scipy_the_line_that_installs_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.ndimage", None)
+    monkeypatch.delattr("scipy.ndimage", raising=False)
+    with pytest.raises(TransductError, match=r"SciPy is not installed; run: pip install 'transduct\[vision\]'"):
+        things_in(np.zeros((8, 8, 3), np.uint8), COLOURS)
 
 
 def test_the_score_is_the_share_that_is_right():

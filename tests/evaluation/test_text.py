@@ -38,11 +38,9 @@ def test_scores_signatures_and_intervals_are_those_of_the_sacrebleu_command(tmp_
     for name, reported in zip(("bleu", "chrf", "ter"), theirs):
         mean, half_width = reported["confidence_mean"], reported["confidence_var"]
         assert ours.scores[name] == reported["score"]
-        assert ours.details[name] == {
-            "signature": reported["signature"],
-            "mean": mean,
-            "interval": [mean - half_width, mean + half_width],
-        }
+        low, high = max(0.0, mean - half_width), mean + half_width
+        interval = [low, high if name == "ter" else min(100.0, high)]
+        assert ours.details[name] == {"signature": reported["signature"], "mean": mean, "interval": interval}
 
 
 def test_p_values_are_those_of_the_sacrebleu_command(tmp_path):
@@ -113,7 +111,7 @@ def test_token_error_rate_takes_the_nearest_reference_and_weighs_sentences_by_le
 
 
 def test_blanks_and_composed_characters_do_not_make_an_output_wrong():
-    """A model that says what was meant writes single blanks and composed characters, whatever its references have."""
+    """Outputs have single blanks and composed characters, whatever the references have."""
     references = [["ein Haus "], ["H  AH L OW"], ["a\u00a0b"], ["Bru\u0308cke", "x"], ["two"]]
     hypotheses = ["ein Haus", "H AH L OW", "a b", "Br\u00fccke", "tow"]
     assert text.exact_match(hypotheses, references).score == 80.0
@@ -184,3 +182,11 @@ def test_intervals_where_hardly_anything_matches():
     """sacrebleu's own bootstrap ends in a TypeError here."""
     found = text.corpus_scores(["a b", "xyz", "q", "w"], [["a c"], ["d"], ["e"], ["f g h"]])
     assert all(len(found.details[name]["interval"]) == 2 for name in ("bleu", "chrf", "ter"))
+
+
+def test_intervals_of_few_sentences_stay_where_scores_can_be():
+    outputs, references = ["a b c d e", "a b c d", "x y"], [["a b c d e", "a b c d", "a b"]]
+    found = text.corpus_scores(outputs, [list(each) for each in zip(*references)], ["bleu", "chrf", "ter"])
+    (low, high), (_, best), (least, _) = (found.details[name]["interval"] for name in ("bleu", "chrf", "ter"))
+    assert 0.0 <= low < high == best == 100.0
+    assert least == 0.0

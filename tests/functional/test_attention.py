@@ -1,4 +1,4 @@
-"""Attention is the formula, over segments as over one sequence, by every kernel."""
+"""Attention over segments equals the formula for each sequence, by every kernel."""
 
 import math
 
@@ -121,7 +121,7 @@ def test_one_sequence_does_not_see_another():
 
 
 class OnCuda:
-    """As much of a tensor as the choice of a kernel looks at."""
+    """The attributes of a tensor that decide about the kernel."""
 
     def __init__(self, d_k, dtype=torch.bfloat16, device="cuda"):
         self.shape, self.dtype, self.device = (5, HEADS, d_k), dtype, torch.device(device)

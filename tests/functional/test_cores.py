@@ -1,4 +1,4 @@
-"""PyTorch has its threads again when all calls that took them are over; a product is shared by as many as it may be."""
+"""PyTorch's thread count is restored after all calls, and our kernels use the threads they may use."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ def state():
     return torch.get_num_threads(), CORES.sharing, CORES.count()
 
 
-def test_products_alone_are_shared_meanwhile():
+def test_products_alone_keeps_pytorch_to_one_thread():
     assert state() == (2, 2, 2)
     with CORES.products_alone():
         assert state() == (1, 2, 2)
@@ -31,13 +31,13 @@ def test_products_alone_are_shared_meanwhile():
     assert state() == (2, 2, 2)
 
 
-def test_an_error_gives_the_threads_back():
+def test_an_error_restores_the_thread_count():
     with pytest.raises(ZeroDivisionError), CORES.products_alone():
         raise ZeroDivisionError
     assert state() == (2, 2, 2)
 
 
-def test_a_worker_shares_nothing_also_where_products_are_shared_alone():
+def test_a_worker_keeps_to_one_core_within_products_alone():
     def work():
         with CORES.products_alone():
             return state()
@@ -48,8 +48,8 @@ def test_a_worker_shares_nothing_also_where_products_are_shared_alone():
     assert state() == (2, 2, 2)
 
 
-def test_a_thread_that_begins_meanwhile_shares_as_many():
-    """PyTorch gives a new thread the count that was set last, by whomever."""
+def test_a_thread_started_meanwhile_has_as_many_threads():
+    """PyTorch gives a new thread the count that was set last, by any thread."""
     found = []
 
     def begin():
@@ -64,7 +64,7 @@ def test_a_thread_that_begins_meanwhile_shares_as_many():
     assert found == [(1, 2, 2), (2, 2, 2)]
 
 
-def test_calls_that_overlap_leave_pytorch_its_threads():
+def test_overlapping_calls_restore_the_thread_count():
     """The second begins while the first has set one thread, and ends after it."""
     counted = []
     first_runs, second_runs, first_is_over = (threading.Event() for _ in range(3))

@@ -23,21 +23,21 @@ def test_a_rate_next_to_one_leaves_something_to_scale():
     assert dropout(torch.ones(9), 0.999999).isfinite().all()
 
 
-def test_neighbours_fall_independently_though_one_draw_decides_four():
+def test_elements_that_share_a_draw_are_dropped_independently():
     torch.manual_seed(1)
     gone = (dropout(torch.ones(100_000), 0.5) == 0).view(-1, 4).double()
     correlations = torch.corrcoef(gone.T) - torch.eye(4)
     assert float(correlations.abs().max()) < 0.03
 
 
-def test_nothing_falls_at_rate_zero_or_outside_training():
+def test_nothing_is_dropped_at_rate_zero_or_outside_training():
     x = torch.randn(5)
     assert dropout(x, 0.0) is x
     assert dropout(x, 0.5, training=False) is x
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (3, 5), (2, 3, 7)])
-def test_the_seed_decides_and_gradients_pass_where_numbers_do(shape):
+def test_dropout_follows_the_seed_and_gradients_follow_dropout(shape):
     x = torch.ones(shape, requires_grad=True)
     torch.manual_seed(3)
     first = dropout(x, 0.3)
@@ -48,5 +48,5 @@ def test_the_seed_decides_and_gradients_pass_where_numbers_do(shape):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_the_type_stays(dtype):
+def test_dropout_keeps_the_dtype(dtype):
     assert dropout(torch.ones(8, dtype=dtype), 0.5).dtype == dtype

@@ -1,4 +1,4 @@
-"""What is recorded runs again with other numbers, and each graph has a workspace of its own."""
+"""Captured graphs can be replayed with other inputs, and each has its own workspace."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from transduct.functional import graphs
 
 
 def test_a_capture_shares_neither_stream_with_others_nor_workspace(monkeypatch):
-    """On a device that only pretends: what is asked of PyTorch, in order."""
+    """On a mock device that records the calls to PyTorch, in order."""
     done = []
 
     class Stream(SimpleNamespace):

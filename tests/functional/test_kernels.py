@@ -1,4 +1,4 @@
-"""The kernels in C are the formulas that stand in for them, whatever the shape; without them there are the formulas."""
+"""The C kernels equal the formulas for any shape; without a library the formulas are used."""
 
 import ctypes
 import os
@@ -45,7 +45,7 @@ for small in (False, True, False):
 
 
 @compiled
-def test_threads_compute_with_small_numbers_as_who_asks_them_does():
+def test_threads_treat_denormals_as_their_caller_does():
     call = [sys.executable, "-c", FADED]
     found = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True).stdout.split()
     assert [*map(int, found)] == [150 * 8192, 0, 150 * 8192]
@@ -242,7 +242,7 @@ def test_rows_may_lie_in_any_shape_and_of_any_type(layer):
 @compiled
 @pytest.mark.parametrize("layer", [layer_of, floats_of])
 def test_rows_of_another_width_are_refused(layer):
-    with pytest.raises(ValueError, match="the rows are 11 wide, the matrix reads 12"):
+    with pytest.raises(ValueError, match="the input is 11 wide, the matrix expects 12"):
         Packed(*layer(20, 12))(torch.randn(3, 11))
 
 
@@ -319,7 +319,7 @@ def test_a_query_may_be_a_part_of_longer_rows():
 
 
 @compiled
-def test_what_is_no_number_is_not_made_one():
+def test_nan_stays_nan():
     query, keys = torch.ones(2, 1, 4), torch.zeros(2, 1, 3, 1, 4)
     keys[0, 0, 1, 0, 2] = float("nan")
     found = kernels.rows_attention(query, keys, torch.ones(2, 1, 3, 1, 4), 3)
@@ -358,7 +358,7 @@ class Stranger:
 
 @compiled
 def test_a_library_of_other_sources_is_named_and_passed_over(monkeypatch, tmp_path):
-    """As after an update of the files that it was built from."""
+    """A library built before its sources were changed."""
     here = Path(kernels.__file__).parent
     for path in [*here.glob("kernels*.[ch]"), *here.glob("_kernels*.so")]:
         shutil.copy(path, tmp_path)
@@ -376,7 +376,7 @@ def test_a_library_of_other_sources_is_named_and_passed_over(monkeypatch, tmp_pa
 
 @compiled
 def test_a_library_for_another_system_is_passed_over(monkeypatch, tmp_path):
-    """As where a folder is shared with a container."""
+    """A library for another system, as in a folder shared with a container."""
     monkeypatch.setattr(kernels, "__file__", str(tmp_path / "kernels.py"))
     (tmp_path / "_kernels.cpython-311-darwin.so").write_bytes(b"not for this system")
     with pytest.warns(
@@ -415,8 +415,8 @@ def test_the_kernels_are_for_float32_on_a_cpu():
     assert not kernels.usable(torch.ones(1, device="meta"))
 
 
-def test_numbers_that_do_not_lie_in_a_row_are_not_pointed_at():
+def test_a_tensor_that_is_not_contiguous_has_no_pointer():
     assert kernels.pointer(None) is None
     assert kernels.pointer(x := torch.zeros(3, 2)) == x.data_ptr()
-    with pytest.raises(AssertionError, match=r"numbers with strides \(1, 0\) would be read as if they lay in a row"):
+    with pytest.raises(AssertionError, match=r"the kernels read contiguous tensors, found strides \(1, 0\)"):
         kernels.pointer(torch.zeros(3, 1).expand(-1, 2))

@@ -1,4 +1,4 @@
-"""Rows of a table: those of `index_select`, with its derivative, compiled and not."""
+"""Table look-up equals `index_select`, with its gradient, compiled or not."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_rows_and_their_derivative_are_those_of_a_selection(compiled, dtype):
     assert not grad[[1, 3]].any()
 
 
-def test_the_operators_are_whole():
+def test_the_operators_pass_opcheck():
     table, index = torch.randn(5, 3, requires_grad=True), torch.tensor([4, 0, 0])
     torch.library.opcheck(rows, (table, index))
 

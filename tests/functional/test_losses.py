@@ -1,4 +1,4 @@
-"""The fused loss is torch's cross-entropy, however it is cut into pieces; those of sets are Hugging Face's DETR's."""
+"""The fused loss equals torch's cross-entropy for any chunk size; set losses equal those of Hugging Face's DETR."""
 
 from itertools import permutations
 
@@ -106,7 +106,7 @@ def test_tokens_read_twice_are_to_agree(example, monkeypatch, chunk, counted):
 @pytest.mark.parametrize("agreement", [0.0, 3.0])
 @pytest.mark.parametrize("counted", [None, torch.tensor([1.0] * 4 + [0.0])])
 @pytest.mark.parametrize("chunk", [1, losses.CHUNK])
-def test_a_bias_is_as_good_as_a_column_more(example, monkeypatch, chunk, counted, agreement):
+def test_a_bias_equals_an_extra_column_of_the_weight(example, monkeypatch, chunk, counted, agreement):
     monkeypatch.setattr(losses, "CHUNK", chunk)
     monkeypatch.setattr(losses, "FEWEST", 4)
     hidden, weight, targets = (x.requires_grad_(x.is_floating_point()) for x in example)
@@ -136,7 +136,7 @@ def test_under_autocast_a_bias_is_added_to_what_is_rounded(example):
     torch.testing.assert_close(mine, reference, rtol=0.05, atol=0.05)
 
 
-def test_two_equal_readings_lie_nowhere_apart(example):
+def test_equal_readings_do_not_diverge(example):
     hidden, weight, targets = example
     twice = torch.cat((hidden, hidden))
     found = losses.projected_cross_entropy(twice, weight, targets, 0.1, agreement=5.0)
@@ -168,7 +168,7 @@ def test_under_autocast_the_projection_alone_is_rounded(example):
 
 
 def scenes(seed, queries=7, classes=4, sizes=(2, 0, 5, 1)):
-    """What a model says of some pictures, and what is there."""
+    """The outputs of a model for some pictures, and the objects in these."""
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(len(sizes), queries, classes + 1, generator=generator)
     boxes = torch.rand(len(sizes), queries, 4, generator=generator) * 0.5 + 0.2

@@ -1,4 +1,4 @@
-"""Every position scheme is its definition, and has the property it was invented for."""
+"""Every position scheme equals its definition and has the property it was invented for."""
 
 import math
 

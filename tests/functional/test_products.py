@@ -1,4 +1,4 @@
-"""Products by another library are those of PyTorch, gradients included, and where it is missing they are PyTorch's."""
+"""Products by oneDNN equal PyTorch's, including gradients; without oneDNN, PyTorch's are used."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ SHAPES = [
 
 @pytest.fixture(autouse=True)
 def preferred(monkeypatch):
-    """The other library is what is looked at, whoever made this processor."""
+    """Tests oneDNN whatever the processor."""
     monkeypatch.setattr(products, "_faster", products._onednn)
 
 
@@ -39,7 +39,7 @@ def without_onednn(monkeypatch):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """How often the other library is asked."""
+    """Records the calls of oneDNN."""
     made = []
     ask = torch.ops.mkldnn._linear_pointwise
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", lambda *given: made.append(given) or ask(*given))
@@ -47,7 +47,7 @@ def calls(monkeypatch):
 
 
 def tensors(rows, width, outputs, bias=True, dtype=torch.float32):
-    """x, weight and bias, which want gradients."""
+    """x, weight and bias, which require gradients."""
     torch.manual_seed(1)
     size = (rows,) if isinstance(rows, int) else rows
     x, weight = torch.randn(*size, width, dtype=dtype), torch.randn(outputs, width, dtype=dtype) / width**0.5
@@ -79,7 +79,7 @@ def test_without_the_library_all_is_torchs(without_onednn, calls, rows, width, o
 
 
 @onednn
-def test_many_rows_go_the_other_way_and_few_do_not(calls):
+def test_many_rows_use_onednn_and_few_do_not(calls):
     few, many = tensors(FEWEST - 1, 70, 80), tensors(FEWEST, 70, 80)
     gradients(linear(*few), few)
     assert not calls
@@ -170,7 +170,7 @@ def test_a_gradient_of_a_gradient_is_refused_instead_of_wrong():
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("small", [0, products.SMALL])
 @torch.no_grad()
-def test_a_matrix_that_was_laid_out_gives_the_same_product(monkeypatch, own, dtype, rows, bias, small):
+def test_a_packed_matrix_gives_the_same_product(monkeypatch, own, dtype, rows, bias, small):
     if not own:
         monkeypatch.setattr(kernels, "library", lambda: None)
     monkeypatch.setattr(products, "SMALL", small)
@@ -187,7 +187,7 @@ def test_float32_goes_to_the_kernels_and_nothing_else_does():
 
 
 @onednn
-def test_where_the_library_knows_no_bfloat16_it_is_left_as_it_is(monkeypatch):
+def test_bfloat16_without_support_by_onednn_takes_the_plain_path(monkeypatch):
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", None)  # not to be called
     weight, x = torch.randn(4, 8).bfloat16(), torch.randn(3, 8).bfloat16()
@@ -195,14 +195,14 @@ def test_where_the_library_knows_no_bfloat16_it_is_left_as_it_is(monkeypatch):
 
 
 @pytest.mark.parametrize("machine, known", [("x86_64", True), ("AMD64", True), ("aarch64", False), ("arm64", False)])
-def test_the_library_is_asked_on_processors_it_was_measured_on(monkeypatch, machine, known):
+def test_onednn_is_used_on_processors_it_was_measured_on(monkeypatch, machine, known):
     monkeypatch.setattr(products.platform, "machine", lambda: machine)
     held = hasattr(torch.ops.mkldnn, "_linear_pointwise")
     assert products._onednn.__wrapped__() is (known and held)
 
 
 @pytest.mark.parametrize("maker, faster", [("GenuineIntel", False), ("AuthenticAMD", True), (None, True)])
-def test_it_is_preferred_where_it_is_faster(monkeypatch, tmp_path, maker, faster):
+def test_onednn_is_preferred_where_it_is_faster(monkeypatch, tmp_path, maker, faster):
     about = tmp_path / "cpuinfo"
     if maker:
         about.write_text(f"processor\t: 0\nvendor_id\t: {maker}\n")

@@ -1,4 +1,4 @@
-"""Integers give what numbers give, to half a step, and no row depends on another."""
+"""Quantised rows err by at most half a step, and no row depends on another."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from transduct.functional.quantisation import STEPS, int8_linear, quantise_rows
 
 
-def test_rows_are_kept_to_half_a_step():
+def test_quantisation_errs_by_at_most_half_a_step():
     torch.manual_seed(1)
     x = torch.randn(5, 64) * torch.tensor([0.0, 1e-6, 1.0, 30.0, 1e6])[:, None]
     values, steps = quantise_rows(x)

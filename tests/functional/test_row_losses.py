@@ -1,4 +1,4 @@
-"""The kernel in Triton is torch's cross-entropy and its gradient, on a GPU or in Triton's interpreter."""
+"""The Triton kernel equals torch's cross-entropy and its gradient, on a GPU or in Triton's interpreter."""
 
 import os
 
@@ -81,7 +81,7 @@ def test_without_smoothing_a_logit_may_be_minus_infinity():
     )
 
 
-def test_it_is_a_proper_operator():
+def test_the_operator_passes_opcheck():
     logits, targets = example(3, 50)
     tests = ("test_schema", "test_faketensor")
     given = (logits, targets, 0.1, None, True)

@@ -1,4 +1,4 @@
-"""The kernel in Triton finds torch's maxima and masses, on a GPU or in Triton's interpreter."""
+"""The Triton kernel equals torch's maxima and log-sum-exps, on a GPU or in Triton's interpreter."""
 
 import os
 

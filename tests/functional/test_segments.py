@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from transduct.functional.segments import FILLER, Segments, Shape, flatten, pad
+from transduct.functional.segments import FILLER, Segments, Shape, flatten, pad, sources_of
 
 LAYOUTS = [[3, 1, 4], [2, 2, 2], [0, 5, 0, 1], [1], [7], [0, 0], [], [4, 0]]
 
@@ -107,6 +107,11 @@ def test_a_shape_has_room_for_what_fills_up():
     assert Shape.around(0, 0, 0) == Shape(0, 0, 0)
 
 
-def test_what_is_remembered_is_computed_once():
+def test_remembered_properties_are_computed_once():
     segments = Segments.of([2, 1])
     assert segments.positions is segments.positions
+
+
+@pytest.mark.parametrize("kept, sources", [([], []), ([5, 3, 4], [1]), ([2, 2, 0, 8, 6, 7], [0, 2])], ids=str)
+def test_the_rows_of_a_search_tell_their_sources(kept, sources):
+    assert sources_of(torch.tensor(kept, dtype=torch.int64), 3).tolist() == sources

@@ -1,4 +1,4 @@
-"""The kernel in Triton is the formula, whatever the layout, on a GPU or in Triton's interpreter."""
+"""The Triton kernel equals the formula for any layout, on a GPU or in Triton's interpreter."""
 
 import os
 
@@ -98,7 +98,7 @@ def test_a_query_without_keys_gives_zeros_and_gets_none():
 
 
 def test_scores_of_any_size_are_taken():
-    """As large as would overflow without the running maximum."""
+    """Scores that would overflow without the running maximum."""
     query, key, value = make([40], [70], 2, 2, 16, 16)
     layout = Segments.of([40], DEVICE), Segments.of([70], DEVICE)
     found = plain._short_attention(query * 300.0, key, value, *layout, False)
@@ -129,7 +129,7 @@ def test_a_transformer_learns_the_same_by_it(monkeypatch, lengths):
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
 
 
-def test_it_is_a_proper_operator():
+def test_the_operator_passes_opcheck():
     """Shapes without numbers, and gradients, as the compiler asks for them."""
     inputs = make([5, 2], [3, 4], 2, 1, 16, 32)
     queries, keys = Segments.of([5, 2], DEVICE), Segments.of([3, 4], DEVICE)

@@ -1,4 +1,4 @@
-"""What a search takes from the kernels is what the formulas give. (Its steps: tests/blocks/test_fused.py.)"""
+"""The kernels of search equal the formulas. (Decoder steps: tests/blocks/test_fused.py.)"""
 
 import pytest
 import torch
@@ -52,7 +52,7 @@ def test_equal_continuations_come_in_order():
 
 
 @compiled
-def test_where_nothing_is_possible_nothing_goes_on():
+def test_scores_of_nan_have_no_continuations():
     nothing = torch.full((1, 20), float("nan"))
     found = continuations(nothing, torch.zeros(1), torch.zeros(1, 1, dtype=torch.float64), 1)
     assert not found.ends

@@ -1,4 +1,4 @@
-"""What a training step does in C is the formula, gradients too, for any lengths, widths and number of threads."""
+"""The C kernels of training equal the formulas, with gradients, for any lengths, widths and number of threads."""
 
 import ctypes
 import math
@@ -44,7 +44,7 @@ def threads():
 
 @pytest.fixture
 def our_threads():
-    """As where PyTorch has another OpenMP than GNU's."""
+    """Pretends that PyTorch has an OpenMP runtime other than GNU's."""
     kernels.library().share_threads(None)
     yield
     kernels.library.cache_clear()
@@ -53,7 +53,7 @@ def our_threads():
 
 @pytest.fixture
 def without(monkeypatch):
-    """A function that computes something by the formulas alone."""
+    """Computes a function by the formulas only."""
 
     def compute(function):
         with monkeypatch.context() as patch:
@@ -70,7 +70,7 @@ def gradients(output, inputs):
 
 
 def drawn(queries, keys, heads=4, kv_heads=2, d_k=8, d_v=8, dtype=torch.float32):
-    """Query, key and value, which want gradients, and their segments."""
+    """Query, key and value, which require gradients, and their segments."""
     torch.manual_seed(1)
     shapes = (sum(queries), heads, d_k), (sum(keys), kv_heads, d_k), (sum(keys), kv_heads, d_v)
     tensors = [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
@@ -139,7 +139,7 @@ numbers()
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "GOMP_parallel"), reason="PyTorch has another OpenMP than GNU's")
-def test_pytorchs_threads_compute_with_small_numbers_as_who_asks_them_does():
+def test_pytorchs_threads_treat_denormals_as_their_caller_does():
     call = [sys.executable, "-c", FADED]
     found = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True).stdout.split()
     size = 1 << 20
@@ -249,7 +249,7 @@ def test_threads_of_ours_give_the_same_bits(our_threads, threads):
 
 
 def everything():
-    """All that the kernels compute, of enough for several parts."""
+    """Runs all kernels, on enough data for several parts."""
     tensors, segments = drawn([9] * 30, [12] * 30)
     found = attend(tensors, segments)
     torch.manual_seed(5)
@@ -276,7 +276,7 @@ def everything():
 )
 def test_what_does_not_fit_together_is_refused_before_any_memory_is_read(change):
     tensors, segments = drawn([2, 3], [2, 4])
-    with pytest.raises(ValueError, match=r"\d and \d sequences of 5 and \d tokens: \(\("):
+    with pytest.raises(ValueError, match=r"\d and \d sequences of 5 and \d tokens do not fit \(\("):
         training_kernels.attention(*change(*tensors, *segments), False)
 
 
@@ -359,7 +359,7 @@ def test_nothing_is_kept_where_no_gradient_is_wanted(monkeypatch):
 
 
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2)], ids=str)
-def test_gradients_that_are_wanted_are_those_of_all(wanted):
+def test_some_gradients_equal_those_computed_together(wanted):
     tensors, segments = drawn([3, 1, 4], [2, 5, 1])
     expected = attend(tensors, segments)
     some = [x if number in wanted else x.detach() for number, x in enumerate(tensors)]
@@ -370,7 +370,7 @@ def test_gradients_that_are_wanted_are_those_of_all(wanted):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("number", [0, 1, 2], ids=["query", "key", "value"])
-def test_what_is_no_number_spreads_as_by_the_formula(number, value, without):
+def test_nan_and_infinity_spread_as_by_the_formula(number, value, without):
     tensors, segments = drawn([3, 2], [4, 2])
     with torch.no_grad():
         tensors[number][1, 0] = value
@@ -445,7 +445,7 @@ def test_rotary_positions_are_the_formula(width, dtype, without):
     assert_close(*pairs, dtype)
 
 
-def test_what_a_model_in_use_has_made_serves_a_training():
+def test_a_table_made_in_inference_mode_serves_training():
     positions.turns.cache_clear()
     with torch.inference_mode():
         places = torch.arange(3)
@@ -480,12 +480,12 @@ def test_one_position_serves_all_rows_as_by_the_formula(without):
     ids=["rows", "positions", "width", "table", "odd"],
 )
 def test_what_does_not_fit_together_is_not_turned(shape, places, table):
-    with pytest.raises(ValueError, match=r"positions \(\d,\) for \(4, 2, \d\)"):
+    with pytest.raises(ValueError, match=r"positions \(\d,\) do not fit \(4, 2, \d\)"):
         training_kernels.turned(torch.randn(shape), places, table)
 
 
 @pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
-def test_the_table_does_not_ask_for_defaults(default):
+def test_the_table_does_not_depend_on_the_default_dtype(default):
     x, places = torch.randn(9, 2, 8), torch.arange(9)
     expected = positions.rotary(x, places)
     positions.turns.cache_clear()
@@ -504,7 +504,7 @@ def test_the_table_does_not_ask_for_defaults(default):
 )
 def test_each_row_has_a_target_and_a_share(targets, counted):
     shares = None if counted is None else torch.tensor(counted)
-    with pytest.raises(ValueError, match=r"2 rows of logits, \d targets; expected one for each, and so of shares"):
+    with pytest.raises(ValueError, match=r"2 rows of logits, \d targets; expected one target and one share per row"):
         training_kernels.row_losses(torch.zeros(2, 5), torch.tensor(targets), 0.0, shares, False)
 
 
@@ -527,7 +527,7 @@ def test_logits_that_are_all_large_lose_no_digits():
 
 @pytest.mark.parametrize("wrong", [-1, 5])
 def test_a_target_that_is_none_of_the_logits_is_refused(wrong):
-    with pytest.raises(IndexError, match=r"a target is -?\d or \d; there are 5 logits"):
+    with pytest.raises(IndexError, match=r"the targets range from -?\d to \d; expected 0 to 4"):
         training_kernels.row_losses(torch.zeros(2, 5), torch.tensor([2, wrong]), 0.0, None, False)
 
 
@@ -586,7 +586,7 @@ def test_readings_whose_logits_are_all_low_agree_as_any(size):
 
 
 def test_a_reading_without_another_is_refused():
-    with pytest.raises(ValueError, match=r"3 rows of logits; expected two readings of each token"):
+    with pytest.raises(ValueError, match=r"3 rows of logits; expected an even number, two readings of each token"):
         training_kernels.row_losses(torch.zeros(3, 5), torch.tensor([1, 2, 3]), 0.1, None, False, 5.0)
 
 
@@ -597,7 +597,7 @@ def test_logits_stay_where_no_gradient_is_wanted():
     assert torch.equal(logits, before)
 
 
-def test_a_row_that_is_no_number_is_not_hidden():
+def test_a_row_of_nan_has_a_loss_of_nan():
     logits = torch.zeros(3, 20)
     logits[0, 3], logits[1, 19], logits[2, 0] = math.nan, math.inf, -math.inf
     losses, _ = training_kernels.row_losses(logits, torch.tensor([1, 1, 1]), 0.0, None, True)

@@ -1,4 +1,4 @@
-"""A kernel is used where its trial was passed, and one that fails costs a warning and nothing else."""
+"""A kernel is used if it passes its trial; one that fails only causes a warning."""
 
 import sys
 from functools import partial
@@ -15,12 +15,12 @@ CUDA = torch.device("cuda")
 
 
 class TritonError(Exception):
-    """As much of Triton as a trial knows."""
+    """A mock of Triton, as far as trials use it."""
 
 
 @pytest.fixture
 def tried(monkeypatch):
-    """A machine with a GPU and Triton, as far as can be told from here; the trials that were run, and what they do."""
+    """Mocks a machine with a GPU and Triton; records the trials that were run."""
     calls = []
 
     def trial(*about):
@@ -40,7 +40,7 @@ def tried(monkeypatch):
     trials._passes.cache_clear()
 
 
-def test_a_kernel_is_tried_once_for_what_it_is_about(tried):
+def test_a_kernel_is_tried_once_for_the_same_arguments(tried):
     with torch.inference_mode():
         found = [trusted("a", CUDA, torch.float32, width) for width in (16, 16, 32)]
     assert found == [True] * 3
@@ -48,7 +48,7 @@ def test_a_kernel_is_tried_once_for_what_it_is_about(tried):
 
 
 @pytest.mark.parametrize("missing", ["Triton", "GPU", "capability"])
-def test_where_it_cannot_be_it_is_not_tried(tried, monkeypatch, missing):
+def test_a_kernel_that_cannot_run_is_not_tried(tried, monkeypatch, missing):
     if missing == "Triton":
         monkeypatch.setattr(trials, "TRITON", False)
     if missing == "capability":
@@ -60,7 +60,7 @@ def test_where_it_cannot_be_it_is_not_tried(tried, monkeypatch, missing):
 @pytest.mark.parametrize(
     ("result", "problem"),
     [
-        (False, "its numbers are not those of the formula"),
+        (False, "its results differ from the formula's"),
         (RuntimeError("Failed to find C compiler.\nSet CC"), "RuntimeError: Failed to find C compiler."),
         (TritonError("out of resource"), "TritonError: out of resource"),
         (CalledProcessError(1, "gcc"), "CalledProcessError: Command 'gcc' returned non-zero exit status 1."),
@@ -68,15 +68,15 @@ def test_where_it_cannot_be_it_is_not_tried(tried, monkeypatch, missing):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_one_that_fails_is_warned_of_once_and_left_alone(tried, result, problem):
+def test_a_kernel_that_fails_is_reported_once_and_not_used(tried, result, problem):
     tried.result = result
-    with pytest.warns(UserWarning, match=f"^a does not run here, PyTorch's operations do its work, slower: {problem}$"):
+    with pytest.warns(UserWarning, match=f"^a cannot be used, PyTorch's slower operations take its place: {problem}$"):
         assert not trusted("a", CUDA)
     assert not trusted("a", CUDA)  # a second warning would be an error
     assert len(tried) == 1
 
 
-def test_what_is_no_matter_of_compiling_is_not_swallowed(tried):
+def test_errors_of_other_kinds_are_raised(tried):
     tried.result = TypeError("a mistake of ours")
     with pytest.raises(TypeError, match="a mistake of ours"):
         trusted("a", CUDA)

@@ -19,7 +19,7 @@ class Client:
         self.port = port
 
     def __call__(self, method, path, body=None, kind="application/json", **headers):
-        """(status, headers, what was answered) of one request; JSON is read."""
+        """Send one request. Returns (status, headers, body), with JSON parsed."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -31,13 +31,13 @@ class Client:
         return response.status, response.headers, json.loads(answer) if is_json else answer
 
     def post(self, path, body, **rest):
-        """What was answered to a request that was right."""
+        """The answer to a valid request."""
         status, _, answer = self("POST", path, body, **rest)
         assert status == 200, answer
         return answer
 
     def refused(self, path, body, status, **rest):
-        """The line that says what is wrong with a request, and the headers of the answer."""
+        """The error line for an invalid request, and the headers of the answer."""
         found, headers, answer = self("POST", path, body, **rest)
         assert (found, list(answer)) == (status, ["error"]), answer
         assert "\n" not in answer["error"]

@@ -1,4 +1,4 @@
-"""Contenders for the tests of the benchmark: each gives back a function, as theirs does, without importing torch."""
+"""Contenders for the tests of the benchmark: each returns a function, like the real ones, without importing torch."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from transduct.errors import TransductError
 
 
 def steady(tokens):
-    """So many tokens in a hundredth of a second."""
+    """This many tokens in a hundredth of a second."""
 
     def run():
         time.sleep(0.01)

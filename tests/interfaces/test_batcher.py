@@ -1,4 +1,4 @@
-"""Requests are answered together, in order and fairly; what waits is bounded; a mistake stays with whoever made it."""
+"""Requests are answered together, in order and fairly; the queue is bounded; an error reaches only its request."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The benchmark: what is measured, of whom, and how it ends when a side does. Contenders are processes: few of them."""
+"""The benchmark: its rows, its contenders, and what happens when one fails. Contenders are processes: use few."""
 
 import json
 import math
@@ -100,7 +100,7 @@ def test_ctrl_c_is_for_whoever_measures():
 
 
 def test_a_contender_that_dies_is_told_of():
-    said = "ended without an answer; see what it said, or whether memory ran out (fewer --sentences)"
+    said = "ended without an answer; see its output, or whether memory ran out (fewer --sentences)"
     for name in ("dies", "dies_later"):
         with pytest.raises(TransductError) as caught:
             measure(Row("a row", side("steady", tokens=5), [side(name)]), 2)

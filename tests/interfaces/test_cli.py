@@ -145,6 +145,11 @@ def test_a_wrong_call_ends_with_2(program, words):
     assert_refused(program(*words), f"(see: transduct{command} --help)")
 
 
+def test_no_summary_of_a_command_is_cut_short(program):
+    _, *lines = program("--help").lines  # after "Usage: ... [ARGS]..."
+    assert [line for line in lines if line.endswith("...")] == []
+
+
 def test_without_a_command_it_explains_itself(program):
     done = program()
     assert (done.code, done.err) == (0, "")
@@ -364,7 +369,7 @@ def test_every_way_to_decode_runs_and_repeats_itself(program, trained_run, words
     [
         (["--beam", 0], "beam is 0, must be at least 1"),
         (["--beam", 2, "--n-best", 3], "n_best is 3, the beam only 2; ask for a beam of 3"),
-        (["--top-p", 2], "top_p must be in (0, 1]"),
+        (["--top-p", 2], "top_p is 2.0, must be in (0, 1]"),
         (["--top-k", 5], "top_k is of draws, and nothing is drawn; set temperature above 0"),
         (["--seed", 5], "seed is of draws, and nothing is drawn; set temperature above 0"),
         (["--precision", "int3"], "unknown precision 'int3'; known are: float32, bfloat16"),
@@ -461,7 +466,7 @@ def test_predict_hands_options_on(program, trained_run):
     words = ["predict", trained_run, "a b c", "--set", "beam=1", "--set", "length_penalty=0.5"]
     assert program(*words).lines == transduct.load(trained_run).predict(["a b c"], beam=1, length_penalty=0.5)
     assert_refused(program("predict", trained_run, "a", "--set", "beem=1"), "unknown key 'decoding.beem'", "'beam'")
-    assert_refused(program("predict", trained_run, "a", "--set", "inputs=1"), "'inputs' is no option; leave it out")
+    assert_refused(program("predict", trained_run, "a", "--set", "inputs=1"), "'inputs' is not an option; leave it out")
 
 
 def test_predict_shows_what_the_model_looks_at(program, trained_run, tmp_path):
@@ -655,6 +660,17 @@ def test_evaluate_reads_the_test_set_of_the_recipe(program, trained_run):
     for model in (trained_run, trained_run / "model"):
         found = json.loads(program("evaluate", model, "--json", "--beam", 1).out)
         assert found["details"]["sentences"] == 8
+
+
+def test_evaluate_takes_options_of_the_task(program, trained_run, tmp_path):
+    words = ["evaluate", trained_run, "--json", "--beam", 2, "--set", "beam=1", "--set"]
+    report = json.loads(program(*words, "length_penalty=0.6").out)
+    assert report == json.loads(program("evaluate", trained_run, "--json", "--set", "beam=2").out)
+    sampled = json.loads(program(*words, "temperature=5").out)
+    assert sampled["scores"] != report["scores"]
+    assert_refused(program(*words, "beem=1"), "unknown key 'decoding.beem'; did you mean 'beam'?")
+    for name in ("data", "files", "device"):
+        assert_refused(program(*words, f"{name}=1"), f"'{name}' is not an option; leave it out")
 
 
 def test_a_model_against_itself_shows_no_difference(program, trained_run):

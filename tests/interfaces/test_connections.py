@@ -1,4 +1,4 @@
-"""Whoever connects and does not ask is hung up on; whoever waits for an answer is not."""
+"""Idle connections are closed; those waiting for an answer are not."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ async def lavish(scope, receive, send):
 
 @contextmanager
 def connected(monkeypatch, application=slow, patience=0.2):
-    """A connection to a server that waits for so many seconds."""
+    """A connection to a server with this timeout in seconds."""
     monkeypatch.setattr(Impatient, "patience", patience)
     config = uvicorn.Config(application, log_level="critical", lifespan="off", http=Impatient)
     with server._listening("127.0.0.1", 0) as listening:

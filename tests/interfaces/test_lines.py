@@ -77,7 +77,7 @@ def test_an_error_of_something_else_stays_as_it_is():
 
 
 def test_lines_of_a_pipe_are_taken_as_they_come(trained_run, monkeypatch):
-    """No more than are there, and no more than at once; a line in two parts is one."""
+    """Only the available lines, up to the limit; a line that arrives in two parts is one line."""
     monkeypatch.setattr(lines, "LINES_AT_ONCE", 3)
     receiver, sender = os.pipe()
     with open(receiver, "rb") as stdin, open(sender, "wb", buffering=0) as pipe:

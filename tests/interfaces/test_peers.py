@@ -1,4 +1,4 @@
-"""The peers do the same work: as many tokens as were asked for, in the same groups, of a model of the same size."""
+"""The peers do the same work: the requested number of tokens, in the same groups, with a model of the same size."""
 
 import sys
 

@@ -226,7 +226,7 @@ def test_a_photograph_is_red_where_the_matrix_is_large():
 
 
 def attending(count, cells, text="a b"):
-    """A model with so many heads of so many weights each."""
+    """A model with this many heads and weights per head."""
     panels = [Panel(f"head {i}", torch.full(cells, 0.5)) for i in range(count)]
     found = SimpleNamespace(panels=lambda: panels, weights={"encoder.0.self": torch.zeros(count, *cells)})
     return SimpleNamespace(attention=lambda given: found)

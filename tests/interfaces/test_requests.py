@@ -1,4 +1,4 @@
-"""What a request may say; `test_server.py` says the rest of it over HTTP."""
+"""Validation of requests; `test_service.py` tests the rest over HTTP."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_options_that_anyone_may_set_are_left_as_they_are():
     assert options_of(options) == options
     with pytest.raises(TransductError, match="seed is a int, expected a number or a short word"):
         options_of({"seed": 10**40})
-    with pytest.raises(TransductError, match="found 60 options, more than there are; leave out what is none"):
+    with pytest.raises(TransductError, match="found 60 options, more than there are; leave out those"):
         options_of(dict.fromkeys(map(str, range(60)), 1))
 
 
@@ -45,5 +45,5 @@ def test_texts_are_a_list_of_whole_characters():
 
 def test_options_of_a_command_are_values_and_none_is_what_they_go_with():
     assert options_said(["beam=1", "length_penalty=0.5"]) == {"beam": 1, "length_penalty": 0.5}
-    with pytest.raises(TransductError, match="'self' is no option; leave it out"):
+    with pytest.raises(TransductError, match="'self' is not an option; leave it out"):
         options_said(["self=3"])

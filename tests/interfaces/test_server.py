@@ -1,4 +1,4 @@
-"""The program that serves listens, refuses what it cannot serve, and ends in order."""
+"""The server listens, rejects what it cannot serve, and shuts down gracefully."""
 
 import os
 import re

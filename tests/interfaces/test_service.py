@@ -1,4 +1,4 @@
-"""A model over HTTP: the same answers as from Python, errors that say what to do, nothing that was asked is lost."""
+"""A model over HTTP: the same answers as from Python, helpful errors, and no lost requests."""
 
 import asyncio
 import json
@@ -214,8 +214,8 @@ def test_metrics_count_answers_and_inputs(trained_run):
         ("/translate", {"texts": ["a"], "beam": 17}, "beam is 17, must be from 1 to 16"),
         ("/translate", {"texts": ["a"], "n_best": 2.0}, "n_best is 2.0, must be from 1 to 16"),
         ("/translate", {"texts": ["a"], "beam": True}, "beam is True, must be from 1 to 16"),
-        ("/translate", {"texts": ["a"], "self": 1}, "'self' is no option; leave it out"),
-        ("/predict", {"inputs": ["a"], "options": {"texts": 1}}, "'texts' is no option; leave it out"),
+        ("/translate", {"texts": ["a"], "self": 1}, "'self' is not an option; leave it out"),
+        ("/predict", {"inputs": ["a"], "options": {"texts": 1}}, "'texts' is not an option; leave it out"),
         ("/predict", {"inputs": ["a"], "options": {"samples": 17}}, "samples is 17, must be from 1 to 16"),
         ("/predict", {"inputs": ["a"], "options": {"length": 2001}}, "length is 2001, must be from 1 to 2000"),
         ("/translate", {"texts": ["a"], "top_k": [1]}, "top_k is a list, expected a number or a short word"),
@@ -227,7 +227,7 @@ def test_metrics_count_answers_and_inputs(trained_run):
         ("/translate", {"texts": ["a"], "\ud800": 1}, "options: unknown key 'decoding.?'"),
         ("/attention", {"text": "\ud800"}, "the request: 'text' holds half a character"),
         ("/attention", {"text": "a", "name": "\ud800"}, "unknown name '?'; known are: encoder.0.self, "),
-        ("/translate", {"texts": ["a"], "workers": 9}, "'workers' is set by whoever runs the server; leave it out"),
+        ("/translate", {"texts": ["a"], "workers": 9}, "'workers' is reserved for the server's operator; leave it out"),
         ("/translate", {"texts": ["a"] * 51}, "found 51 inputs, at most 50 may wait; send fewer at once"),
         ("/translate", b"{", "the request is not valid JSON: "),
         ("/translate", b"[" * 100_000, "the request is not valid JSON: "),
@@ -311,7 +311,7 @@ def test_a_file_is_taken_as_the_body_and_its_damage_is_told_without_a_path(tmp_p
             said, _ = client.refused(f"/predict?threshold={query}", png(bar("across", 1, SIDE)), 400, kind="image/png")
             assert said == f"threshold is a {wrong}, expected a number or a short word"
         said, _ = client.refused("/predict?workers=3", png(bar("across", 1, SIDE)), 400, kind="image/png")
-        assert said == "'workers' is set by whoever runs the server; leave it out"
+        assert said == "'workers' is reserved for the server's operator; leave it out"
 
 
 def test_of_several_pictures_only_one_is_painted(tmp_path):
@@ -358,7 +358,7 @@ def test_what_is_wrong_with_the_model_is_not_the_client_s_fault(error):
     with serving(Service(Broken(), "broken", 50)) as client:
         said, _ = client.refused("/predict", {"inputs": ["a b"]}, 500)
         expected = (
-            str(error) if isinstance(error, TransductError) else "the server has made a mistake; its log says more"
+            str(error) if isinstance(error, TransductError) else "internal error; the server's log has the details"
         )
         assert said == expected
         assert client("GET", "/health")[0] == 200

@@ -1,4 +1,4 @@
-"""The program starts soon."""
+"""The program starts fast."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""CTranslate2 runs our Transformer and finds the same tokens and scores; what it has no place for is refused."""
+"""CTranslate2 runs our Transformer with the same tokens and scores; unsupported models are rejected."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""A Marian model of Hugging Face's translates and cuts text here as it does there, and goes back as it came."""
+"""Hugging Face's Marian models tokenize and translate alike after conversion, and convert back unchanged."""
 
 import json
 import shutil
@@ -45,7 +45,7 @@ def original(tmp_path_factory):
 
 
 def generated(model, source, limit, forbidden, **options):
-    """The ids that a model of theirs writes after one source, without the end."""
+    """The output ids of a Hugging Face model for one source, without the end."""
     found = model.generate(
         torch.tensor([source]), bad_words_ids=[[each] for each in forbidden], max_length=limit + 1, **options
     )[0].tolist()[1:]
@@ -400,7 +400,7 @@ def spoil(path, name, content):
         ("config.json", None, "config.json: cannot be read .*; expected a model's configuration"),
         ("vocab.json", None, "vocab.json: cannot be read .*; expected the id of each token"),
         ("source.spm", None, "source.spm: cannot be read .*; expected a SentencePiece model"),
-        ("target.spm", b"\x0a\x7f", "target.spm: no whole SentencePiece model .*; copy it again"),
+        ("target.spm", b"\x0a\x7f", "target.spm: not a complete SentencePiece model .*; copy it again"),
         ("target.spm", b"", "target.spm: holds no pieces; expected a SentencePiece model"),
         ("model.safetensors", b"abc", "model.safetensors: not a whole safetensors file"),
         ("model.safetensors", None, "model.safetensors: cannot be read .*; expected a safetensors file"),
@@ -418,7 +418,7 @@ def test_weights_that_are_no_numbers_are_refused(original, tmp_path, wrong):
     weights = load_file(tmp_path / "opus" / "model.safetensors")
     weights["model.encoder.layers.0.fc1.bias"][0] = wrong
     save_file(weights, tmp_path / "opus" / "model.safetensors", {"format": "pt"})
-    refused(tmp_path, "weight 'model.encoder.layers.0.fc1.bias' holds what is no number; copy it again")
+    refused(tmp_path, "weight 'model.encoder.layers.0.fc1.bias' holds values that are not numbers; copy it again")
 
 
 def test_lists_of_the_sides_are_both_read_or_one_for_both(tmp_path):

@@ -1,4 +1,4 @@
-"""A quantised copy of a model directory is read as the model it was made of."""
+"""A quantised copy of a model directory is used like the original."""
 
 import json
 import shutil

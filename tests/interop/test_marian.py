@@ -1,4 +1,4 @@
-"""Marian's weights have other names there and the same numbers here."""
+"""Marian's weights keep their numbers under our names."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The graphs give our Transformer's numbers, alone and in batches; the program in docs/onnx.md translates as we do."""
+"""The graphs compute what our Transformer does, alone and in batches; the program in docs/onnx.md translates alike."""
 
 import json
 import random

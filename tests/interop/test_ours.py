@@ -1,4 +1,4 @@
-"""Of the model directories of ours, those with a Transformer for translation are loaded; all others are refused."""
+"""Model directories with a translation Transformer are loaded, all others are rejected."""
 
 import json
 import shutil

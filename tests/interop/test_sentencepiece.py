@@ -1,4 +1,4 @@
-"""A SentencePiece model becomes a tokenizer that cuts as it does, and a SentencePiece model again."""
+"""A converted SentencePiece model tokenizes as the original does, and converts back."""
 
 import random
 import sys
@@ -117,9 +117,9 @@ def test_what_a_tokenizer_cannot_do_is_refused(tmp_path, change, message):
     ("kind", "change", "message"),
     [
         ("bpe", {"type": 5}, "pieces that are merged through and not used"),
-        ("unigram", {"score": float("nan")}, "a score that is no number, or a piece of more than 1,000 letters"),
-        ("unigram", {"score": float("inf")}, "a score that is no number"),
-        ("bpe", {"piece": "a" * 1001}, "a score that is no number, or a piece of more than 1,000 letters"),
+        ("unigram", {"score": float("nan")}, "a score that is not a number, or a piece of more than 1,000 letters"),
+        ("unigram", {"score": float("inf")}, "a score that is not a number"),
+        ("bpe", {"piece": "a" * 1001}, "a score that is not a number, or a piece of more than 1,000 letters"),
     ],
 )
 def test_pieces_that_cannot_be_kept_are_refused(tmp_path, kind, change, message):

@@ -1,4 +1,4 @@
-"""BERT is Hugging Face's with its weights, keeps sequences apart, and is a Transformer's encoder when renamed."""
+"""BERT equals Hugging Face's with its weights, keeps sequences separate, and can initialise a Transformer's encoder."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def tiny(seed=1, **changes):
 
 
 def scores(model, tokens, types, segments):
-    """What the model's head makes of a batch."""
+    """The outputs of the model's head for a batch."""
     x = model.encode(tokens, types, segments)
     match model.config.head:
         case "masked":
@@ -269,7 +269,7 @@ def test_the_base_size_is_that_of_the_paper():
         ({"max_length": 2}, "max_length is 2, must be at least 3"),
         ({"max_length": 4, "head": "span"}, "max_length is 4, must be at least 5"),
         ({"n_grams": -1}, "n_grams is -1, must be at least 0"),
-        ({"n_grams": 2, "head": "tokens", "labels": 2}, "n_grams is 2, but the head 'tokens' labels no sequence; set"),
+        ({"n_grams": 2, "head": "tokens", "labels": 2}, "n_grams is 2, but only the head 'sequence' has n-grams; set"),
         ({"dropout": 1.0}, r"dropout is 1.0, must be in \[0, 1\)"),
         ({"d_model": 10, "num_heads": 4}, r"d_model is 10, must be a multiple of num_heads \(4\)"),
         ({"head": "sequence"}, "labels is 0, must be at least 2 for the head 'sequence'"),

@@ -1,4 +1,4 @@
-"""DALL-E is a GPT over texts and codes; its codes are those nearest to a picture; guidance mixes two of its answers."""
+"""DALL-E equals a GPT over texts and codes; codes are the nearest ones; guidance mixes two logits."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def pictures(count=3, seed=2):
 
 @torch.inference_mode()
 def logits_of(model, text, codes):
-    """(T, V + 1): what is predicted after the begin and each code, all given at once."""
+    """(T, V + 1): the logits after `begin` and each code, computed at once."""
     tokens, segments = engine.flat([[*text, BEGIN, *codes]], torch.device("cpu"))
     return model.logits(model.hidden(tokens, segments))[len(text) :]
 
@@ -67,7 +67,7 @@ def test_the_nearest_codes_are_those_of_training():
     torch.testing.assert_close(penalty, 1.25 * distances.min(1).values.square().sum())
 
 
-def test_drawn_codes_are_the_likeliest_as_it_grows_cold():
+def test_gumbel_codes_are_the_likeliest_at_low_temperatures():
     vae = tiny_vae(quantiser="gumbel", beta=0.0)
     torch.manual_seed(1)
     logits = 1000.0 * vae._features(pictures())  # so that the noise decides nothing
@@ -114,7 +114,7 @@ def test_it_is_gpt_with_its_positions_copied():
 @torch.inference_mode()
 @pytest.mark.parametrize("scale", [None, 2.5])
 def test_a_cache_changes_nothing(scale):
-    """A code at a time gives what all at once give; rows that are permuted and sources that leave, too."""
+    """Steps equal whole sequences, also when rows are permuted and sources leave."""
     model, beam = tiny_dalle(), 2
     stepping = model if scale is None else Guided(model, scale)
     tokens, segments = engine.flat(TEXTS, torch.device("cpu"))
@@ -214,8 +214,8 @@ def test_attention_weights_are_handed_over():
         ({"codes": 0}, "codes is 0, must be at least 1"),
         ({"d_code": 0}, "d_code is 0, must be at least 1"),
         ({"picture_size": 0}, "picture_size is 0, must be at least 1"),
-        ({"channels": []}, "must name numbers such as 8, 16, 40 or 64, which groups of 16 share"),
-        ({"channels": [50]}, r"channels is \[50\], must name numbers such as"),
+        ({"channels": []}, "must list channels such as 8, 16, 40 or 64 that divide into groups of about 16"),
+        ({"channels": [50]}, r"channels is \[50\], must list channels such as"),
         ({"channels": [16, 16]}, "picture_size is 6, must be a multiple of 4 for 2 levels"),
         ({"beta": -1.0}, "beta is -1.0, must not be negative"),
     ],

@@ -1,4 +1,4 @@
-"""DETR: what it must be told by a picture and what must not matter to it, its boxes, and its parts by formula."""
+"""DETR: dependence and independence of its outputs, its boxes, and the formulas of its parts."""
 
 import pytest
 import torch
@@ -189,9 +189,9 @@ def test_positions_of_boxes_tell_centre_and_size():
     [
         ({"classes": 0}, "classes is 0, must be at least 1"),
         ({"encoder_layers": -1}, "encoder_layers is -1, must be at least 0"),
-        ({"channels": []}, r"channels is \[\], must name numbers such as"),
-        ({"channels": [8, -3]}, r"channels is \[8, -3\], must name numbers such as"),
-        ({"channels": [50]}, r"channels is \[50\], must name numbers such as"),
+        ({"channels": []}, r"channels is \[\], must list channels such as"),
+        ({"channels": [8, -3]}, r"channels is \[8, -3\], must list channels such as"),
+        ({"channels": [50]}, r"channels is \[50\], must list channels such as"),
         ({"side": 30}, "side is 30, must be a multiple of 4"),
         ({"queries": 5}, "queries is 5, must be a square number"),
         ({"d_model": 18}, r"d_model is 18, must be a multiple of 4 and of num_heads \(2\)"),

@@ -1,4 +1,4 @@
-"""What holds for every model that generates: its cache, its search, its scores, alone and in any batch."""
+"""Properties of every generating model: its cache, search and scores, alone and in any batch."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def found_by(family, sequences, **options):
 
 @torch.inference_mode()
 def test_a_cache_changes_nothing(family):
-    """A token at a time gives what all tokens at once give; rows that are permuted and sources that leave, too."""
+    """Steps equal whole sequences, also when rows are permuted and sources leave."""
     generator, beam, steps = torch.Generator().manual_seed(1), 3, 5
     sources, begin = family.inputs(SEQUENCES)
     memory, segments = engine.encode(family.model, sources, torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""GPT hides the future, steps on from prompts as if it had read everything at once, and is GPT-2 with its weights."""
+"""GPT masks the future, continues prompts like whole sequences, and equals GPT-2 with its weights."""
 
 import math
 

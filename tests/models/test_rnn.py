@@ -1,4 +1,4 @@
-"""The recurrent encoder-decoder is its papers' equations, hides the future, and searches as it was taught."""
+"""The recurrent encoder-decoder equals the papers' equations, masks the future, and steps as it was trained."""
 
 import math
 
@@ -212,7 +212,7 @@ def test_asking_for_weights_changes_nothing_and_gives_those_that_have_names(atte
 @with_every_attention
 @with_both_cells
 def test_the_loop_over_time_is_the_fast_path(attention, cell):
-    """Scheduled sampling at a probability that never strikes: the same outputs and gradients as teacher forcing."""
+    """Scheduled sampling with a negligible probability: the same outputs and gradients as teacher forcing."""
     given, sampled = (tiny(attention=attention, cell=cell, scheduled_sampling=p) for p in (0.0, 1e-30))
     expected, found = run(given), run(sampled.train())
     torch.testing.assert_close(found, expected)

@@ -1,4 +1,4 @@
-"""The recogniser keeps utterances apart, hides the future, and its heads may have bands of their own."""
+"""The recogniser keeps utterances separate, masks the future, and can divide its bands among heads."""
 
 import pytest
 import torch
@@ -83,7 +83,7 @@ def test_every_parameter_learns(changes):
 @every_kind
 @torch.no_grad()
 def test_a_cache_changes_nothing(changes):
-    """A token at a time gives what all tokens at once give; rows that are permuted and utterances that leave, too."""
+    """Steps equal whole sequences, also when rows are permuted and utterances leave."""
     model, beam = tiny(**changes), 2
     memory, segments = model.encode(*sounds())
     state = model.start(memory, segments, beam)

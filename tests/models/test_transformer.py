@@ -1,4 +1,4 @@
-"""The Transformer hides the future, keeps sequences apart, and is Marian's with Marian's weights."""
+"""The Transformer masks the future, keeps sequences separate, and equals Marian's with Marian's weights."""
 
 import pytest
 import torch
@@ -101,7 +101,7 @@ def test_a_step_with_the_cache_equals_decode(changes):
 
 
 def test_a_step_has_the_gradient_of_decode():
-    """Whoever trains through a search needs it, also where there are kernels, which have none."""
+    """For training through a search, even if there are kernels, which have no gradient."""
     model, target = tiny(), torch.tensor([3, 1, 5])
     source, segments = tokens_of([4], seed=1)
 
@@ -224,6 +224,17 @@ def test_all_parameters_take_part():
 def test_what_cannot_be_built_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         Config(**{"source_size": 7, "target_size": 7, **changes})
+
+
+@pytest.mark.parametrize("changes, widths", [({}, (64, 64)), ({"d_k": 5}, (5, 5)), ({"d_k": 5, "d_v": 7}, (5, 7))])
+def test_widths_of_keys_and_values_have_defaults(changes, widths):
+    config = Config(source_size=7, target_size=7, **changes)
+    assert (config.key_width, config.value_width) == widths
+
+
+def test_only_the_normalised_index_depends_on_the_length_of_a_sequence():
+    schemes = {scheme for scheme, _ in PLACES if Config(7, 7, positions=scheme).length_dependent}
+    assert schemes == {"normalised_index"}
 
 
 # Marian's names of a module, and ours.

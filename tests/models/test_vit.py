@@ -1,4 +1,4 @@
-"""ViT is Hugging Face's with its weights, tells pictures apart one by one, and knows where a patch lies."""
+"""ViT equals Hugging Face's with its weights, keeps pictures separate, and depends on the positions of patches."""
 
 import pytest
 import torch

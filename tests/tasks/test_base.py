@@ -92,7 +92,7 @@ def test_files_may_lie_at_home(tmp_path, monkeypatch, trained_run):
     assert len([*base.scores(trained_run, {"source": "~/a", "reference": "~/a"})]) == 20
 
 
-def test_a_task_that_is_none_is_refused(tmp_path):
+def test_an_unknown_task_is_refused(tmp_path):
     for name in ("base", "translator", "poetry"):
         with pytest.raises(TransductError, match=f"recipe: unknown task '{name}'; known are: image_classification"):
             runs.train(replace(SHORT, task=name), tmp_path / "run", notify=str)
@@ -152,7 +152,7 @@ def test_the_names_of_tasks_are_those_of_the_files_that_are_tasks():
     assert sorted(tasks) == [*base.TASKS]
 
 
-def test_what_is_wrong_with_data_is_said_with_the_names_of_its_files(trained_run, tmp_path, monkeypatch):
+def test_errors_in_data_name_the_files(trained_run, tmp_path, monkeypatch):
     def evaluate(*given, **options):
         raise WrongData("row 2: no label")
 
@@ -178,7 +178,7 @@ def test_a_report_is_json_whatever_its_numbers_are():
 @pytest.mark.parametrize(
     ("asked", "found"), [({}, transduct.SPINS), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, None)]
 )
-def test_threads_do_not_wait_awake_for_long_unless_someone_says_so(monkeypatch, asked, found):
+def test_idle_threads_spin_only_briefly_unless_the_environment_says_otherwise(monkeypatch, asked, found):
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -188,7 +188,7 @@ def test_threads_do_not_wait_awake_for_long_unless_someone_says_so(monkeypatch, 
     assert os.environ.get("GOMP_SPINCOUNT") == found
 
 
-def test_load_is_given_to_python_with_the_same_care():
+def test_looking_up_load_limits_the_spinning_of_threads_too():
     script = "import os, transduct; transduct.load; print(os.environ['GOMP_SPINCOUNT'])"
     env = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env, check=True)

@@ -1,4 +1,4 @@
-"""A run directory is one run's: nobody else's is overwritten, and what cannot go on is left as it was."""
+"""A run directory belongs to one run: no other is overwritten, and a refused resume changes nothing."""
 
 import errno
 import fcntl
@@ -54,7 +54,7 @@ def test_a_run_holds_its_lock_while_it_trains(tmp_path):
 
 
 def test_a_process_that_was_forked_does_not_hold_the_lock(tmp_path, monkeypatch):
-    """A loader's outlives its parent, where that is killed, by some seconds."""
+    """A loader's worker outlives a killed parent by some seconds."""
     children = []
 
     def fork(event):
@@ -78,7 +78,7 @@ class Interrupted(Exception):
     pass
 
 
-def test_what_a_kill_left_of_a_file_is_no_run(tmp_path):
+def test_half_written_files_of_a_killed_run_are_removed(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".recipe.yaml.77.part").write_text("task: trans")
     runs.train(SHORT, tmp_path / "run", notify=str)
@@ -110,7 +110,7 @@ def test_another_run_is_not_overwritten(run):
         ({"tokenizer": {"size": 70}}, "tokenizer.size=60, the recipe says 70"),
     ],
 )
-def test_a_run_goes_on_with_its_own_model_and_data(unfinished, changes, message):
+def test_a_run_is_not_resumed_with_another_model_or_other_data(unfinished, changes, message):
     held = load_recipe(unfinished / "recipe.yaml")
     before = everything_in(unfinished)
     other = replace(held, **{name: {**getattr(held, name), **values} for name, values in changes.items()})
@@ -144,7 +144,7 @@ def test_a_resume_that_ends_before_it_goes_on_leaves_the_recipe_as_it_was(unfini
 
 @pytest.mark.parametrize("place", ["before its first step", "before its first line"])
 def test_a_recipe_is_that_of_the_newest_step(unfinished, monkeypatch, place):
-    """In the middle of a step nothing has been gone on with; a checkpoint has, though nothing be logged."""
+    """An unfinished step is no progress; a checkpoint is, even if nothing has been logged."""
     held, loss = load_recipe(unfinished / "recipe.yaml"), TranslationTask.loss
     before = {*unfinished.glob("checkpoints/*")}
 
@@ -181,7 +181,7 @@ def test_a_file_that_has_gone_from_a_run_is_named(unfinished):
         runs.train(longer, unfinished, resume=True, notify=str, report=reads)
 
 
-def test_what_a_run_went_on_with_before_it_failed_stays_its_recipe(unfinished):
+def test_a_changed_recipe_is_kept_once_the_run_has_made_progress(unfinished):
     held = load_recipe(unfinished / "recipe.yaml")
     longer = replace(held, training={**held.training, "steps": 62})
 
@@ -209,7 +209,7 @@ def test_a_finished_run_may_lie_where_nothing_can_be_written(run, monkeypatch):
             runs.train(recipe, run, resume=True, notify=str)
 
 
-def test_training_and_decoding_may_change_and_are_told(unfinished):
+def test_changes_of_training_and_decoding_are_allowed_and_reported(unfinished):
     held = load_recipe(unfinished / "recipe.yaml")
     longer = replace(
         held,
@@ -257,7 +257,7 @@ def test_a_run_that_cannot_begin_leaves_nothing_and_one_that_cannot_go_on_loses_
     assert not (tmp_path / "new").exists()
 
 
-def test_a_training_that_failed_stays_to_be_read(tmp_path, monkeypatch):
+def test_a_failed_training_keeps_its_directory(tmp_path, monkeypatch):
     def fail(self):
         raise TrainingFailed("stopped by a signal at step 3; go on with --resume")
 
@@ -267,7 +267,7 @@ def test_a_training_that_failed_stays_to_be_read(tmp_path, monkeypatch):
     assert (tmp_path / "run" / "recipe.yaml").exists()
 
 
-def test_what_is_interrupted_before_its_first_step_goes_on(tmp_path, monkeypatch):
+def test_a_run_interrupted_before_its_first_step_can_be_resumed(tmp_path, monkeypatch):
     def interrupt(self):
         raise KeyboardInterrupt
 
@@ -281,7 +281,7 @@ def test_what_is_interrupted_before_its_first_step_goes_on(tmp_path, monkeypatch
     assert any("reused" in line for line in said), said
 
 
-def test_whoever_has_had_enough_of_our_words_is_no_disk_error(tmp_path):
+def test_a_broken_pipe_is_not_reported_as_a_disk_error(tmp_path):
     def closed(line):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
@@ -295,7 +295,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
         runs.train(SHORT, tmp_path / "file" / "run", notify=str)
 
 
-def test_a_lock_that_cannot_be_taken_is_no_other_process(tmp_path, monkeypatch):
+def test_a_failing_lock_is_not_reported_as_another_process(tmp_path, monkeypatch):
     def flock(handle, operation):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -305,7 +305,7 @@ def test_a_lock_that_cannot_be_taken_is_no_other_process(tmp_path, monkeypatch):
 
 
 def test_a_run_may_go_on_without_the_files_that_stopped_it(tmp_path):
-    """As the message of such a file advises; a corpus that would then be another is refused where it is made."""
+    """The error of such a file advises to skip it; a corpus that would then differ is refused where it is made."""
     stop, skip = (Recipe("image_codes", data={"train": [], "broken": broken}) for broken in ("stop", "skip"))
     claim._compare(stop, skip, tmp_path, str)
     with pytest.raises(TransductError, match=r"its run has data\.train=\[\], the recipe says \[1\]"):

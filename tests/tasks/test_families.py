@@ -1,4 +1,4 @@
-"""What holds for every task: a run that was broken off ends with the same bytes, and an input's answer is its own."""
+"""Holds for every task: an interrupted run ends with the same bytes, and an answer does not depend on its batch."""
 
 import json
 import re
@@ -102,6 +102,18 @@ def test_a_model_that_answers_with_nan_says_so(finished, tmp_path):
     model = transduct.load(broken)
     with pytest.raises(NotFinite, match="the model's numbers are not finite"):
         model.predict(inputs_of(recipe))
+
+
+def test_weights_of_attention_are_for_computing_with(finished):
+    recipe, run = finished
+    model = transduct.load(run)
+    if not hasattr(model, "attention") or model.model.attention_names == []:
+        return
+    said = ["1 2"] if recipe.task == "speech_recognition" else []
+    seen = model.attention(inputs_of(recipe)[0], *said)
+    for weight in seen.weights.values():
+        (weight.requires_grad_() * 2.0).sum().backward()
+        assert weight.grad is not None
 
 
 def test_losses_and_errors_are_better_as_they_fall(finished):

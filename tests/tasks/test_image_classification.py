@@ -266,7 +266,7 @@ def test_a_broken_picture_stops_training_by_name(tmp_path):
         prepared(tmp_path)
 
 
-def test_or_it_is_left_out_counted_and_named(tmp_path, caplog):
+def test_a_broken_picture_can_be_skipped_and_is_counted_and_named(tmp_path, caplog):
     broken_corpus(tmp_path)
     said = []
     task, model = prepared(tmp_path, said.append, data={"broken": "skip", "valid": TRAIN, "test": None})
@@ -302,7 +302,7 @@ def test_an_empty_corpus_to_measure_on_is_found_before_training(tmp_path, part):
         prepared(tmp_path, data={part: {"images": "empty"}})
 
 
-def test_how_pictures_are_answered_is_as_the_recipe_says_while_training_and_after(tmp_path):
+def test_validation_and_the_saved_model_decode_as_the_recipe_says(tmp_path):
     task, model = prepared(tmp_path, data={"valid": TEST}, decoding={"mirrored": True})
     pictures = [bar(kind, number) for number in range(8) for kind in BARS]
     task.save(randomise(model).eval(), tmp_path / "model", {"step": 0, "seconds": 0.0})
@@ -379,7 +379,7 @@ def test_a_recipe_that_cannot_be_is_refused_before_anything_is_written(tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_there_are_batches_of_training_alone(tmp_path):
+def test_only_the_training_split_has_batches(tmp_path):
     task, _ = prepared(tmp_path)
     with pytest.raises(TransductError, match="unknown split 'test'; image classification has batches of 'train'"):
         task.batches("test", 0, 0, 0, 1)

@@ -18,6 +18,7 @@ from transduct.errors import TransductError
 from transduct.evaluation.classification import mcnemar
 from transduct.tasks import base, image_codes, runs
 from transduct.tasks.image_codes import ImageCodes, ImageCodesTask
+from transduct.tasks.painter import Measured
 
 TINY = RECIPES["image codes"]
 
@@ -74,8 +75,8 @@ def test_a_model_is_compared_with_another(codes):
     """Whose pictures are all as they should be, where of this one's the second half is."""
     ours, other = ImageCodes(codes.model), ImageCodes(codes.model)
     half = [False] * 10 + [True] * 10
-    ours._measured = lambda data: ({}, {}, [], half)
-    other._measured = lambda data: ({"psnr": 7.0}, {}, [], [True] * 20)
+    ours._measured = lambda data: Measured({}, {}, [], half)
+    other._measured = lambda data: Measured({"psnr": 7.0}, {}, [], [True] * 20)
     details = ours.evaluate(None, against=other).details
     assert details["against"] == {"psnr": 7.0}
     assert details["p_values"]["attributes_right"] == mcnemar(half, [True] * 20) < 0.05
@@ -105,7 +106,7 @@ def test_the_model_directory_shows_pictures_above_what_is_kept(run):
     assert json.loads((run / "model" / "config.json").read_text())["model"]["quantiser"] == "vq"
 
 
-def test_another_model_may_be_gone_on_from(run, tmp_path):
+def test_training_may_start_from_another_model(run, tmp_path):
     said = []
     recipe = replace(TINY, model={**TINY.model, "start_from": str(run / "model")})
     runs.train(recipe, tmp_path / "run", notify=said.append)
@@ -125,7 +126,7 @@ def task(recipe, folder):
     return made
 
 
-def test_batches_hold_the_pictures_and_grow_cold(tmp_path):
+def test_batches_hold_all_pictures_and_their_temperature_falls(tmp_path):
     steps = 24
     made = task(replace(TINY, training={**TINY.training, "steps": steps}), tmp_path)
     batches = list(made.batches("train", 0, 0, 0, 1))

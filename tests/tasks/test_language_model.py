@@ -92,7 +92,7 @@ def test_with_other_tokens_nats_are_still_told_by_the_character():
     assert scores["nats_per_token"] == pytest.approx(nats(model.model, run) / (len(run) - 1), rel=1e-5)
 
 
-def test_a_report_shows_how_the_model_goes_on_and_how_the_text_does():
+def test_a_report_shows_the_model_s_continuation_beside_the_text_s():
     report = make().evaluate(TEXT.splitlines())
     [(prompt, written, reference)] = report.details["samples"]
     assert TEXT.startswith(prompt + reference)
@@ -210,7 +210,7 @@ def test_no_more_is_read_together_than_the_call_says(monkeypatch):
     assert max(budgets) == 40
 
 
-def test_no_line_is_nothing_to_measure():
+def test_a_text_without_lines_is_refused():
     with pytest.raises(WrongData, match="there is no line to measure; give some text"):
         make().evaluate([])
 

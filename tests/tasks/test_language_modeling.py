@@ -194,7 +194,7 @@ def test_evaluating_reads_a_file_or_the_test_set_and_compares(texts, tmp_path):
 
 
 def test_a_test_set_is_one_text(texts):
-    with pytest.raises(TransductError, match="measured on one text; give --source and no --reference"):
+    with pytest.raises(TransductError, match="plain text has no reference; give --source alone"):
         language_modeling.test_set({"source": "a", "reference": "b"}, None)
     for recipe in (None, text_recipe(texts)):
         with pytest.raises(TransductError, match="the model's recipe names no test set; give --source"):

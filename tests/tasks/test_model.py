@@ -147,7 +147,7 @@ def test_rows_of_new_labels_stay_and_are_said(tmp_path):
     assert said[0].endswith("rows taken by label, 0 of 2; new: leaf, stone")
 
 
-def test_of_two_heads_one_may_answer_otherwise(tmp_path):
+def test_rows_are_taken_from_the_head_that_has_as_many_as_labels(tmp_path):
     """Rows are taken of the one that has them, whichever comes first."""
     for first, second in (((9, 4), (2, 4)), ((2, 4), (9, 4))):
         model = torch.nn.ModuleDict({"a": torch.nn.Linear(4, 2), "b": torch.nn.Linear(4, 2)})

@@ -12,7 +12,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.evaluation.classification import mcnemar
 from transduct.tasks import painter
-from transduct.tasks.painter import Drawn, Painter, PaintingConfig, as_pictures, as_tensor, code_scores, sheet
+from transduct.tasks.painter import Drawn, Measured, Painter, PaintingConfig, as_pictures, as_tensor, code_scores, sheet
 
 TEXTS = ["red circle above", "blue", "", "red red red red"]
 
@@ -154,8 +154,8 @@ def test_a_model_is_compared_with_another(made):
     """Whose pictures are all as they should be, where of this one's the second half is."""
     ours, other = (Painter(made.model, made.tokenizer, made.decoding) for _ in range(2))
     half = [False] * 10 + [True] * 10
-    ours._measured = lambda data, options: ({}, {}, [], half)
-    other._measured = lambda data, options: ({"psnr": 7.0}, {}, [], [True] * 20)
+    ours._measured = lambda data, options: Measured({}, {}, [], half)
+    other._measured = lambda data, options: Measured({"psnr": 7.0}, {}, [], [True] * 20)
     details = ours.evaluate(Examples(TEXTS, list(pictures()), "scenes"), against=other).details
     assert details["against"] == {"psnr": 7.0}
     assert details["p_values"]["attributes_right"] == mcnemar(half, [True] * 20) < 0.05

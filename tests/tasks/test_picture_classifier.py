@@ -69,7 +69,7 @@ def test_the_answer_is_the_likeliest_label():
         assert sum(row.values()) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_an_answer_of_both_sides_is_the_same_of_a_picture_and_its_mirror_image():
+def test_a_mirrored_answer_is_the_same_for_a_picture_and_its_mirror_image():
     model = make()
     mirrored = [picture[:, ::-1].copy() for picture in PICTURES]
     one, other = (model._scores(pictures, {}) for pictures in (PICTURES, mirrored))

@@ -210,7 +210,7 @@ def test_attention_has_panels_of_frames_for_each_character(model):
     assert heads[0].weights.shape == (len(cross.columns), len(cross.columns))
     own = model.attention(INPUTS[0])
     assert "".join(own.text[1:]).replace("▁", " ").strip() == model.predict(INPUTS[:1])[0]
-    assert found["decoder.0.cross"].shape[0] == 2
+    assert found.weights["decoder.0.cross"].shape[0] == 2
     with pytest.raises(TransductError, match="nothing was heard in it, so there is nothing to show; give a sound"):
         model.attention(INPUTS[0], "")
     asked = {"ctc_weight": 0.0, "beam": 1}

@@ -66,6 +66,15 @@ def test_a_recipe_for_files_takes_overrides(tmp_path):
         runs.file_recipe("translation", files, ["modle.size=small"], str)
 
 
+def test_a_validation_set_that_is_asked_for_leaves_nothing_to_hold_out(tmp_path):
+    (tmp_path / "a").write_text("x\n" * 20)
+    files = {"source": [str(tmp_path / "a")], "target": [str(tmp_path / "a")]}
+    overrides = [f"data.valid.{side}={tmp_path / 'a'}" for side in ("source", "target")]
+    recipe = runs.file_recipe("translation", files, overrides, str)
+    assert recipe.data["held_out"] == 0
+    assert TranslationTask(recipe, tmp_path, str).data.valid is not None
+
+
 def test_files_train_any_family(tmp_path):
     (tmp_path / "a").write_text("x\n" * 20)
     files = {"source": [str(tmp_path / "a")], "target": [str(tmp_path / "a")]}

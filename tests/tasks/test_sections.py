@@ -93,7 +93,7 @@ class Section:
     test: str | None = None
 
 
-def test_the_section_of_a_test_set_names_one():
+def test_a_recipe_without_a_test_set_is_refused():
     assert data_with_test(Section, Recipe("any", data={"train": [], "test": "a"})) == Section([], "a")
     for recipe in (None, Recipe("any", data={"train": []})):
         with pytest.raises(

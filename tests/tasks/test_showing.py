@@ -29,7 +29,7 @@ TEXT, PAINTER = SimpleNamespace(), SimpleNamespace(paints=True, picture=draws, a
         (PAINTER, "a.txt", None, "'a.txt' is no name for a picture; end it in "),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_before_it_is_answered(model, path, attention, message):
+def test_impossible_pictures_are_refused_before_the_model_answers(model, path, attention, message):
     with pytest.raises(TransductError, match=f"^{message}"):
         check_drawable(model, "m", path and Path(path), attention and Path(attention))
 

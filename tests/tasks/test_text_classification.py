@@ -340,11 +340,11 @@ def test_a_file_that_is_gone_is_said(tmp_path):
 
 WRONG_DATA = {
     "train is empty; name at least one corpus": {"kind": "span", "train": []},
-    "a corpus gives 2 texts a row; a row of kind 'pair' has 3, the answer last; set columns": {
+    "a corpus gives 2 texts a row, must be 3: a row of kind 'pair' ends in its answer; set columns": {
         "kind": "pair",
         "train": [{"pairs": "a.tsv"}],
     },
-    "a corpus gives 3 texts a row; a row of kind 'tokens' has 2": {
+    "a corpus gives 3 texts a row, must be 2: a row of kind 'tokens'": {
         "kind": "tokens",
         "train": [{"pairs": "a.tsv"}],
         "valid": {"pairs": "a.tsv", "columns": [0, 1, 2]},

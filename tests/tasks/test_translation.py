@@ -437,6 +437,18 @@ def test_sizes_follow_the_amount_of_text(tmp_path, monkeypatch, pairs, size):
     TranslationTask(Recipe(**tree), tmp_path, str)
 
 
+@pytest.mark.parametrize(
+    "size, rate, dropout", [("tiny", 0.002, 0.3), ("small", 0.0007, 0.1), ("base", 0.0007, 0.1), ("big", 0.0007, None)]
+)
+def test_rate_and_dropout_are_those_of_the_size_that_is_asked_for(tmp_path, size, rate, dropout):
+    (tmp_path / "a").write_text("x\n" * 400)
+    said, file = [], str(tmp_path / "a")
+    tree = translation.file_recipe({"source": [file], "target": [file]}, said.append, {"model": {"size": size}})
+    assert (tree["model"]["size"], tree["model"].get("dropout")) == (size, dropout)
+    assert tree["training"]["learning_rate"] == rate
+    assert f"model size {size}, 2,000 steps" in said[0]
+
+
 def test_the_real_table_is_in_order_and_names_sizes_that_exist():
     most = [limit for limit, _ in translation.SHORTCUT_SIZES]
     assert most[-1] is None

@@ -1,4 +1,4 @@
-"""What is written is whole or not there; what is read is checked, and never run."""
+"""Files are written atomically; files that are read are checked, and never executed."""
 
 import errno
 import json
@@ -73,7 +73,7 @@ def disk(number):
 
 
 def failing(error, after, function):
-    """`function`, which raises the error once it was called so often."""
+    """`function`, which raises the error after this many calls."""
     calls = []
 
     def call(*arguments):
@@ -132,7 +132,7 @@ def test_a_crash_in_the_middle_of_writing_is_as_if_it_had_not_begun(held, monkey
 
 
 def test_what_is_written_is_what_there_was_when_it_was_asked_for(held, monkeypatch):
-    """The step goes on while the disk is busy; whoever asks for checkpoints waits."""
+    """Training goes on while a checkpoint is written; reading checkpoints waits for it."""
     model, optimiser = trained(1)
     save(held, 20, model, optimiser)
     expected = (held.path(20) / "model.safetensors").read_bytes()
@@ -216,7 +216,7 @@ def test_while_a_checkpoint_is_replaced_the_old_one_is_kept_aside(held, monkeypa
     seen, remove = [], checkpoint.shutil.rmtree
 
     def watched(path, **options):
-        seen.append((path.name.endswith(".old.part"), held.last_good(held._steps())))
+        seen.append((path.name.endswith(".old.part"), held.last_good()))
         remove(path, **options)
 
     monkeypatch.setattr(checkpoint.shutil, "rmtree", watched)
@@ -341,9 +341,9 @@ def test_a_pickle_is_refused_and_not_run(tmp_path):
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "x")
-    with pytest.raises(TransductError, match="x: no regular file; expected a safetensors file"):
+    with pytest.raises(TransductError, match="x: not a regular file; expected a safetensors file"):
         read_tensors(tmp_path / "x")
-    with pytest.raises(TransductError, match="x: no regular file; expected a recipe"):
+    with pytest.raises(TransductError, match="x: not a regular file; expected a recipe"):
         read_json(tmp_path / "x", "a recipe")
 
 
@@ -524,7 +524,7 @@ def test_a_checkpoint_cut_short_is_passed_over(held, name):
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "ema.safetensors"])
 def test_a_checkpoint_with_another_bit_is_passed_over(held, name):
-    """It is as good a file as the one that was written, with other numbers in it."""
+    """The file is valid, but a flipped bit has changed a number in it."""
     path, broken = held.path(12) / name, []
     content = bytearray(path.read_bytes())
     content[-2] ^= 1

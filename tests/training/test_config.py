@@ -1,4 +1,4 @@
-"""Settings of a training that cannot be are refused before it begins."""
+"""Invalid training settings are rejected before training begins."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Two processes train as one: the same weights to rounding, and every example once."""
+"""Two processes train like one: the same weights up to rounding, and every example once."""
 
 import os
 import socket
@@ -124,7 +124,7 @@ distributed.destroy_process_group()
 
 
 def run_ranks(script, *words, world=2):
-    """The script, as torchrun would start it, once a rank; what each wrote to stderr."""
+    """Run the script once per rank, as torchrun would. Returns what each wrote to stderr."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -160,7 +160,7 @@ if ranks.rank == 1:
     try:
         ranks.wait()
     except RuntimeError as error:
-        assert str(error) == "another rank has ended; what it said, or torchrun, tells why", error
+        assert str(error) == "another rank has ended; its output, or torchrun's, says why", error
     else:
         raise AssertionError("it waited for nobody")
 """
@@ -178,7 +178,7 @@ def found(tmp_path_factory):
 
 
 def test_two_ranks_end_with_the_weights_of_one_process(tmp_path, found):
-    """Which takes the same batches as micro-batches; at the end of an epoch one rank has none."""
+    """The one process takes the batches as micro-batches; at the end of an epoch one rank has none."""
     model, state = train(tmp_path / "run", steps=6, accumulate=2)
     for each in found:
         assert each["step"] == state.step == 6
@@ -205,7 +205,7 @@ def test_ranks_agree_where_all_have_the_same_number(found):
 
 
 def test_a_signal_that_reaches_one_rank_stops_all(found):
-    """Only the first rank watches, and so sends itself the signal."""
+    """The signal is sent by the `report` callback, which only rank 0 calls."""
     assert [each["stopped"] for each in found] == ["stopped by a signal at step 3; go on with --resume"] * 2
 
 
@@ -215,7 +215,7 @@ def test_ranks_that_were_stopped_go_on_where_they_were(found):
 
 
 def test_no_rank_ends_before_the_checkpoint_is_written(found):
-    """A launcher takes that for a failure, and kills the one that writes."""
+    """A launcher would take that for a failure and kill the rank that writes."""
     assert [each["kept"] for each in found] == [True, True]
 
 
@@ -234,7 +234,7 @@ def test_the_first_rank_prepares_and_saves_and_all_train(found):
 
 
 def test_ranks_whose_scores_are_a_rounding_apart_do_not_part(found):
-    """The first rank's decide: it sees no better one, so patience ends the run of both."""
+    """Rank 0 decides: it sees no improvement, so patience ends the run of both."""
     assert [each["parted"] for each in found] == [(3, 1, 1.0)] * 2
 
 
@@ -244,7 +244,7 @@ def test_what_one_rank_finds_without_numbers_none_goes_on_with(found):
 
 
 def test_a_stage_begins_when_the_one_before_is_saved(found):
-    """Which the first rank does, slowly here, while the other has nothing to do."""
+    """Rank 0 saves it, slowly here, while the other rank has nothing to do."""
     assert found[0]["staged"] == found[1]["staged"]
     assert found[0]["whole"][:2] == found[1]["whole"][:2] == [True, True]
     assert len(load(found[0]["staged"]).predict(["a b"])) == 1

@@ -1,4 +1,4 @@
-"""The log of a run: whole lines with the names that others read, and TensorBoard's events beside."""
+"""The log of a run: complete lines with the documented names, and TensorBoard events."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What a run asks of its machine is set once, and given back."""
+"""Machine settings are applied once, and signal handlers are restored."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""The peak is this process's own, in bytes, wherever it is asked."""
+"""Peak memory is that of this process, in bytes, on every system."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Schedules reach their peak and go down as said; the optimiser decays matrices only."""
+"""Schedules reach their peak and decay as documented; weight decay applies to matrices only."""
 
 import copy
 import math
@@ -197,7 +197,7 @@ def test_an_orthogonal_matrix_in_bfloat16_is_nearly_the_same():
 
 
 def hidden_stack():
-    """What Muon moves, a convolution among it, between what Adam moves."""
+    """A model with matrices for Muon, one of them a convolution, and parameters for Adam."""
     stack = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(12, 5), nn.LayerNorm(5))
     return nn.ModuleDict({"table": nn.Embedding(7, 5), "stack": stack, "output": nn.Linear(5, 7)})
 
@@ -258,7 +258,7 @@ def test_muon_moves_hidden_matrices_by_its_formula_and_all_else_as_adam():
 
 
 def test_a_step_of_muon_is_as_long_as_adams():
-    """As root mean square of the numbers, 0.2 of the rate, whatever the shape: so one rate serves both."""
+    """The root mean square of an update is 0.2 of the rate for any shape, so one rate serves both."""
     torch.manual_seed(1)
     for shape in ((64, 64), (16, 256), (256, 16)):
         stack = nn.Sequential(nn.Linear(*shape[::-1]))
@@ -280,7 +280,7 @@ def test_a_matrix_without_a_gradient_stays():
 
 
 def test_muon_is_refused_where_there_is_nothing_for_it_to_move():
-    """Recurrent weights are no linear layers, and Adam alone would pass for it."""
+    """Recurrent weights are not linear layers; otherwise Adam alone would run under the name of Muon."""
     message = "training.optimiser is muon, which moves matrices of .* within stacks; this model trains none: take adam"
     for model in (nn.Linear(2, 2), nn.Sequential(nn.LSTM(2, 2))):
         with pytest.raises(TransductError, match=message):

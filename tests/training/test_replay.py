@@ -1,4 +1,4 @@
-"""Inputs of one shape lie in one place, in records that remember nothing."""
+"""Inputs of one shape share static tensors, in new records without cached state."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""A step is the formula, whatever it is split into; a step that is compiled or captured is the step that is taken."""
+"""A step matches the formula however it is split; compiled and captured steps match the plain one."""
 
 import copy
 import gc
@@ -134,7 +134,7 @@ def steps(device, **changes):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("changes", [{}, {"accumulate": 2}, {"clip": 0.01}, {"clip": 0.0}, {"ema": 0.9}], ids=str)
 def test_a_captured_step_is_the_step(changes, device):
-    """With its dropout, for both draw from (seed, step, micro-batch)."""
+    """Dropout included, because both draw from (seed, step, micro-batch)."""
     one, other = (steps(device, capture=captured, **changes) for captured in (False, True))
     assert one[0] == pytest.approx(other[0], rel=1e-5)
     torch.testing.assert_close(one[1], other[1], rtol=1e-5, atol=1e-6)
@@ -189,7 +189,7 @@ def test_a_rank_may_have_no_batch_at_the_end_of_an_epoch(capture):
 
 
 def test_a_captured_run_goes_back_after_a_divergence_and_resumes(tmp_path):
-    """To where the plain one goes, and with the optimiser's tensors of the checkpoint."""
+    """It reaches the same state as the plain run, with the optimiser state of the checkpoint."""
     ends = []
     for captured in (False, True):
         calls = []
@@ -215,7 +215,7 @@ def test_a_run_of_batches_of_many_shapes_is_refused(tmp_path):
 
 
 def test_a_stepper_that_is_released_goes_with_its_optimiser_at_once():
-    """Its functions hold it in a cycle, and with it memory that the next stage needs."""
+    """Its step functions form reference cycles, which would hold memory that the next stage needs."""
     gc.disable()
     try:
         stepper = make_stepper(network())

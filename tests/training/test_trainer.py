@@ -119,7 +119,7 @@ def test_after_a_divergence_training_goes_on_from_the_last_checkpoint_at_half_th
 
 
 def test_a_model_that_validation_finds_unfinished_goes_back_too(tmp_path):
-    """After a step that was too long its loss is still that of the weights before."""
+    """A step that is too large shows only in the next loss, but a validation right after it finds NaN."""
     calls = []
 
     def validate(model):
@@ -253,7 +253,7 @@ def test_without_a_whole_checkpoint_there_is_no_way_back(tmp_path, written_at_on
 
 
 def test_going_back_where_no_checkpoint_is_regular_takes_any_that_is_whole(tmp_path):
-    """As after a run that goes on with another `checkpoint_every`."""
+    """As after resuming with another `checkpoint_every`."""
     train(tmp_path, steps=10, checkpoint_every=5, keep_checkpoints=2)
     _, state = train(tmp_path, loss=poison({2}), validate=None, checkpoint_every=1000)
     assert [record["step"] for record in records(tmp_path) if "diverged" in record] == [10]
@@ -278,7 +278,7 @@ def test_a_run_says_which_checkpoints_it_passes_over(tmp_path):
 
 @pytest.mark.parametrize("wrong", ["later", "cut short", "without their state"])
 def test_a_run_without_a_readable_checkpoint_is_not_begun_anew_over_what_is_there(tmp_path, wrong):
-    """Such as one that a later version has trained, or whose disk answers nothing today."""
+    """Such as one trained by a later version, or on a disk that is temporarily unreadable."""
     train(tmp_path, steps=6)
     if wrong == "without their state":  # which a copy that ends early lacks
         for path in tmp_path.glob("checkpoints/*/state.json"):
@@ -424,7 +424,7 @@ def test_a_run_that_goes_on_by_another_score_compares_no_scores_of_two_kinds(tmp
 
 @pytest.mark.parametrize("changes, scale", [({}, 0.5), ({"learning_rate": 0.01}, 1.0), ({"warmup": 5}, 1.0)])
 def test_a_rate_that_was_lowered_after_diverging_counts_from_there(tmp_path, changes, scale):
-    """A checkpoint of before this was written down goes on as it was."""
+    """Older checkpoints, which do not record the rates, resume unchanged."""
     _, state = train(tmp_path, loss=poison({6}), steps=9)
     assert (state.rate_scale, state.tries) == (0.5, 1)
     path = tmp_path / "checkpoints" / "step_9" / "state.json"
@@ -507,7 +507,7 @@ def test_outside_the_main_thread_it_trains_without_signals(tmp_path):
 
 
 def test_an_empty_epoch_after_the_end_of_another_is_none_too_many(tmp_path):
-    """A run that goes on at the end of an epoch finds nothing left of it, which is no empty one."""
+    """Resuming at the end of an epoch finds no batches left, which does not make it an empty epoch."""
 
     def batches(split, epoch, start, rank, world):
         return iter([]) if epoch == 1 else toy.batches(split, epoch, start, rank, world)
@@ -532,7 +532,7 @@ def test_an_epoch_that_happens_to_be_empty_is_passed_over(tmp_path):
 
 
 def test_the_toy_task_gives_every_batch_once_an_epoch():
-    """What the tests above and those of several ranks rest on."""
+    """The tests above and those of several ranks rely on this."""
     for world in (1, 2, 3):
         numbers = [b.number for rank in range(world) for b in toy.batches("train", 1, 0, rank, world)]
         assert sorted(numbers) == list(range(len(SIZES)))

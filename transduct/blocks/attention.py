@@ -1,6 +1,6 @@
-"""Multi-head attention over segments, at once and a token at a time.
+"""Multi-head attention over segments, for whole sequences and for one token at a time.
 
-Let R be the rows of a running search (each of B sources has `beam` of them).
+Let R be the rows of a running search, `beam` for each of B sources.
 """
 
 from typing import Any, Literal, get_args
@@ -24,13 +24,13 @@ from transduct.functional.attention import (
 from transduct.functional.segments import Segments, pad
 
 AttentionScheme = Literal["rotary", "alibi", "relative"]
-CLIP = 16  # distances beyond it share a vector; Shaw et al. 2018 found 2 to 256 alike
+CLIP = 16  # farther distances share a vector; Shaw et al. 2018 found no difference between 2 and 256
 
 
 def split_scheme(
     positions: Literal["none"] | VectorScheme | AttentionScheme,
 ) -> tuple[VectorScheme | None, AttentionScheme | None]:
-    """The scheme of the vectors that join the tokens, and the one inside attention; at least one is none."""
+    """Splits a position scheme into that of the embedding and that inside attention; at least one is None."""
     match positions:
         case "none":
             return None, None
@@ -40,17 +40,8 @@ def split_scheme(
             return positions, None
 
 
-def positions_inside(
-    positions: Literal["none"] | VectorScheme | AttentionScheme, max_length: int, d_model: int, num_heads: int
-) -> "AttentionPositions | None":
-    """The scheme inside attention as a module, for heads that share the width evenly; None if it is no such scheme."""
-    _, scheme = split_scheme(positions)
-    d_k = d_model // num_heads
-    return scheme and AttentionPositions(scheme, max_length, num_heads, d_k, d_k)
-
-
 class AttentionPositions(nn.Module):
-    """Positions that act inside self-attention: turned or added to query, key and value, or a bias on the scores."""
+    """Positions inside self-attention: they rotate or are added to query, key and value, or bias the scores."""
 
     def __init__(
         self,
@@ -74,7 +65,7 @@ class AttentionPositions(nn.Module):
     def apply_to(
         self, query: Tensor, key: Tensor, value: Tensor, positions: Tensor, lengths: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Query (N, H, K), key (N, G, K) and value (N, G, V) with their positions in them."""
+        """Returns query (N, H, K), key (N, G, K) and value (N, G, V) with the positions applied."""
         if self.scheme == "rotary":
             return schemes.rotary(query, positions), schemes.rotary(key, positions), value
         if self.for_keys is None or self.for_values is None:
@@ -88,7 +79,7 @@ class AttentionPositions(nn.Module):
 
     @property
     def bias(self) -> Bias | None:
-        """The bias on the scores, for schemes that are one."""
+        """The bias on the scores, if the scheme has one."""
         if self.scheme == "alibi":
             return lambda query, keys: schemes.alibi(self.num_heads, query.shape[2], keys, query.device)
         if self.table is not None:
@@ -105,37 +96,37 @@ def attention_over_past(
     bias: Tensor | None = None,
     seen: Tensor | None = None,
 ) -> Tensor:
-    """Attention of each row over the prompt of its source, if there is one, and then over its own past, in one softmax.
+    """Attention of each row over the prompt of its source, if there is one, and over its own past, in one softmax.
 
     Args:
-        query: (R, H, 1, K), the R / B rows of a source side by side.
+        query: (R, H, 1, K), with the R / B rows of a source side by side.
         keys, values: (B, G, n, K) and (B, G, n, V), of the n = t * beam tokens that the rows of a source have written.
-        bias: added to the scaled scores; broadcasts to (R, H, 1, S + t).
-        seen: added to the scores of the past; broadcasts to (R, H, 1, t).
+        bias: added to the scaled scores; broadcasts to (R, H, 1, S + n).
+        seen: added to the scores of the past, to hide tokens of other rows; broadcasts to (R, H, 1, n).
 
     Returns:
         (R, H, 1, V).
     """
     query = query * query.shape[-1] ** -0.5
-    scores = _of_source(query, keys.transpose(-2, -1))  # (R, H, 1, t)
+    scores = _per_source(query, keys.transpose(-2, -1))  # (R, H, 1, n)
     if seen is not None:
         scores = scores.add_(seen)
     if prompt is not None:
-        of_prompt = _of_source(query, prompt.keys.transpose(-2, -1))  # (R, H, 1, S)
+        prompt_scores = _per_source(query, prompt.keys.transpose(-2, -1))  # (R, H, 1, S)
         if prompt.bias is not None:
             beam = len(query) // len(prompt.bias)
-            of_prompt = of_prompt + prompt.bias.to(of_prompt.dtype).repeat_interleave(beam, 0)  # (R, H, 1, S)
-        scores = torch.cat((of_prompt, scores), -1)  # (R, H, 1, S + t)
+            prompt_scores = prompt_scores + prompt.bias.to(scores.dtype).repeat_interleave(beam, 0)  # (R, H, 1, S)
+        scores = torch.cat((prompt_scores, scores), -1)  # (R, H, 1, S + n)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
     weights = scores.softmax(-1)
     if prompt is None:
-        return _of_source(weights, values)
+        return _per_source(weights, values)
     longest = prompt.keys.shape[2]
-    return _of_source(weights[..., :longest], prompt.values) + _of_source(weights[..., longest:], values)
+    return _per_source(weights[..., :longest], prompt.values) + _per_source(weights[..., longest:], values)
 
 
-def _of_source(rows: Tensor, matrices: Tensor) -> Tensor:
+def _per_source(rows: Tensor, matrices: Tensor) -> Tensor:
     """Each head of each row times the matrix of its source and group: (R, H, 1, m), (B, G, m, n) -> (R, H, 1, n)."""
     (sources, groups, m, n), heads = matrices.shape, rows.shape[1]
     shape = (sources, len(rows) // sources, groups, heads // groups)
@@ -145,9 +136,9 @@ def _of_source(rows: Tensor, matrices: Tensor) -> Tensor:
 
 
 def _pad_before(flat: Tensor, segments: Segments) -> Tensor:
-    """(N, ...) -> (B, L, ...), each sequence at the end of its row and zeros before it."""
-    gaps = segments.longest - segments.lengths
-    slots = segments.slots + gaps.index_select(0, segments.sequence)  # (N,)
+    """`pad` with the zeros before each sequence: (N, ...) -> (B, L, ...)."""
+    padding = segments.longest - segments.lengths
+    slots = segments.slots + padding.index_select(0, segments.sequence)  # (N,)
     empty = flat.new_zeros(len(segments) * segments.longest, *flat.shape[1:])
     return empty.index_copy(0, slots, flat).view(len(segments), segments.longest, *flat.shape[1:])  # (B, L, ...)
 
@@ -155,8 +146,8 @@ def _pad_before(flat: Tensor, segments: Segments) -> Tensor:
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, ..., head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V); section 3.2.2.
 
-    The number of heads and the widths d_k and d_v are free of d_model. With fewer key heads than query heads each
-    serves a group of them (Ainslie et al. 2023).
+    num_heads, d_k and d_v are independent of d_model. With fewer key heads than query heads, each key head serves a
+    group of query heads (Ainslie et al. 2023).
     """
 
     def __init__(
@@ -181,11 +172,11 @@ class MultiHeadAttention(nn.Module):
         self.joint: nn.Module | None = None
 
     def join(self) -> None:
-        """Fuse the projections of query, key and value into one product, for a model in use."""
+        """Fuses the projections of query, key and value into one, for inference."""
         parts = (self.query, self.key, self.value)
         with torch.device("meta"):
             joint = Linear(self.query.in_features, sum(part.out_features for part in parts))
-        if not self.query.weight.is_meta:  # else it is to be filled
+        if not self.query.weight.is_meta:  # else the weights are loaded later
             joint.weight, joint.bias = (
                 nn.Parameter(torch.cat([getattr(part, name).detach() for part in parts]), requires_grad=False)
                 for name in ("weight", "bias")
@@ -201,15 +192,16 @@ class MultiHeadAttention(nn.Module):
         weights: list[Tensor] | None = None,
         bias: Tensor | None = None,
     ) -> Tensor:
-        """Self-attention: each token of (N, D) over its own sequence, or over what came before it there.
+        """Self-attention of each token of (N, D) over its own sequence or, if causal, over the tokens up to itself.
 
-        A list given as `weights` is handed the attention weights (B, H, T, S), recomputed by the plain formula. A bias
-        (B, H, T, S) is added to the scaled scores, in place of that of the positions.
+        Args:
+            weights: a list to which the attention weights (B, H, T, S) are appended, computed by the plain formula.
+            bias: (B, H, T, S), added to the scaled scores instead of the bias of the positions.
         """
         lengths = segments.lengths[segments.sequence] if self.positions and not causal else None
         query, key, value = self.project(x, segments.positions, lengths)
-        of_positions = self.positions.bias if self.positions else None
-        term = of_positions if bias is None else lambda *_: bias
+        position_bias = self.positions.bias if self.positions else None
+        term = position_bias if bias is None else lambda *_: bias
         return self._attend(query, key, value, segments, segments, causal, term, weights)
 
     def cross(
@@ -221,9 +213,9 @@ class MultiHeadAttention(nn.Module):
         weights: list[Tensor] | None = None,
         bias: Tensor | None = None,
     ) -> Tensor:
-        """Cross-attention: each token of (N, D) over the memory (M, D) of its own source.
+        """Cross-attention of each token of (N, D) over the memory (M, D) of its own source.
 
-        A bias (B, H, T, S) is added to the scaled scores.
+        `weights` as in `forward`; `bias` (B, H, T, S) is added to the scaled scores.
         """
         query = self.query(x).unflatten(-1, (self.num_heads, self.d_k))  # (N, H, K)
         key, value = self._keys_and_values(memory)
@@ -238,12 +230,12 @@ class MultiHeadAttention(nn.Module):
         positions: Tensor | None = None,
         lineage: Lineage | None = None,
     ) -> Tensor:
-        """Causal self-attention of one new token a row: (R, D) -> (R, D); its key and value join the cache.
+        """Causal self-attention of one new token per row, whose key and value are added to the cache: (R, D) -> (R, D).
 
         Args:
-            prompt: what stands before the first token of the cache, for each source, as `remember_prompt` gives it.
-            positions: (R,) where the new tokens stand; after the tokens of the cache, if not given.
-            lineage: whose tokens each row sees, the new one among them; needed where a source has several rows.
+            prompt: keys and values before those of the cache, as returned by `remember_prompt`.
+            positions: (R,) of the new tokens; by default they follow the tokens of the cache.
+            lineage: whose tokens each row sees, including the new one; needed if a source has several rows.
         """
         if positions is None and self.positions is not None:
             positions = cache.positions(len(x), x.device)
@@ -262,16 +254,16 @@ class MultiHeadAttention(nn.Module):
         term = None if bias is None else bias(query, before + cache.times)  # (R, H, 1, S + t)
         if term is not None and cache.clock is not None:
             term = cache.clock.turned(term)
-        if term is not None and cache.beam > 1:  # alike for all rows of a source
+        if term is not None and cache.beam > 1:  # the same for the tokens of all rows of a source
             own = term[..., before:].repeat_interleave(cache.beam, -1)  # (R, H, 1, t * beam)
             term = torch.cat((term[..., :before], own), -1)  # (R, H, 1, S + t * beam)
         heads = attention_over_past(query, *cache.held(), prompt, term, lineage.seen)
         return self.output(heads.flatten(1))  # (R, D)
 
     def remember_prompt(self, x: Tensor, segments: Segments) -> Memory:
-        """The keys and values of the start of a sequence, to be continued by `step`: (N, D) -> Memory.
+        """The keys and values of prompts that `step` continues: (N, D) -> Memory.
 
-        Each prompt stands at the end of its row, so that whatever follows stands at the right distance.
+        Prompts are padded on the left, so that their distances to the tokens after them are right.
         """
         _, key, value = self.project(x, segments.positions, None)
         keys, values = (_pad_before(part, segments).transpose(1, 2).contiguous() for part in (key, value))
@@ -279,18 +271,18 @@ class MultiHeadAttention(nn.Module):
         return Memory(keys, values, bias)
 
     def remember(self, memory: Tensor, segments: Segments) -> Memory:
-        """The keys and values of a source, once for the whole search: (M, D) -> Memory."""
+        """The keys and values of the sources, computed once for a whole search: (M, D) -> Memory."""
         packed = getattr(self.key, "packed", None), getattr(self.value, "packed", None)
         if isinstance(packed[0], kernels.Packed) and isinstance(packed[1], kernels.Packed):
-            where = segments.offsets, segments.longest, self.num_kv_heads
-            keys, values = kernels.remember(packed[0], packed[1], memory, *where)
+            layout = segments.offsets, segments.longest, self.num_kv_heads
+            keys, values = kernels.remember(packed[0], packed[1], memory, *layout)
         else:
             key, value = self._keys_and_values(memory)
             keys, values = (pad(part, segments).transpose(1, 2).contiguous() for part in (key, value))  # (B, G, S, ..)
         return Memory(keys, values, padding_bias(segments), segments.lengths)
 
     def recall(self, x: Tensor, memory: Memory) -> Tensor:
-        """Cross-attention of one new token a row: the rows of a source are its queries, (R, D) -> (R, D)."""
+        """Cross-attention of one new token per row over the memory of its source: (R, D) -> (R, D)."""
         query, whole = self.query(x), memory.bias is None or memory.lengths is not None
         if whole and kernels.usable(query, memory.keys, memory.values):
             query, times = query.view(len(x), self.num_heads, self.d_k), memory.keys.shape[2]  # (R, H, K)
@@ -299,10 +291,10 @@ class MultiHeadAttention(nn.Module):
         return self._read(query, memory.keys, memory.values, memory.bias)
 
     def project(self, x: Tensor, positions: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Query (N, H, K), key (N, G, K) and value (N, G, V) of self-attention over (N, D), positions in them.
+        """Projects (N, D) to query (N, H, K), key (N, G, K) and value (N, G, V), with positions applied.
 
         Args:
-            lengths: (N,) of the sequence of each token, where it is known.
+            lengths: (N,) the length of each token's sequence, if known.
         """
         if self.joint is not None:
             widths = [self.num_heads * self.d_k, self.num_kv_heads * self.d_k, self.num_kv_heads * self.d_v]
@@ -315,12 +307,12 @@ class MultiHeadAttention(nn.Module):
         if self.positions is None or positions is None:
             return query, key, value
         if lengths is None:  # a decoder does not know its final length
-            longest = self.positions.for_keys.max_length if self.positions.for_keys else 1
-            lengths = torch.full_like(positions, longest)
+            max_length = self.positions.for_keys.max_length if self.positions.for_keys else 1
+            lengths = torch.full_like(positions, max_length)
         return self.positions.apply_to(query, key, value, positions, lengths)
 
     def _read(self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-        """The rows of a source as its queries over the same keys: (R, H * K) -> (R, D)."""
+        """Attention of all rows of a source over the same keys: (R, H * K) -> (R, D)."""
         rows = query.shape[0]
         query = query.reshape(keys.shape[0], -1, self.num_heads, self.d_k).transpose(1, 2)  # (B, H, beam, K)
         heads = padded_attention(query, keys, values, bias)  # (B, H, beam, V)
@@ -346,3 +338,16 @@ class MultiHeadAttention(nn.Module):
         rate = self.dropout if self.training else 0.0
         heads = segment_attention(query, key, value, queries, keys, causal, bias, rate)  # (N, H, V)
         return self.output(heads.flatten(1))  # (N, D)
+
+
+def self_attention(
+    d_model: int,
+    num_heads: int,
+    positions: Literal["none"] | VectorScheme | AttentionScheme,
+    max_length: int,
+) -> MultiHeadAttention:
+    """Self-attention whose heads share d_model evenly, with the positions inside it if they are of that kind."""
+    _, scheme = split_scheme(positions)
+    d_k = d_model // num_heads
+    inside = scheme and AttentionPositions(scheme, max_length, num_heads, d_k, d_k)
+    return MultiHeadAttention(d_model, num_heads, positions=inside)

@@ -1,6 +1,6 @@
-"""Convolutional layers for pictures, dense arrays (B, C, H, W) of equal size.
+"""Convolutional layers for pictures of equal size, (B, C, H, W).
 
-They normalise over groups of channels and never over the batch, so that a picture's features are its own.
+They normalise over groups of channels, never over the batch, so that a picture's features do not depend on others.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from transduct.blocks.sizes import GROUP
 class ResidualBlock(nn.Module):
     """x + Conv(SiLU(Norm(Conv(SiLU(Norm(x)))))), 3 x 3 each (He et al. 2016), with the norms of Wu and He 2018.
 
-    A stride is the first convolution's; `pooled` it sees every pixel instead, and the largest of stride x stride of its
-    answers stay, beside the mean of as many pixels.
+    By default the first convolution has the stride. If `pooled`, it has none and is followed by max pooling over
+    stride x stride pixels, with average pooling in the shortcut.
     """
 
     def __init__(self, channels_in: int, channels_out: int, stride: int = 1, pooled: bool = False) -> None:
@@ -24,31 +24,30 @@ class ResidualBlock(nn.Module):
         self.first_norm, self.second_norm = group_norm(channels_in), group_norm(channels_out)
         self.first = convolution(channels_in, channels_out, 3, 1 if pooled else stride)
         self.second = convolution(channels_out, channels_out, 3)
-        nn.init.zeros_(self.second.weight)  # a block begins as its shortcut
+        nn.init.zeros_(self.second.weight)  # at first the block is its shortcut
         same = channels_in == channels_out and stride == 1
         self.shortcut = nn.Identity() if same else convolution(channels_in, channels_out, 1)
         self.stride, self.pooled = stride, pooled
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C', H / stride, W / stride)."""
-        inner, kept = self.first(F.silu(self.first_norm(x))), x
+        inner = self.first(F.silu(self.first_norm(x)))
         if self.stride > 1:
-            # The stride is not the layer's: oneDNN 3.12 writes past the end of memory in the gradient of 1 x 1
-            # convolutions that have one, where channels are few.
-            kept = F.avg_pool2d(x, self.stride if self.pooled else 1, self.stride)
+            # The 1 x 1 convolution of the shortcut has no stride of its own: with a stride and few channels, its
+            # gradient in oneDNN 3.12 writes past the end of a buffer.
+            x = F.avg_pool2d(x, self.stride if self.pooled else 1, self.stride)
             inner = F.max_pool2d(inner, self.stride) if self.pooled else inner
-        return self.shortcut(kept) + self.second(F.silu(self.second_norm(inner)))
+        return self.shortcut(x) + self.second(F.silu(self.second_norm(inner)))
 
 
 class Backbone(nn.Module):
-    """A picture's features at a coarse grid: a first layer, then for each of the `channels` `depth` blocks.
+    """A residual network from a picture to a coarse grid of features, with `depth` blocks per entry of `channels`.
 
-    The first block of each has stride 2, or pools.
+    The first block of each level halves the resolution, by a stride or, if `pooled`, by pooling.
     """
 
     def __init__(self, channels: Sequence[int], depth: int = 1, pooled: bool = False) -> None:
         super().__init__()
-        self.stride, self.width = 2 ** len(channels), channels[-1]
         self.first = convolution(3, channels[0], 3)
         blocks: list[nn.Module] = []
         for narrow, wide in zip([channels[0], *channels], channels):
@@ -58,12 +57,12 @@ class Backbone(nn.Module):
         self.norm = group_norm(channels[-1])
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, C, H / stride, W / stride)."""
+        """(B, 3, H, W) -> (B, C, H / 2^levels, W / 2^levels)."""
         return F.silu(self.norm(self.blocks(self.first(pictures))))
 
 
 def convolution(channels_in: int, channels_out: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution that keeps the picture's size divided by its stride, begun after He et al. 2015."""
+    """A convolution with output size H / stride, W / stride, initialised as in He et al. 2015."""
     layer = nn.Conv2d(channels_in, channels_out, size, stride, padding=size // 2)
     nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
     torch.nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
@@ -71,5 +70,5 @@ def convolution(channels_in: int, channels_out: int, size: int, stride: int = 1)
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    """Normalisation over groups of channels of one picture (Wu and He 2018)."""
+    """Group normalisation (Wu and He 2018) over about `GROUP` channels at a time."""
     return nn.GroupNorm(max(1, channels // GROUP), channels)

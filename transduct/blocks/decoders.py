@@ -1,7 +1,7 @@
-"""What search carries through the layers of a decoder, from token to token.
+"""Decoders, and the states that search carries from token to token.
 
-A decoder reads a memory beside itself, as the Transformer's, or goes on from a prompt, as GPT's. Let N be tokens of a
-batch, B its sources, R = B * beam the rows of a search, D the model width.
+A decoder either reads the memory of an encoder, as the Transformer's does, or continues a prompt, as GPT does. Let N be
+tokens of a batch, B its sources, R = B * beam the rows of a search, D the model width.
 """
 
 from collections.abc import Iterable
@@ -11,14 +11,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.caches import Clock, KVCache, Lineage, Memory, sources_of, standing_still
+from transduct.blocks.caches import Clock, KVCache, Lineage, Memory, standing_still
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
-from transduct.functional.segments import Segments
+from transduct.functional.segments import Segments, sources_of
 from transduct.functional.stepping import Ahead, Run, Steps
 
 
 class Decoder(nn.ModuleList):
-    """The layers of a decoder that reads a memory beside itself."""
+    """The layers of a decoder that reads the memory of an encoder."""
 
     def forward(
         self,
@@ -36,7 +36,8 @@ class Decoder(nn.ModuleList):
     def step(self, model: Any, tokens: Tensor, state: "MemoryState") -> Tensor:
         """The newest token of each row (R,) -> logits of the next (R, V).
 
-        The model has, around these layers, a `target_embedding`, a `decoder_norm` and `logits`.
+        Args:
+            model: has a `target_embedding`, a `decoder_norm` and `logits`.
         """
         state.lineage.grow(len(tokens), tokens.device)
         x = model.target_embedding(tokens, state.positions)
@@ -46,14 +47,14 @@ class Decoder(nn.ModuleList):
             state.lineage.clock.now.add_(1)
         return model.logits(model.decoder_norm(x))
 
-    def ahead(self, model: Any, state: "MemoryState", run: Run) -> Ahead | None:  # noqa: ARG002 (who runs layers alone)
-        """Take steps of a search in one call, up to the first that needs a decision; None if this decoder cannot."""
+    def ahead(self, model: Any, state: "MemoryState", run: Run) -> Ahead | None:  # noqa: ARG002 (see FusedDecoder)
+        """Takes several steps of a search in one call, until one needs a decision; None if the decoder cannot."""
         return None
 
 
 @dataclass
 class State:
-    """A cache a layer of what the rows have written, a memory a layer of each source, and who descends from whom."""
+    """The state of a search: for each layer a KV cache and a memory, and the ancestry of the rows."""
 
     beam: int
     caches: list[KVCache]
@@ -62,17 +63,17 @@ class State:
 
     @property
     def length(self) -> int:
-        """How many tokens each row holds, where a search with growing buffers counts them."""
+        """The number of tokens in each row; valid for growing buffers only."""
         return self.caches[0].length
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows (R',), in this order; a source has `beam` rows or, once it is finished, none."""
+        """Keeps these rows (R',), in this order: of each source all `beam` rows or, once it is finished, none."""
         if len(rows) < len(self.memories[0].keys) * self.beam:
             self.select_sources(sources_of(rows, self.beam))
         self.lineage.select(rows)
 
     def select_sources(self, sources: Tensor) -> None:
-        """Keep what belongs to these sources, in this order."""
+        """Keeps these sources, in this order."""
         self.memories = [memory.select(sources) for memory in self.memories]
         still = standing_still(sources)
         for cache in self.caches:
@@ -81,83 +82,82 @@ class State:
 
 @dataclass
 class MemoryState(State):
-    """Of a decoder that looks at the memory of an encoder.
+    """The state of a decoder that reads the memory of an encoder.
 
     Attributes:
-        steps: where the layers run in one call, what has been made ready for it.
+        steps: the prepared kernel calls of a `FusedDecoder`.
     """
 
     steps: Steps | None = None
 
     @classmethod
     def start(cls, decoder: Decoder, memory: Tensor, segments: Segments, beam: int) -> "MemoryState":
-        """The state before the first token, with `beam` rows for each source of the memory (N, D)."""
+        """Returns the state before the first token, with `beam` rows for each source of the memory (N, D)."""
         memories = [cast(DecoderLayer, layer).cross_attention.remember(memory, segments) for layer in decoder]
         return cls(beam, [KVCache(beam) for _ in memories], memories, Lineage(beam))
 
     @property
     def positions(self) -> Tensor:
-        """(R,) where the next token of each row stands."""
+        """(R,) the position of the next token of each row."""
         keys = self.memories[0].keys
         return self.caches[0].positions(len(keys) * self.beam, keys.device)
 
     def fixed(self, sources: int, longest: int, capacity: int) -> "FixedState":
-        """Buffers for at most `sources` sources of `longest` tokens, and `capacity` output tokens a row."""
+        """Returns buffers for up to `sources` sources of `longest` tokens, and `capacity` output tokens per row."""
         return FixedState(self, sources, longest, capacity)
 
 
 @dataclass
 class PromptState(State):
-    """Of a decoder without an encoder: its memories are those of the prompts.
+    """The state of a decoder without an encoder: its memories are those of the prompts.
 
     Attributes:
-        lengths: (B,) tokens of each prompt.
+        lengths: (B,) the length of each prompt.
     """
 
     lengths: Tensor
 
     @classmethod
     def start(cls, decoder: Iterable[nn.Module], inputs: Tensor, segments: Segments, beam: int) -> "PromptState":
-        """The state after the prompts, of which each layer was given its inputs (layers, N, D); see `layer_inputs`."""
+        """Returns the state after the prompts, from the inputs (layers, N, D) of all layers; see `layer_inputs`."""
         layers = [cast(EncoderLayer, layer) for layer in decoder]
         prompts = [layer.remember_prompt(x, segments) for layer, x in zip(layers, inputs, strict=True)]
         return cls(beam, [KVCache(beam) for _ in layers], prompts, Lineage(beam), segments.lengths)
 
     @property
     def positions(self) -> Tensor:
-        """(R,) where the next token of each row stands, counted from the start of its prompt."""
+        """(R,) the position of the next token of each row, counted from the start of its prompt."""
         return self.lengths.repeat_interleave(self.beam) + self.length
 
     def step(self, decoder: Iterable[nn.Module], x: Tensor, positions: Tensor) -> Tensor:
-        """The newest token of each row, at positions (R,), through all layers: (R, D) -> (R, D)."""
+        """Runs the newest token of each row, at `positions` (R,), through all layers: (R, D) -> (R, D)."""
         self.lineage.grow(len(x), x.device)
         for layer, cache, prompt in zip(decoder, self.caches, self.memories, strict=True):
             x = cast(EncoderLayer, layer).step(x, positions, cache, prompt, self.lineage)
         return x
 
     def select_sources(self, sources: Tensor) -> None:
-        """Keep what belongs to these sources, in this order."""
+        """Keeps these sources, in this order."""
         super().select_sources(sources)
         self.lengths = self.lengths.index_select(0, sources)
 
 
 class FixedState:
-    """A `MemoryState` of shapes and addresses that stay, which a captured graph can be given again and again.
+    """A `MemoryState` with fixed shapes and addresses, for replaying a captured graph on one batch after the other.
 
-    Every sequence of sources is admitted anew; there may be fewer of them than there is room for, and shorter ones.
-    Let L be the tokens that a row may hold.
+    `admit` starts a new batch, which may have fewer and shorter sources than there is room for.
 
     Args:
-        like: a state that has been started; its beam, heads, device and type are taken over.
+        like: a started state, from which beam, heads, device and dtype are taken.
     """
 
     def __init__(self, like: MemoryState, sources: int, longest: int, capacity: int) -> None:
         first = like.memories[0].keys
         self.beam, self.now = like.beam, torch.zeros(1, dtype=torch.int64, device=first.device)
         self.slots = torch.full((sources, like.beam, capacity), -1, dtype=torch.int32, device=first.device)
-        # A graph reads it where it lay when the graph was made, so it is kept here and not by a part.
+        # Kept here rather than in `part`, because a graph reads it at the address of its capture.
         self.own = torch.arange(like.beam, dtype=torch.int32, device=first.device).repeat(sources)[:, None]  # (R, 1)
-        self.bias = first.new_zeros(sources, 1, 1, longest)  # of the type that attention adds it in, for all layers
+        self.bias = first.new_zeros(sources, 1, 1, longest)  # shared by all layers, in their dtype
         self.memories, self.caches = [], []
         for memory in like.memories:
             both = [(x.shape[1], x.shape[3]) for x in (memory.keys, memory.values)]
@@ -165,25 +165,25 @@ class FixedState:
             self.caches.append([first.new_zeros(sources, heads, capacity, like.beam, width) for heads, width in both])
 
     def admit(self, state: MemoryState, lengths: Tensor) -> None:
-        """Begin anew with the sources of a state that has just been started, of lengths (B,)."""
+        """Starts a new batch, with the sources of a state that has just been started, of lengths (B,)."""
         self.now.zero_()
         self.slots.fill_(-1)
-        for own, cache, given in zip(self.memories, self.caches, state.memories, strict=True):
-            sources, _, longest, _ = given.keys.shape
-            for x in cache:  # hidden tokens count zero times, which leaves NaN from an earlier search NaN
+        for (keys, values), cache, new in zip(self.memories, self.caches, state.memories, strict=True):
+            sources, _, longest, _ = new.keys.shape
+            for x in cache:  # masked places have weight zero, but zero times a NaN of an earlier search is NaN
                 x[:sources].zero_()
-            own[0][:sources, :, :longest], own[1][:sources, :, :longest] = given.keys, given.values
+            keys[:sources, :, :longest], values[:sources, :, :longest] = new.keys, new.values
         places = torch.arange(self.bias.shape[3], device=lengths.device)
-        hidden = places >= lengths.clamp(min=1)[:, None]  # (B, S); who has no source reads something all the same
+        hidden = places >= lengths.clamp(min=1)[:, None]  # (B, S); an empty source keeps one place, as a softmax must
         self.bias.zero_()[: len(lengths)].masked_fill_(hidden[:, None, None], float("-inf"))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its keys and values."""
+        """The size of all keys and values in bytes."""
         return sum(x.nbytes for pair in (*self.memories, *self.caches) for x in pair)
 
     def part(self, sources: int, reach: int) -> MemoryState:
-        """The state of the first sources, whose rows look no further than `reach` tokens; nothing is copied."""
+        """The state of the first `sources` sources, with attention over `reach` tokens; a view, nothing is copied."""
         clock = Clock(self.now, reach)
         caches = [KVCache(self.beam, keys[:sources], values[:sources], clock=clock) for keys, values in self.caches]
         memories = [Memory(keys[:sources], values[:sources], self.bias[:sources]) for keys, values in self.memories]
@@ -193,13 +193,13 @@ class FixedState:
         return MemoryState(self.beam, caches, memories, lineage)
 
     def gather(self, sources: Tensor) -> None:
-        """Move these sources to the front, in this order."""
+        """Moves these sources to the front, in this order."""
         for x in (self.slots, self.bias, *(x for pair in (*self.memories, *self.caches) for x in pair)):
             x[: len(sources)] = x.index_select(0, sources)
 
 
 def layer_inputs(decoder: nn.ModuleList, x: Tensor, segments: Segments) -> Tensor:
-    """What each layer is given of prompts whose embeddings are (N, D): (layers, N, D)."""
+    """The inputs of all layers for prompts with embeddings (N, D): -> (layers, N, D)."""
     inputs = [x]
     for layer in decoder[:-1]:
         inputs.append(layer(inputs[-1], segments, True))

@@ -1,4 +1,4 @@
-"""Tokens and positions to vectors."""
+"""Embeddings of tokens, positions, picture patches and filterbanks."""
 
 import math
 from typing import Literal
@@ -19,10 +19,11 @@ VectorScheme = Literal[
 
 
 class PositionVectors(nn.Module):
-    """A vector for each position, by one of the schemes that have one.
+    """A vector for each position, by one of the vector schemes.
 
-    `width` is the width of the vectors; None takes the scheme's own: 1 for an index, the bits of `max_length`, or
-    `max_length` itself for one-hot. Narrower schemes are filled up: an index is repeated, bits end in zeros.
+    Args:
+        width: of the vectors. None takes the scheme's own: 1 for an index, the number of bits for binary, `max_length`
+            for one-hot. A larger width repeats the index and pads the others with zeros.
     """
 
     def __init__(self, scheme: VectorScheme, max_length: int, width: int | None) -> None:
@@ -34,23 +35,23 @@ class PositionVectors(nn.Module):
             raise ValueError(f"positions '{scheme}' have no width of their own; give one")
         if own is not None and self.width < own:
             found = f"positions '{scheme}' up to {max_length} need a width of {own}, found {self.width}"
-            raise ValueError(f"{found}; shorten what they count, or take position_mode 'concatenate' or learned ones")
+            raise ValueError(f"{found}; reduce max_length, or use position_mode 'concatenate' or learned positions")
         self.own = own or self.width
         self.table = nn.Parameter(torch.empty(max_length, self.width)) if scheme == "learned" else None
         if self.table is not None:
             nn.init.normal_(self.table, std=self.width**-0.5)
 
     def remember(self, dtype: torch.dtype) -> None:
-        """Hold the vectors of all positions, for a model in use; those that depend on a length cannot be held."""
-        if self.table is None and self.scheme != "normalised_index":
+        """Tabulates the vectors of all positions, for inference, unless they depend on a sequence's length."""
+        if self.table is None and self.scheme not in schemes.LENGTH_DEPENDENT:
             places = torch.arange(self.max_length)
-            vectors = self(places, places).detach().to(dtype).contiguous()  # some schemes give a view of other numbers
+            vectors = self(places, places).detach().to(dtype).contiguous()  # some schemes return an expanded view
             self.table = nn.Parameter(vectors, requires_grad=False)
 
     def forward(self, positions: Tensor, lengths: Tensor) -> Tensor:
-        """(N,) positions and the lengths (N,) of their sequences -> (N, width).
+        """Positions (N,) and the lengths (N,) of their sequences -> (N, width).
 
-        A decoder does not know its final length and gives `max_length` for it.
+        A decoder, which does not know its final length, passes `max_length`.
         """
         assert self.width is not None
         if self.table is not None:
@@ -71,7 +72,7 @@ class PositionVectors(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Tokens times sqrt(d_model), with their positions added, concatenated and projected, or left to attention.
+    """Token embeddings times sqrt(d_model), with positions added, concatenated and projected, or left to attention.
 
     Vaswani et al. 2017, sections 3.4 and 3.5. The table may be shared with another embedding and with the output.
     """
@@ -86,7 +87,7 @@ class Embedding(nn.Module):
     ) -> None:
         super().__init__()
         d_model = table.shape[1]
-        self.table, self.factor, self.mode, self.rate = table, math.sqrt(d_model), mode, rate
+        self.table, self.factor, self.rate = table, math.sqrt(d_model), rate
         vectors = {"sinusoidal", "sinusoidal_concatenated", "learned"}
         width = d_model if mode == "add" or positions in vectors else None
         self.positions = PositionVectors(positions, max_length, width) if positions else None
@@ -96,9 +97,9 @@ class Embedding(nn.Module):
             self.projection = Linear(d_model + self.positions.width, d_model)
 
     def forward(self, tokens: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """(N,) tokens, their positions and the lengths of their sequences -> (N, D).
+        """Tokens, their positions and the lengths of their sequences, (N,) each -> (N, D).
 
-        Lengths that are not known yet, such as a decoder's, are taken for the longest there may be.
+        Unknown lengths, as in a decoder, count as `max_length`.
         """
         x = rows_of(self.table, tokens) * self.factor  # (N, D)
         if self.positions is not None:
@@ -110,9 +111,9 @@ class Embedding(nn.Module):
 
 
 class PatchEmbedding(nn.Module):
-    """Pictures cut into squares, each made a vector by one matrix (Dosovitskiy et al. 2021, equation 1).
+    """Linear projection of square patches of pictures (Dosovitskiy et al. 2021, equation 1).
 
-    The squares go row by row, the numbers in one channel by channel, as the weights of a convolution lie.
+    Patches are ordered row by row, and the values of a patch channel by channel, like the weights of a convolution.
     """
 
     def __init__(self, patch_size: int, d_model: int, channels: int = 3) -> None:
@@ -128,7 +129,7 @@ class PatchEmbedding(nn.Module):
 
 
 class GroupedLinear(nn.Module):
-    """A linear layer for each group of neighbouring channels, which sees no other: (..., inputs) -> (..., outputs)."""
+    """Separate linear layers for groups of neighbouring channels."""
 
     def __init__(self, inputs: int, outputs: int, groups: int) -> None:
         super().__init__()
@@ -145,16 +146,15 @@ class GroupedLinear(nn.Module):
 
 
 class FilterbankStem(nn.Module):
-    """Two convolutions over time, three frames wide, each of which halves the frames (as in Wang et al. 2020), and
-    residual ones after them.
+    """Two convolutions over time of width 3 and stride 2 (as in Wang et al. 2020), followed by residual ones.
 
-    They run over flat sequences: what stands before the first frame of each, and after the last, is zero. Every
-    sequence has a multiple of four frames, so that three neighbours, two steps on each time, are a pair and the last of
-    the pair before, and no sequence reaches into the next.
+    They run over flat sequences, padded with a zero frame on both sides. Every sequence has a multiple of four frames,
+    so that a window of stride 2 is a pair of frames and the last frame of the pair before, and never crosses into the
+    next sequence.
 
     Args:
-        layers: residual convolutions at the pace that is left.
-        groups: with more than one the bands, and the channels made of them, fall into as many groups that stay apart.
+        layers: the number of residual convolutions, of stride 1.
+        groups: the number of groups into which bands and channels are divided, as in a grouped convolution.
     """
 
     def __init__(self, bands: int, d_model: int, layers: int = 0, groups: int = 1) -> None:
@@ -166,7 +166,7 @@ class FilterbankStem(nn.Module):
         self.residual = nn.ModuleList(GroupedLinear(3 * d_model, d_model, groups) for _ in range(layers))
 
     def forward(self, x: Tensor, segments: Segments) -> tuple[Tensor, Segments]:
-        """Filterbanks (N, M) -> (N / 4, D), and where each sequence lies there."""
+        """Filterbanks (N, M) -> (N / 4, D), and their segments."""
         for convolution in (self.first, self.second):
             segments = halved(segments)
             pairs = x.view(-1, 2, x.shape[1])  # (N / 2, 2, C)
@@ -177,23 +177,23 @@ class FilterbankStem(nn.Module):
         return x, segments
 
     def _convolved(self, convolution: nn.Module, *three: Tensor) -> Tensor:
-        """GELU(convolution) of three neighbours, (N, C) each, put together group by group."""
+        """GELU(convolution) of three neighbouring frames, (N, C) each, concatenated within each group."""
         parts = [part.view(len(part), self.groups, -1) for part in three]  # (N, groups, C / groups) each
         return nn.functional.gelu(convolution(torch.cat(parts, 2).flatten(1)))  # (N, C)
 
 
 def _before(x: Tensor, segments: Segments) -> Tensor:
-    """What stands before each token of its sequence, zero before the first: (N, C) -> (N, C)."""
+    """The token before each token in its sequence, zero before the first: (N, C) -> (N, C)."""
     return nn.functional.pad(x[:-1], (0, 0, 1, 0)) * (segments.positions > 0)[:, None]
 
 
 def _after(x: Tensor, segments: Segments) -> Tensor:
-    """What stands after each token of its sequence, zero after the last: (N, C) -> (N, C)."""
+    """The token after each token in its sequence, zero after the last: (N, C) -> (N, C)."""
     last = segments.lengths.index_select(0, segments.sequence) - 1
     return nn.functional.pad(x[1:], (0, 0, 0, 1)) * (segments.positions < last)[:, None]
 
 
 def halved(segments: Segments) -> Segments:
-    """Sequences of half as many tokens; all have an even number."""
+    """The segments of sequences half as long; all lengths are even."""
     lengths, offsets = segments.lengths // 2, segments.offsets // 2
     return Segments(lengths, offsets, segments.longest // 2, segments.total // 2, segments.equal)

@@ -1,7 +1,7 @@
-"""Encoder and decoder layers run in one call of the C kernels; for one sentence or a small model Python's calls would
-take most of the time.
+"""Encoders and decoders that run in one call of the C kernels.
 
-Let N be tokens, R the rows of a running search, D the model width, V the vocabulary.
+For a single sentence or a small model, Python's calls would take most of the time. Let N be tokens, R the rows of a
+running search, D the model width, V the vocabulary.
 """
 
 from typing import Any
@@ -18,12 +18,12 @@ from transduct.functional.positions import turns
 from transduct.functional.segments import Segments
 from transduct.functional.stepping import WIDEST_BEAM, Ahead, Run, Steps
 
-TURNS = 1024  # rotary positions that are held
-LONGEST = 128  # tokens of a sequence; attention over more of them is faster as matrix products
+TURNS = 1024  # rotary positions in the table
+LONGEST = 128  # tokens of a sequence; attention over longer ones is faster as matrix products
 
 
 class FusedEncoder(Encoder):
-    """The same layers, through which short sequences go in one call."""
+    """An encoder that runs short sequences through all layers in one call."""
 
     def __init__(self, layers: Encoder, packed: kernels.PackedLayers) -> None:
         super().__init__(layers)
@@ -36,13 +36,13 @@ class FusedEncoder(Encoder):
             return super().forward(x, segments, weights)
         if segments.longest <= limit:
             return self.packed.encode(x, segments.offsets, segments.longest)
-        # Computed apart, so that no sentence depends on its batch: in 8-bit steps a rounding apart becomes visible.
+        # Long sequences run one by one, so that no result depends on the batch: int8 amplifies rounding differences.
         parts = list(torch.split(x, segments.lengths.tolist()))
         short = [place for place, part in enumerate(parts) if len(part) <= limit]
         if short:
-            several = Segments.of([len(parts[place]) for place in short])
-            found = self.packed.encode(torch.cat([parts[place] for place in short]), several.offsets, several.longest)
-            for place, part in zip(short, torch.split(found, several.lengths.tolist()), strict=True):
+            layout = Segments.of([len(parts[place]) for place in short])
+            encoded = self.packed.encode(torch.cat([parts[place] for place in short]), layout.offsets, layout.longest)
+            for place, part in zip(short, torch.split(encoded, layout.lengths.tolist()), strict=True):
                 parts[place] = part
         for place, part in enumerate(parts):
             if len(part) > limit:
@@ -51,8 +51,8 @@ class FusedEncoder(Encoder):
 
 
 class FusedNorm(nn.Module):
-    """The norm after an encoder. PyTorch would wake a thread of its own for it, which then stays awake for half a
-    millisecond on a core that the next products want."""
+    """The norm after an encoder. PyTorch would wake one of its threads for it, which then spins for half a millisecond
+    on a core that the next kernel needs."""
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class FusedNorm(nn.Module):
 
 
 class FusedDecoder(Decoder):
-    """The same layers, whose `step` is one call, and several steps of a search too."""
+    """A decoder that runs a step, or several steps of a search, in one call."""
 
     def __init__(self, layers: Decoder, packed: kernels.PackedDecoder) -> None:
         super().__init__(layers)
@@ -81,34 +81,34 @@ class FusedDecoder(Decoder):
         return logits
 
     def ahead(self, model: Any, state: MemoryState, run: Run) -> Ahead | None:
-        """Steps until an output may end, or the caches are full; see `Steps.ahead`."""
+        """Takes steps until an output may end or the caches are full; see `Steps.ahead`."""
         if state.lineage.clock is not None or state.length >= self.packed.longest or state.beam > WIDEST_BEAM:
             return None
         assert run.history.shape[1] == state.length + 1, "the caches hold all but the newest token"
         state.lineage.grow(len(run.history), run.history.device)
-        found = self._ready(model, state).ahead(run, state.lineage.slots)
-        state.lineage.slots = found.slots
+        result = self._ready(model, state).ahead(run, state.lineage.slots)
+        state.lineage.slots = result.slots
         for cache in state.caches:
-            cache.length = found.history.shape[1]
-        return found
+            cache.length = result.history.shape[1]
+        return result
 
     def _ready(self, model: Any, state: MemoryState) -> Steps:
-        """The steps over the caches, made ready anew where these were full or their sources are others."""
+        """The prepared steps, prepared again if the caches were full or their sources have changed."""
         memories, caches = state.memories, state.caches
         if caches[0].full:
-            own: Any = self[0].self_attention
+            attention: Any = self[0].self_attention
+            sizes = len(memories[0].keys), attention.num_kv_heads, attention.d_k, attention.d_v
             for cache in caches:
-                cache.grow(memories[0].keys, len(memories[0].keys), own.num_kv_heads, own.d_k, own.d_v)
-        if state.steps is None or state.steps.keys is not caches[0].keys:  # all others move with them
-            buffers, held = [cache.buffers for cache in caches], [(memory.keys, memory.values) for memory in memories]
-            output = model.output_table.packed
-            state.steps = Steps(self.packed, output, buffers, held, memories[0].lengths)
+                cache.grow(memories[0].keys, *sizes)
+        if state.steps is None or state.steps.keys is not caches[0].keys:  # the others move with them
+            pasts, sources = [cache.buffers for cache in caches], [(memory.keys, memory.values) for memory in memories]
+            state.steps = Steps(self.packed, model.output_table.packed, pasts, sources, memories[0].lengths)
         return state.steps
 
 
 def fuse(model: nn.Module) -> None:
-    """Make single calls of the encoder and the decoder of a model that has been laid out, where the kernels know all of
-    their parts."""
+    """Replaces the encoder and the decoder of a packed model by fused ones, if the kernels support all of their
+    parts."""
     for name, part in list(model.named_children()):
         if isinstance(part, Encoder) and (layers := packed_layers(part)) is not None:
             setattr(model, name, FusedEncoder(part, layers))
@@ -120,50 +120,50 @@ def fuse(model: nn.Module) -> None:
 
 
 def packed_decoder(model: Any, layers: Decoder) -> kernels.PackedDecoder | None:
-    """The decoder of a model from tokens to logits; None if a part of it is unknown to the kernels."""
+    """The decoder of a model, from tokens to logits, for the kernels; None if they do not support a part of it."""
     embedding, table = model.target_embedding, model.target_embedding.table
-    places = embedding.positions and embedding.positions.table
+    positions = embedding.positions and embedding.positions.table
     last, packed = model.decoder_norm, packed_layers(layers)
-    plain = embedding.projection is None and (embedding.positions is None or places is not None)
+    plain = embedding.projection is None and (embedding.positions is None or positions is not None)
     if not plain or packed is None or not isinstance(model.output_table.packed, kernels.Packed):
         return None
     norm = None if isinstance(last, nn.Identity) else _norm(last)
-    places = None if places is None else places.detach()
+    positions = None if positions is None else positions.detach()
     if isinstance(table, QuantisedTable):
-        return kernels.PackedDecoder(packed, table.weight, table.steps, embedding.factor, places, norm)
+        return kernels.PackedDecoder(packed, table.weight, table.steps, embedding.factor, positions, norm)
     assert isinstance(table, PackedTable)
-    return kernels.PackedDecoder(packed, table.numbers, None, embedding.factor, places, norm)
+    return kernels.PackedDecoder(packed, table.numbers, None, embedding.factor, positions, norm)
 
 
 def packed_layers(layers: nn.ModuleList) -> kernels.PackedLayers | None:
-    """Layers of an encoder or a decoder as the kernels read them; None if a part of one is unknown to them."""
-    held = []
+    """The layers of an encoder or a decoder for the kernels; None if they do not support a part of them."""
+    packed_ones = []
     for layer in layers:
         packed = _packed_layer(layer)
         if packed is None:
             return None
-        held.append(packed)
-    if not held:  # an encoder may have no layer
+        packed_ones.append(packed)
+    if not packed_ones:  # an encoder may have no layers
         return None
     first: Any = layers[0]
     own, forward = first.self_attention, first.feed_forward
     activation = kernels.ACTIVATIONS.index(forward.name)
     heads = own.num_heads, own.num_kv_heads, own.d_k, own.d_v
     sizes = (forward.outer.packed.size, *heads, first.around_attention.pre, activation)
-    return kernels.PackedLayers(sizes, held, None if own.positions is None else turns(TURNS, own.d_k))
+    return kernels.PackedLayers(sizes, packed_ones, None if own.positions is None else turns(TURNS, own.d_k))
 
 
 def _packed_layer(layer: Any) -> tuple[list[kernels.Norm | None], list[kernels.Packed | None]] | None:
-    own, forward, reads = layer.self_attention, layer.feed_forward, isinstance(layer, DecoderLayer)
-    between = [layer.cross_attention.query, layer.cross_attention.output] if reads else [None, None]
+    own, forward, crosses = layer.self_attention, layer.feed_forward, isinstance(layer, DecoderLayer)
+    cross = [layer.cross_attention.query, layer.cross_attention.output] if crosses else [None, None]
     packed = [
-        getattr(linear, "packed", None) for linear in (own.joint, own.output, *between, forward.inner, forward.outer)
+        getattr(linear, "packed", None) for linear in (own.joint, own.output, *cross, forward.inner, forward.outer)
     ]
-    known = sum(isinstance(each, kernels.Packed) for each in packed) == (6 if reads else 4)
-    places = own.positions is None or own.positions.scheme == "rotary"
-    if not places or forward.name not in kernels.ACTIVATIONS or not known:
+    all_packed = sum(isinstance(each, kernels.Packed) for each in packed) == (6 if crosses else 4)
+    supported = own.positions is None or own.positions.scheme == "rotary"
+    if not supported or forward.name not in kernels.ACTIVATIONS or not all_packed:
         return None
-    middle = _norm(layer.around_cross.norm) if reads else None
+    middle = _norm(layer.around_cross.norm) if crosses else None
     return [_norm(layer.around_attention.norm), middle, _norm(layer.around_feed_forward.norm)], packed
 
 

@@ -1,4 +1,4 @@
-"""The linear layer, everywhere in the house."""
+"""The linear layer that all models use."""
 
 from torch import Tensor, nn
 
@@ -6,7 +6,7 @@ from transduct.functional.products import linear
 
 
 class Linear(nn.Linear):
-    """x W^T + b, by the faster matrix library."""
+    """`nn.Linear`, x W^T + b, by the faster matrix library of the processor."""
 
     def forward(self, input: Tensor) -> Tensor:
         """(..., D) -> (..., F)."""

@@ -1,4 +1,4 @@
-"""What a text's n-grams say of its label: a linear model of the runs of tokens in it (Joulin et al. 2017)."""
+"""Text classification by a linear model of hashed n-grams of tokens (fastText; Joulin et al. 2017)."""
 
 import torch
 from torch import Tensor, nn
@@ -6,16 +6,15 @@ from torch import Tensor, nn
 from transduct.functional.lookup import lookup
 from transduct.functional.segments import Segments, pad
 
-BITS = 20  # of a row's number
-MULTIPLIER = 6364136223846793005  # Knuth's, of linear congruences: its products spread over their high bits
-STRENGTH = 20.0  # of a vote: Adam moves each by the learning rate, and few n-grams come often
+BITS = 20  # of a hash
+MULTIPLIER = 6364136223846793005  # of Knuth's linear congruential generator; it mixes the high bits of products
+STRENGTH = 20.0  # factor of the votes: Adam moves each by about the learning rate, and few n-grams are frequent
 
 
 class NGrams(nn.Module):
-    """The votes of all n-grams of a sequence's tokens, from single tokens up to the `longest`.
+    """Scores labels by votes of all n-grams of a sequence, from single tokens up to n = `longest`.
 
-    The votes of n-grams lie in one table, by their hash (Weinberger et al. 2009); two that share a row share a vote.
-    Let n be the longest n-gram.
+    The votes are in one table, indexed by a hash of the n-gram (Weinberger et al. 2009); colliding n-grams share votes.
     """
 
     def __init__(self, longest: int, labels: int) -> None:
@@ -24,7 +23,7 @@ class NGrams(nn.Module):
         self.votes = nn.Parameter(torch.zeros(labels, 2**BITS))
 
     def forward(self, tokens: Tensor, segments: Segments) -> Tensor:
-        """The score of each label, the sum of votes over the root of their number: (N,) -> (B, labels)."""
+        """The score of each label: STRENGTH times the sum of votes / sqrt(their count); (N,) -> (B, labels)."""
         votes = lookup(self.votes.T, self.rows(tokens).flatten()).view(len(tokens), self.longest, -1)  # (N, n, labels)
         whole = segments.positions[:, None] >= torch.arange(self.longest, device=tokens.device)  # (N, n)
         votes = (votes * whole[:, :, None]).sum(1)  # (N, labels)
@@ -32,7 +31,7 @@ class NGrams(nn.Module):
         return STRENGTH * pad(votes, segments).sum(1) / count.sqrt()
 
     def rows(self, tokens: Tensor) -> Tensor:
-        """The row of each n-gram by its last token, in a column for each n: (N,) -> (N, n)."""
+        """The table row of each n-gram that ends at each token, a column for each length: (N,) -> (N, n)."""
         codes = [tokens + 1]
         for _ in range(1, self.longest):
             codes.append(codes[-1].roll(1) * MULTIPLIER + tokens + 1)  # modulo 2^64

@@ -1,6 +1,6 @@
-"""Layers repacked for fast inference on a CPU; what they compute is unchanged.
+"""Layers repacked for fast inference on a CPU, with the same results.
 
-Let N be tokens, D the width that is read, F the width that is written, V the vocabulary.
+Let N be tokens, D the input width, F the output width, V the vocabulary.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from transduct.functional.products import packed_linear
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose matrix lies as the processor wants it."""
+    """A linear layer with its matrix packed for the processor."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class PackedLinear(nn.Module):
 
 
 class PackedTable(nn.Module):
-    """A table of embeddings, and the same laid out for the product that makes logits of it, a bias (V,) added."""
+    """An embedding table that is also packed for the output projection, with an optional bias (V,)."""
 
     def __init__(self, table: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class PackedTable(nn.Module):
 
     @cached_property
     def packed(self) -> Callable[[Tensor], Tensor]:
-        """The product with it, laid out when it is first asked for: a table may never be multiplied."""
+        """The output projection, packed on first use, because some tables are only looked up."""
         return packed_linear(self.numbers, self.bias)
 
     @property
@@ -45,25 +45,25 @@ class PackedTable(nn.Module):
         return self.numbers.shape
 
     def rows(self, tokens: Tensor) -> Tensor:
-        """(N,) -> (N, D)."""
+        """Looks up embeddings: (N,) -> (N, D)."""
         return self.numbers.index_select(0, tokens)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(N, D) -> (N, V)."""
+        """Computes logits: (N, D) -> (N, V)."""
         return self.packed(hidden)
 
     def select(self, tokens: Tensor) -> "PackedTable":
-        """The table of these tokens alone."""
+        """Returns the table of these tokens only."""
         return PackedTable(self.rows(tokens), None if self.bias is None else self.bias.index_select(0, tokens))
 
 
 def exchange(
     model: nn.Module, layer: Callable[[nn.Linear], nn.Module], table: Callable[[Tensor, Tensor | None], Rows]
 ) -> None:
-    """Replace every linear layer and every table of embeddings of a model in use.
+    """Replaces all linear layers and embedding tables of a model, for inference.
 
-    Queries, keys and values of self-attention become one layer first. Tables that are shared stay shared, and the bias
-    of the output becomes its table's.
+    First fuses the query, key and value projections of self-attention. Shared tables stay shared, and the output bias
+    moves into the output table.
     """
     tables: dict[int, Rows] = {}
     join_attention(model)
@@ -72,19 +72,19 @@ def exchange(
             if isinstance(part, nn.Linear):
                 setattr(module, name, layer(part))
         name = "table" if isinstance(module, Embedding) else "output_table"
-        held = module._parameters.get(name)
-        if held is not None:
+        weight = module._parameters.get(name)
+        if weight is not None:
             del module._parameters[name]
             bias = module._parameters.get("output_bias")
             if bias is not None:
                 module._parameters["output_bias"] = None
-            if id(held) not in tables:  # the model, which has the bias, comes before its embeddings
-                tables[id(held)] = table(held, bias)
-            setattr(module, name, tables[id(held)])
+            if id(weight) not in tables:  # the model, which owns the bias, comes before its embeddings
+                tables[id(weight)] = table(weight, bias)
+            setattr(module, name, tables[id(weight)])
 
 
 def pack_layers(model: nn.Module) -> None:
-    """Lay out a model for the processor, and look up what need not be computed again: the vectors of its positions."""
+    """Packs all layers of a model for the processor and tabulates its position vectors."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     exchange(model, PackedLinear, PackedTable)
     remember_positions(model, dtype)

@@ -1,6 +1,6 @@
-"""Layers whose weights are integers of 8 bits, for a model in use. A quarter of the bytes of float32, and faster.
+"""Layers with int8 weights, for inference: a quarter of the size of float32, and faster.
 
-Let N be tokens, D the width that is read, F the width that is written, V the vocabulary.
+Let N be tokens, D the input width, F the output width, V the vocabulary.
 """
 
 import torch
@@ -12,11 +12,11 @@ from transduct.functional.quantisation import int8_linear, quantise_rows
 
 
 class QuantisedLinear(nn.Module):
-    """A linear layer with a step for each of its outputs; its bias is as it was."""
+    """A linear layer of int8 weights with a step for each output; the bias is not quantised."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
-        if weight.is_meta:  # to be filled
+        if weight.is_meta:  # loaded later
             integers, steps = weight.new_empty(weight.shape, dtype=torch.int8), weight.new_empty(len(weight))
         else:
             integers, steps = quantise_rows(weight.detach())
@@ -31,13 +31,13 @@ class QuantisedLinear(nn.Module):
         return int8_linear(x, self.weight, self.steps, self.bias)
 
     def pack(self) -> None:
-        """Lay the weights out for the processor, if there is something faster than PyTorch."""
+        """Packs the weights for the processor, if there is a kernel that is faster than PyTorch."""
         if kernels.usable(self.steps):
             self.packed = kernels.Packed(self.weight, self.steps, self.bias)
 
 
 class QuantisedTable(QuantisedLinear):
-    """An embedding table with a step for each row; as the output table it is also multiplied with."""
+    """An int8 embedding table with a step for each row, which can also be the output projection."""
 
     @property
     def shape(self) -> torch.Size:
@@ -46,15 +46,15 @@ class QuantisedTable(QuantisedLinear):
 
     @property
     def numbers(self) -> Tensor:
-        """(V, D), what the integers stand for."""
+        """(V, D), dequantised."""
         return self.weight * self.steps[:, None]
 
     def rows(self, tokens: Tensor) -> Tensor:
-        """(N,) -> (N, D)."""
+        """Looks up embeddings: (N,) -> (N, D)."""
         return self.weight.index_select(0, tokens) * self.steps.index_select(0, tokens)[:, None]
 
     def select(self, tokens: Tensor) -> "QuantisedTable":
-        """The table of these tokens alone."""
+        """Returns the table of these tokens only."""
         chosen = QuantisedTable(self.weight[:0].float())
         chosen.weight = nn.Parameter(self.weight.index_select(0, tokens), False)
         chosen.steps = nn.Parameter(self.steps.index_select(0, tokens), False)
@@ -66,7 +66,7 @@ class QuantisedTable(QuantisedLinear):
 
 
 def pack_quantised(model: nn.Module) -> None:
-    """Lay the quantised layers of a model in use out for the processor, but for tables that are only looked up in."""
+    """Packs the quantised layers of a model for the processor, except tables that are only looked up."""
     outputs = {id(getattr(module, "output_table", None)) for module in model.modules()}
     for module in list(model.modules()):
         if isinstance(module, QuantisedLinear) and (not isinstance(module, QuantisedTable) or id(module) in outputs):
@@ -74,8 +74,8 @@ def pack_quantised(model: nn.Module) -> None:
 
 
 def quantise(model: nn.Module) -> None:
-    """Put quantised layers in the place of every linear layer of a model and of its tables of embeddings.
+    """Quantises all linear layers and embedding tables of a model, in place.
 
-    Norms, biases and positions keep their numbers.
+    Norms, biases and positions are not quantised.
     """
     exchange(model, lambda layer: QuantisedLinear(layer.weight, layer.bias), QuantisedTable)

@@ -1,8 +1,8 @@
 """Recurrent layers over segments, and the attention of recurrent decoders.
 
-Let G be the directions a layer reads in (one or two), D the width of a direction's output, B_t the sequences that have
-a token at time t, R the rows of a running search. In shapes, `state` is D for a GRU and 2 D, output and cell side by
-side, for an LSTM; `gates` is 3 D and 4 D.
+Let G be the number of directions of a layer (1 or 2), D the output width of a direction, B_t the number of sequences
+with a token at time t, R the rows of a running search. In shapes, `state` is D for a GRU and 2 D for an LSTM (output
+and cell concatenated); `gates` is 3 D for a GRU and 4 D for an LSTM.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ ScoreKind = Literal["dot", "general", "concat", "additive"]
 
 
 class GRU:
-    """The gated recurrent unit (Cho et al. 2014), with torch's order of gates and its place for the reset gate.
+    """The gated recurrent unit (Cho et al. 2014), with PyTorch's order of gates and position of the reset gate.
 
     r = sigmoid(x_r + p_r), z = sigmoid(x_z + p_z), n = tanh(x_n + r p_n), h' = (1 - z) n + z h
     where x = W_ih x_t + b_ih and p = W_hh h + b_hh.
@@ -34,7 +34,7 @@ class GRU:
 
     @staticmethod
     def forward(x: Tensor, p: Tensor, h: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """(..., 3 D), (..., 3 D), (..., D) -> the next state (..., D), and what its derivative needs."""
+        """(..., 3 D), (..., 3 D), (..., D) -> the next state (..., D), and the tensors to keep for `backward`."""
         x_rz, x_n = x.tensor_split([2 * h.shape[-1]], -1)
         p_rz, p_n = p.tensor_split([2 * h.shape[-1]], -1)
         r, z = (x_rz + p_rz).sigmoid().chunk(2, -1)  # (..., D) each
@@ -43,7 +43,7 @@ class GRU:
 
     @staticmethod
     def backward(grad: Tensor, h: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradient of the next state -> those of x, of p, and of h but for its way through p."""
+        """The gradient of the next state -> those of x, of p, and of h except through p."""
         r, z, n, p_n = kept
         h_grad = grad * z
         n_grad = (grad - h_grad) * (1.0 - n * n)
@@ -63,7 +63,7 @@ class LSTM:
 
     @staticmethod
     def forward(x: Tensor, p: Tensor, state: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """(..., 4 D), (..., 4 D), (..., 2 D) -> the next state (..., 2 D), and what its derivative needs."""
+        """(..., 4 D), (..., 4 D), (..., 2 D) -> the next state (..., 2 D), and the tensors to keep for `backward`."""
         _, c = state.chunk(2, -1)  # (..., D)
         i, f, g, o = (x + p).chunk(4, -1)  # (..., D) each
         i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
@@ -73,7 +73,7 @@ class LSTM:
 
     @staticmethod
     def backward(grad: Tensor, state: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradient of the next state -> those of x, of p, and of the state but for its way through p."""
+        """The gradient of the next state -> those of x, of p, and of the state except through p."""
         i, f, g, o, squashed = kept
         _, c = state.chunk(2, -1)  # (..., D)
         h_grad, c_grad = grad.chunk(2, -1)  # (..., D) each
@@ -90,14 +90,14 @@ CELLS: dict[CellKind, Cell] = {"gru": GRU, "lstm": LSTM}
 
 @dataclass(frozen=True)
 class Schedule:
-    """The order in which a recurrence takes the tokens of a batch: none is padding.
+    """The order in which a recurrence processes the tokens of a batch, without padding.
 
     Attributes:
-        order: (B,) the sequences, the longest first: at time t the first B_t of them have a token.
-        places: (N * G,) where the tokens of each time, one time after the other, lie in a run (N * G, ...); of a time
-            first those of the direction from the left, then as many of the direction from the right.
+        order: (B,) the sequences, longest first: at time t the first B_t of them have a token.
+        places: (N * G,) the permutation that sorts a run (N * G, ...) by time; within a time the forward direction
+            comes first, then the backward direction.
         back: (N * G,) the inverse of `places`.
-        sizes: for each time t its G * B_t places.
+        sizes: G * B_t for each time t.
     """
 
     order: Tensor
@@ -107,7 +107,7 @@ class Schedule:
 
     @classmethod
     def of(cls, segments: Segments, directions: int = 1) -> "Schedule":
-        """The schedule of segments read from the left, or from both sides."""
+        """Returns the schedule of segments that are read in one direction or in both."""
         order = segments.lengths.argsort(descending=True, stable=True)
         times = torch.arange(segments.longest, device=order.device)
         counts = (segments.lengths > times[:, None]).sum(1)  # B_t
@@ -121,8 +121,8 @@ class Schedule:
 
 
 class RecurrentLayer(nn.Module):
-    """One layer in one direction or two, of which the second has the lower half of each parameter's rows; a half is
-    laid out as in `torch.nn.GRU` and `torch.nn.LSTM`."""
+    """A layer in one or two directions. The second direction has the lower half of the rows of each parameter; each
+    half has the layout of `torch.nn.GRU` or `torch.nn.LSTM`."""
 
     def __init__(self, kind: CellKind, d_input: int, width: int, directions: int) -> None:
         super().__init__()
@@ -137,11 +137,11 @@ class RecurrentLayer(nn.Module):
                 part = slice(gate * width, (gate + 1) * width)
                 nn.init.xavier_uniform_(self.weight_ih[part])
                 nn.init.orthogonal_(self.weight_hh[part])
-                if kind == "lstm" and gate % 4 == 1:  # an open forget gate (Jozefowicz et al. 2015)
+                if kind == "lstm" and gate % 4 == 1:  # the forget gate starts open (Jozefowicz et al. 2015)
                     self.bias_ih[part] = 1.0
 
     def forward(self, x: Tensor, schedule: Schedule, state: Tensor | None = None) -> Tensor:
-        """(N, input) and the states (B, state) before the first tokens, zeros if not given -> (N, G * D)."""
+        """(N, input), and initial states (B, state) or zeros -> (N, G * D)."""
         if state is None:
             begin = x.new_zeros(self.directions, len(schedule.order), self.cell.states * self.width)
         else:
@@ -154,7 +154,7 @@ class RecurrentLayer(nn.Module):
         return output.view(len(x), self.directions * self.width)  # (N, G * D)
 
     def step(self, x: Tensor, state: Tensor) -> Tensor:
-        """One token a row, from the left: (R, input) and the states (R, state) -> the states after it."""
+        """One token per row, forward only: (R, input), the states (R, state) -> the states after it."""
         gates = F.linear(x, self.weight_ih, self.bias_ih)
         product = F.linear(state[:, : self.width], self.weight_hh, self.bias_hh)
         return self.cell.forward(gates.to(state.dtype), product.to(state.dtype), state)[0]
@@ -172,14 +172,14 @@ class Recurrent(nn.Module):
         self.layers = nn.ModuleList(RecurrentLayer(kind, d, width, self.directions) for d in inputs)
 
     def forward(self, x: Tensor, segments: Segments, states: Sequence[Tensor] | None = None) -> Tensor:
-        """(N, input), and for each layer the states (B, state) before the first tokens or zeros -> (N, G * D)."""
+        """(N, input), and initial states (B, state) of each layer or zeros -> (N, G * D)."""
         schedule = Schedule.of(segments, self.directions)
         for number, layer in enumerate(self.layers):
             x = layer(self._between(x, number), schedule, None if states is None else states[number])
         return x
 
     def step(self, x: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """One token a row, from the left: (R, input), each layer's states (R, state) -> (R, D), the states after it."""
+        """One token per row, forward only: (R, input), states (R, state) of each layer -> (R, D), the next states."""
         after = []
         for number, layer in enumerate(self.layers):
             after.append(cast(RecurrentLayer, layer).step(self._between(x, number), states[number]))
@@ -187,12 +187,12 @@ class Recurrent(nn.Module):
         return x, after
 
     def _between(self, x: Tensor, number: int) -> Tensor:
-        """The input of a layer: dropout, but for the first."""
+        """Applies dropout to the input of every layer except the first."""
         return dropout(x, self.rate, self.training) if number else x
 
 
 class _Recurrence(torch.autograd.Function):
-    """The loop over time. Its derivative is taken by hand, so that a weight's gradient is one product for all times."""
+    """The loop over time. Its hand-written gradient computes that of the weights as one product for all times."""
 
     @staticmethod
     def forward(
@@ -200,7 +200,7 @@ class _Recurrence(torch.autograd.Function):
     ) -> Tensor:
         """(N * G, gates), (G, B, state), (G, gates, D), (G, 1, gates) -> outputs (N * G, D).
 
-        Products are taken in the dtype of the gates; the state keeps its own, which under autocast is wider.
+        Products are computed in the dtype of the gates; the state keeps its own, which under autocast is wider.
         """
         directions, _, width = weight.shape
         outputs, state, saved = [begin.new_empty(0, width)], begin, []
@@ -219,14 +219,14 @@ class _Recurrence(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None, None]:
         (weight, begin, *saved), schedule = ctx.saved_tensors, ctx.schedule
         (directions, gates, width), block = weight.shape, len(saved) // max(1, len(schedule.sizes))
-        gates_grads = [weight.new_empty(0, gates)]  # of the last time first
-        products = weight.new_empty(directions, len(grads[0]) // directions, gates)  # their gradients
-        states = weight.new_empty(directions, products.shape[1], width)  # each before its token
+        gates_grads = [weight.new_empty(0, gates)]  # in reverse order of time
+        products = weight.new_empty(directions, len(grads[0]) // directions, gates)  # gradients of the products
+        states = weight.new_empty(directions, products.shape[1], width)  # the output before each token
         carried, start = torch.zeros_like(begin[:, :0]), products.shape[1]  # carried: the gradient from later times
-        given = torch.split(grads[0].index_select(0, schedule.places), schedule.sizes)
-        for time in reversed(range(len(given))):
+        incoming = torch.split(grads[0].index_select(0, schedule.places), schedule.sizes)
+        for time in reversed(range(len(incoming))):
             before, *kept = saved[time * block : (time + 1) * block]
-            grad = given[time].view(*before.shape[:2], width)  # (G, B_t, D)
+            grad = incoming[time].view(*before.shape[:2], width)  # (G, B_t, D)
             grad = F.pad(grad, (0, before.shape[2] - width))  # (G, B_t, state)
             grad[:, : carried.shape[1]] += carried
             x_grad, product_grad, carried = ctx.cell.backward(grad, before, kept)
@@ -241,10 +241,10 @@ class _Recurrence(torch.autograd.Function):
 
 
 class RecurrentAttention(nn.Module):
-    """One head of attention by the states of a decoder over a memory of the same width: scores, softmax, weighted sum.
+    """Single-head attention of decoder states over a memory of the same width: scores, softmax, weighted sum.
 
-    Luong et al. 2015 score with the state after a token, by "dot", "general" or "concat"; Bahdanau et al. 2015 with
-    the state before it, by a formula ("additive") that is concat's.
+    Luong et al. 2015 use the state after a token, with the scores "dot", "general" or "concat"; Bahdanau et al. 2015
+    use the state before it, with the score "additive", which has the formula of "concat".
     """
 
     def __init__(self, kind: ScoreKind, width: int) -> None:
@@ -258,23 +258,24 @@ class RecurrentAttention(nn.Module):
             nn.init.xavier_uniform_(self.weight)
 
     def remember(self, memory: Tensor, segments: Segments) -> Memory:
-        """What is looked at, once for all steps: (N, D) -> Memory."""
+        """Prepares the memory, once for all steps: (N, D) -> Memory."""
         keys = memory if self.key is None else self.key(memory)
         dense, values = pad(keys, segments).unsqueeze(1), pad(memory, segments).unsqueeze(1)  # (B, 1, S, D)
         return Memory(dense, values, padding_bias(segments))
 
     def forward(self, h: Tensor, memory: Memory, weights: list[Tensor] | None = None) -> Tensor:
-        """The states (B, 1, T, D) that look at each source -> their contexts, the same shape.
+        """The decoder states (B, 1, T, D) of each source -> their contexts (B, 1, T, D).
 
-        A list given as `weights` is handed the attention weights (B, 1, T, S).
+        Args:
+            weights: a list to which the attention weights (B, 1, T, S) are appended.
         """
-        scores = self.score(h, memory.keys)  # 1. score every place of the source
+        scores = self.score(h, memory.keys)  # 1. score every position of the source
         if memory.bias is not None:
             scores = scores + memory.bias.to(scores.dtype)
-        attention = scores.softmax(-1)  # 2. softmax: the weights of the places
+        attention = scores.softmax(-1)  # 2. softmax: the attention weights
         if weights is not None:
             weights.append(attention)
-        return attention @ memory.values  # 3. their weighted sum, the context c_t
+        return attention @ memory.values  # 3. weighted sum: the context c_t
 
     def score(self, h: Tensor, keys: Tensor) -> Tensor:
         """(B, 1, T, D), (B, 1, S, D) -> (B, 1, T, S)."""

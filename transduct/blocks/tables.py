@@ -1,4 +1,4 @@
-"""Embedding tables, for look-up and output projection: plain tensors, or `Rows` that are packed or quantised."""
+"""Embedding tables for look-up and output projection: plain tensors, or packed or quantised `Rows`."""
 
 from copy import copy
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from transduct.functional.lookup import lookup
 
 
 class Rows(Protocol):
-    """A table that is kept otherwise than as plain numbers, such as a quantised one."""
+    """The interface of tables that are not plain tensors, such as quantised ones."""
 
     @property
     def shape(self) -> torch.Size:
@@ -19,24 +19,24 @@ class Rows(Protocol):
 
     @property
     def numbers(self) -> Tensor:
-        """(V, D), as plain numbers."""
+        """(V, D), the table as a plain tensor."""
         ...
 
     @property
     def bias(self) -> Tensor | None:
-        """(V,), if there is one."""
+        """(V,), the output bias, if there is one."""
         ...
 
     def rows(self, tokens: Tensor) -> Tensor:
-        """(N,) -> (N, D)."""
+        """Looks up embeddings: (N,) -> (N, D)."""
         ...
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """(N, D) -> (N, V), the bias of the rows added if they have one."""
+        """Computes logits, including the bias if there is one: (N, D) -> (N, V)."""
         ...
 
     def select(self, tokens: Tensor) -> Any:
-        """The table of these tokens alone: (K, D)."""
+        """Returns the table of these tokens only: (K, D)."""
         ...
 
 
@@ -44,30 +44,30 @@ Table = Tensor | Rows
 
 
 def rows_of(table: Table, tokens: Tensor) -> Tensor:
-    """The rows of some tokens: (V, D), (N,) -> (N, D)."""
+    """Looks up embeddings: (V, D), (N,) -> (N, D)."""
     if not isinstance(table, Tensor):
         return table.rows(tokens)
     return lookup(table, tokens)
 
 
 def project(hidden: Tensor, table: Table, bias: Tensor | None = None) -> Tensor:
-    """How well each row fits, and its bias (V,), which rows kept otherwise bring along: (N, D), (V, D) -> (N, V)."""
+    """Computes logits: (N, D), (V, D) -> (N, V). The bias (V,) is for plain tables; `Rows` have their own."""
     return nn.functional.linear(hidden, table, bias) if isinstance(table, Tensor) else table(hidden)
 
 
 def numbers_of(table: Table) -> Tensor:
-    """A table as plain numbers, (V, D), whatever it is kept as."""
+    """Any table as a plain tensor (V, D)."""
     return table if isinstance(table, Tensor) else table.numbers
 
 
 def output_of(model: Any) -> tuple[Tensor, Tensor | None]:
-    """A model's output table as plain numbers, (V, D), and the bias (V,) of its rows, if they have one."""
+    """The output table of a model as a plain tensor (V, D), and its bias (V,) or None."""
     table: Table = model.output_table
     return numbers_of(table), getattr(model, "output_bias", None) if isinstance(table, Tensor) else table.bias
 
 
 def narrowed(model: Any, tokens: Tensor) -> Any:
-    """A model that scores only some tokens (K,) of its vocabulary; it shares everything but its output table."""
+    """A copy of a model that scores only these tokens (K,); it shares everything except the output table."""
     other = copy(model)
     other._modules, other._parameters = dict(model._modules), dict(model._parameters)
     del other.output_table
@@ -79,8 +79,8 @@ def narrowed(model: Any, tokens: Tensor) -> Any:
 
 
 def embedding_table(size: int, d_model: int) -> nn.Parameter:
-    """(V, D) drawn from N(0, 1 / d_model), so that the scaled embeddings and the tied logits both start near one."""
+    """A table (V, D) from N(0, 1 / d_model), so that scaled embeddings and tied logits both start near one."""
     table = torch.empty(size, d_model)
-    if not table.is_meta:  # where nothing is drawn, but half a second of imports would pass
+    if not table.is_meta:  # on the meta device drawing does nothing, but takes half a second of imports
         table.normal_(std=d_model**-0.5)
     return nn.Parameter(table)

@@ -1,4 +1,4 @@
-"""Encoder and decoder layers and their stacks. Vaswani et al. 2017, section 3.1 and figure 1."""
+"""The layers of encoders and decoders (Vaswani et al. 2017, section 3.1 and figure 1)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.caches import KVCache, Lineage, Memory
-from transduct.blocks.embeddings import Embedding
+from transduct.blocks.embeddings import PositionVectors
 from transduct.blocks.linear import Linear
 from transduct.functional.dropout import dropout
 from transduct.functional.segments import Segments
@@ -29,7 +29,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class LayerShape:
-    """What the layers of one stack have in common."""
+    """The settings that all layers of a stack share."""
 
     d_model: int
     d_ff: int
@@ -40,13 +40,13 @@ class LayerShape:
 
     @classmethod
     def of(cls, config: Any) -> Self:
-        """That of a model whose configuration has all of it."""
+        """Takes the settings from a model's configuration, which has fields of the same names."""
         return cls(*(getattr(config, each.name) for each in fields(cls)))
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (equation 2), or with GELU, or gated: (SiLU(x W_1) * x W_3) W_2
-    (Shazeer 2020)."""
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (equation 2), or with another activation; "swiglu" is gated,
+    (SiLU(x W_1) * x W_3) W_2 (Shazeer 2020)."""
 
     def __init__(self, d_model: int, d_ff: int, rate: float, activation: Activation) -> None:
         super().__init__()
@@ -64,8 +64,8 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """LayerNorm(x + Sublayer(x)), the paper's post-norm, or x + Sublayer(LayerNorm(x)), pre-norm (Xiong et al. 2020);
-    with dropout on the sublayer's output (section 5.4)."""
+    """A residual connection: LayerNorm(x + Sublayer(x)), the paper's post-norm, or x + Sublayer(LayerNorm(x)), pre-norm
+    (Xiong et al. 2020), with dropout on the sublayer's output (section 5.4)."""
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Residual(nn.Module):
         self.norm = make_norm(shape)
 
     def read(self, x: Tensor) -> Tensor:
-        """What the sublayer is given: (N, D) -> (N, D)."""
+        """The input of the sublayer: (N, D) -> (N, D)."""
         return self.norm(x) if self.pre else x
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -83,7 +83,7 @@ class Residual(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward, each inside a residual connection."""
+    """Self-attention and feed-forward network, each in a residual connection."""
 
     def __init__(self, shape: LayerShape, attention: MultiHeadAttention) -> None:
         super().__init__()
@@ -99,17 +99,17 @@ class EncoderLayer(nn.Module):
         return self.around_feed_forward(x, self.feed_forward)
 
     def remember_prompt(self, x: Tensor, segments: Segments) -> Memory:
-        """What `step` goes on from, given what the layer was given of the prompts: (N, D) -> Memory."""
+        """The keys and values of prompts for `step`, from the inputs of this layer: (N, D) -> Memory."""
         return self.self_attention.remember_prompt(self.around_attention.read(x), segments)
 
     def step(self, x: Tensor, positions: Tensor, cache: KVCache, prompt: Memory, lineage: Lineage) -> Tensor:
-        """One new token a row, at positions (R,) after a prompt, seeing what comes before it: (R, D) -> (R, D)."""
+        """One new token per row, at positions (R,), with causal attention: (R, D) -> (R, D)."""
         x = self.around_attention(x, lambda y: self.self_attention.step(y, cache, prompt, positions, lineage))
         return self.around_feed_forward(x, self.feed_forward)
 
 
 class Encoder(nn.ModuleList):
-    """Layers of an encoder, one after the other."""
+    """The layers of an encoder."""
 
     def forward(self, x: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
         """(N, D) -> (N, D)."""
@@ -119,7 +119,7 @@ class Encoder(nn.ModuleList):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, cross-attention over the memory, then feed-forward."""
+    """Self-attention, cross-attention over the memory and feed-forward network, each in a residual connection."""
 
     def __init__(self, shape: LayerShape, attention: MultiHeadAttention, cross: MultiHeadAttention) -> None:
         super().__init__()
@@ -139,21 +139,21 @@ class DecoderLayer(nn.Module):
         self_bias: Tensor | None = None,
         cross_bias: Tensor | None = None,
     ) -> Tensor:
-        """(N, D) over a memory (M, D) -> (N, D); biases (B, H, T, S) are added to the scores of each attention."""
+        """(N, D), memory (M, D) -> (N, D). The biases (B, H, T, S) are added to the scores of each attention."""
         own, cross = self.self_attention, self.cross_attention.cross
         x = self.around_attention(x, lambda y: own(y, segments, causal, weights, self_bias))
         x = self.around_cross(x, lambda y: cross(y, segments, memory, memory_segments, weights, cross_bias))
         return self.around_feed_forward(x, self.feed_forward)
 
     def step(self, x: Tensor, cache: KVCache, memory: Memory, lineage: Lineage) -> Tensor:
-        """One new token a row: (R, D) -> (R, D)."""
+        """One new token per row: (R, D) -> (R, D)."""
         x = self.around_attention(x, lambda y: self.self_attention.step(y, cache, lineage=lineage))
         x = self.around_cross(x, lambda y: self.cross_attention.recall(y, memory))
         return self.around_feed_forward(x, self.feed_forward)
 
 
 def names_of_attention(encoder_layers: int, decoder_layers: int = 0) -> list[str]:
-    """The names of the attention weights that so many layers hand over, in order."""
+    """The names of the attention weights of an encoder and a decoder, in the order of their computation."""
     names = [f"encoder.{i}.self" for i in range(encoder_layers)]
     return names + [f"decoder.{i}.{kind}" for i in range(decoder_layers) for kind in ("self", "cross")]
 
@@ -163,31 +163,36 @@ def make_norm(shape: LayerShape) -> nn.Module:
     return nn.LayerNorm(shape.d_model) if shape.norm_kind == "layer" else nn.RMSNorm(shape.d_model, eps=1e-6)
 
 
-def settle(model: nn.Module) -> None:
-    """Prepare a model for use off the CPU: queries, keys and values in one product, positions in a table.
+def final_norm(shape: LayerShape) -> nn.Module:
+    """The norm after a stack of pre-norm layers; post-norm layers do not need one."""
+    return make_norm(shape) if shape.norm == "pre" else nn.Identity()
 
-    What it computes does not change. On a CPU `packed.pack_layers` does this, and more.
+
+def settle(model: nn.Module) -> None:
+    """Prepares a model for inference on a GPU: fuses the query, key and value projections and tabulates positions.
+
+    The results do not change. On a CPU `packed.pack_layers` does this, and more.
     """
     join_attention(model)
     remember_positions(model, torch.float32)
 
 
 def join_attention(model: nn.Module) -> None:
-    """Make one layer of the three that read queries, keys and values, in each self-attention that still has three."""
+    """Fuses the query, key and value projections of each self-attention, unless they already are fused."""
     for module in model.modules():
         if isinstance(module, EncoderLayer | DecoderLayer) and isinstance(module.self_attention.query, nn.Linear):
             module.self_attention.join()
 
 
 def remember_positions(model: nn.Module, dtype: torch.dtype) -> None:
-    """Look up the vectors of all positions, which need not be computed again."""
+    """Tabulates all position vectors of a model: those of its embeddings and those inside its attention."""
     for module in model.modules():
-        if isinstance(module, Embedding) and module.positions is not None:
-            module.positions.remember(dtype)
+        if isinstance(module, PositionVectors):
+            module.remember(dtype)
 
 
 def initialise(module: nn.Module) -> None:
-    """Xavier-uniform matrices and zero biases, for every linear layer inside."""
+    """Initialises all linear layers with Xavier-uniform weights and zero biases."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
             nn.init.xavier_uniform_(part.weight)

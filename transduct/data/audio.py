@@ -1,4 +1,4 @@
-"""Sound to log-mel filterbanks: read, resampled, framed, weighed by band, normalised, masked. Knows no torch.
+"""Sound to log-mel filterbanks: reading, resampling, framing, mel filters, normalisation and SpecAugment, in NumPy.
 
 Let M be mel bins (bands), T frames.
 """
@@ -20,29 +20,30 @@ from transduct.errors import TransductError, missing_extra
 
 Sound = NDArray[np.float32]
 ENDINGS = (".wav", ".flac")
-FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # by the names of libsndfile
-SILENT = 2.0**-12  # a peak below this, eight steps of 16 bits, is no sound
-LINES = 1 << 16  # that a Fourier transform has at most
-PIPED = 0x7FFF0000  # bytes of sound; so many and more are claimed by whatever wrote to a pipe
-UNKNOWN = 2**62  # frames; so many and more are what libsndfile makes of a FLAC file whose header says none
-RATES = (1_000, 1_000_000)  # samples a second that a sound can have
-FINEST = 100_000  # the largest denominator of rates whose ratio is kept exactly: a filter is twenty times as long
-LOWEST = 20.0  # Hz; Kaldi's filterbanks begin here, Whisper's at 0
+FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # libsndfile's names
+SILENT = 2.0**-12  # a sound with a lower peak, eight steps of 16 bits, counts as silent
+LINES = 1 << 16  # the maximum length of a Fourier transform
+PIPED = 0x7FFF0000  # bytes; headers written to a pipe claim at least this size
+UNKNOWN = 2**62  # frames; libsndfile returns at least this many for a FLAC header without a length
+RATES = (1_000, 1_000_000)  # samples per second, the lowest and the highest accepted
+FINEST = 100_000  # the largest denominator of a resampling ratio; the filter is twenty times as long
+LOWEST = 20.0  # Hz, the lower edge of Kaldi's filterbanks; Whisper's is 0
 PREEMPHASIS = 0.97
 DITHER = 60.0  # dB below the sound
 
 
 @dataclass(frozen=True)
 class Features:
-    """How sound becomes filterbanks; the `data.features` section of a recipe.
+    """How filterbanks are computed from sound; the `data.features` section of a recipe.
 
     Attributes:
-        kind: "kaldi" (Povey window, pre-emphasis, natural logarithms, each band with mean 0 and deviation 1 over the
-            utterance) or "whisper" (Hann window, centred frames, the 80 dB below the loudest, scaled).
-        rate: samples a second; other sounds are resampled.
-        bands: M, how many the filterbank has.
-        window, hop: of the frames, in seconds.
-        fft: points of the Fourier transform; a window is filled up to it with zeros.
+        kind: "kaldi" (Povey window, pre-emphasis, natural logarithm, each band normalised to mean 0 and standard
+            deviation 1 over the utterance) or "whisper" (Hann window, centred frames, clipped to 80 dB below the
+            maximum and scaled).
+        rate: samples per second; sounds with other rates are resampled.
+        bands: the number of mel bands, M.
+        window, hop: length and step of the frames, in seconds.
+        fft: length of the Fourier transform; windows are padded to it with zeros.
     """
 
     kind: Literal["kaldi", "whisper"] = "kaldi"
@@ -72,7 +73,7 @@ class Features:
 
     @property
     def width(self) -> int:
-        """Samples of a window."""
+        """Samples in a window."""
         return round(self.window * self.rate)
 
     @property
@@ -81,20 +82,21 @@ class Features:
         return round(self.hop * self.rate)
 
     def frames(self, samples: int) -> int:
-        """T of so many samples."""
+        """The number of frames, T, of a sound with this many samples."""
         return samples // self.step if self.kind == "whisper" else max(0, 1 + (samples - self.width) // self.step)
 
 
 @dataclass(frozen=True)
 class Masks:
-    """SpecAugment (Park et al. 2019): so many stretches of time and of bands become zero, each as wide as is drawn, up
-    to the width given in frames or bands. Time is not warped: the paper found that it does least.
+    """SpecAugment (Park et al. 2019): masks of random width set ranges of frames and of bands to zero.
+
+    Time warping is left out: it has the smallest effect in the paper.
 
     Attributes:
-        times: stretches of time.
-        time_width: frames of the widest.
-        bands: stretches of bands.
-        band_width: bands of the widest.
+        times: the number of time masks.
+        time_width: the maximum width of a time mask, in frames.
+        bands: the number of band masks.
+        band_width: the maximum width of a band mask, in bands.
     """
 
     times: int = 2
@@ -109,13 +111,13 @@ class Masks:
 
 
 def read_sound(data: bytes | Path, name: str, max_seconds: float = inf) -> tuple[Sound, int]:
-    """A WAV or FLAC file as samples between -1 and 1, its channels mixed, and their rate.
+    """Read a WAV or FLAC file: samples between -1 and 1, averaged over channels, and their rate.
 
     Args:
-        max_seconds: what says that it is longer is refused before it is decoded.
+        max_seconds: files whose header claims more are refused before they are decoded.
 
     Raises:
-        TransductError: it is missing, damaged, empty, silent or too long.
+        TransductError: the file is missing, damaged, empty, silent or too long.
     """
     try:
         import soundfile
@@ -126,7 +128,7 @@ def read_sound(data: bytes | Path, name: str, max_seconds: float = inf) -> tuple
     seconds = 0.0
     try:
         with soundfile.SoundFile(BytesIO(content)) as file:
-            if file.format not in FORMATS:  # of which half a file would pass for a whole one
+            if file.format not in FORMATS:  # others may be truncated without notice
                 raise TransductError(f"{name}: found {file.format_info}, expected WAV or FLAC; convert it")
             rate, seconds = file.samplerate, file.frames / file.samplerate
             _check_header(rate, file.frames, name)
@@ -160,7 +162,7 @@ def _content(path: Path, name: str) -> bytes:
 
 
 def _check_header(rate: int, frames: int, name: str) -> None:
-    """Refuse what no sound is, before memory is asked for it."""
+    """Check the rate and the length in a header, before memory is allocated for the samples."""
     if not RATES[0] <= rate <= RATES[1]:
         raise TransductError(
             f"{name}: {rate:,} samples a second by its header, expected {RATES[0]:,} to {RATES[1]:,}; it may be damaged"
@@ -170,10 +172,10 @@ def _check_header(rate: int, frames: int, name: str) -> None:
 
 
 def check_size(content: bytes, name: str) -> None:
-    """Refuse a WAV file that ends before its samples do, which is read as a shorter sound otherwise.
+    """Check that a WAV file is complete: libsndfile would read a truncated one as a shorter sound.
 
     Raises:
-        TransductError: it holds fewer bytes of sound than it says.
+        TransductError: it holds fewer bytes of sound than its header claims.
     """
     if content[:4] not in (b"RIFF", b"RIFX", b"RF64"):
         return
@@ -182,7 +184,7 @@ def check_size(content: bytes, name: str) -> None:
     while place + 8 <= len(content):
         kind, size = content[place : place + 4], int.from_bytes(content[place + 4 : place + 8], order)
         place += 8
-        if kind == b"ds64":  # sizes of more than 32 bits: of the file, and of the sound
+        if kind == b"ds64":  # 64-bit sizes: of the file, then of the sound
             long = int.from_bytes(content[place + 8 : place + 16], "little")
         if kind == b"data":
             size = long or size
@@ -194,10 +196,10 @@ def check_size(content: bytes, name: str) -> None:
 
 
 def checked(samples: Sound, rate: int, name: str) -> Sound:
-    """Samples between -1 and 1: as they are, or where some are louder, over the loudest.
+    """Check samples and, if any lie outside -1 to 1, divide them by their peak.
 
     Raises:
-        TransductError: there are none, some are no numbers, or nothing is heard.
+        TransductError: there are no samples, some are not finite, or all are silent.
     """
     if not len(samples):
         raise TransductError(f"{name}: holds no samples; record it again")
@@ -210,10 +212,9 @@ def checked(samples: Sound, rate: int, name: str) -> Sound:
 
 
 def resampled(samples: Sound, rate: int, wanted: int) -> Sound:
-    """Samples at another rate, by a polyphase filter that lets no frequency fold over. Of odd rates the ratio is the
-    nearest of smaller numbers.
+    """Resample with an antialiasing polyphase filter; an odd ratio of rates is approximated.
 
-    Sound of rate `r` taken for sound of rate `s * r` is s times as fast and as high: so speed is perturbed.
+    Speed perturbation uses it too: sound of rate `r` taken for sound of rate `s * r` is s times as fast and as high.
     """
     if rate == wanted:
         return samples
@@ -226,16 +227,17 @@ def resampled(samples: Sound, rate: int, wanted: int) -> Sound:
 
 
 def filterbanks(samples: Sound, features: Features, warp: float = 1.0) -> Sound:
-    """What a model reads of a sound: `log_mel`, normalised over this sound alone; (samples,) -> (T, M)."""
-    heard = dithered(samples) if features.kind == "kaldi" else samples
-    return normalised(log_mel(heard, features, warp), features.kind)
+    """The input of a model: log-mel filterbanks, normalised over the utterance; (samples,) -> (T, M)."""
+    if features.kind == "kaldi":
+        samples = dithered(samples)
+    return normalised(log_mel(samples, features, warp), features.kind)
 
 
 def dithered(samples: Sound) -> Sound:
-    """Samples over faint noise, always the same one, as Kaldi has it.
+    """Add faint noise to samples, like Kaldi, but always the same noise.
 
-    Where nothing at all is recorded, as between words that were put together, a logarithm falls without end, and
-    with it the mean and the deviation of its band.
+    In digital silence, as between joined recordings, the logarithm would tend to minus infinity and distort the mean
+    and the deviation of its band.
     """
     noise = _noise(1 << len(samples).bit_length())[: len(samples)]
     level = np.sqrt(np.mean(np.square(samples))) if len(samples) else 0.0
@@ -244,15 +246,15 @@ def dithered(samples: Sound) -> Sound:
 
 @lru_cache(32)
 def _noise(size: int) -> Sound:
-    """Faint noise; what is longer begins with what is shorter."""
+    """White noise; a longer one begins with the shorter ones."""
     return np.random.Generator(np.random.Philox(key=0)).standard_normal(size, np.float32)
 
 
 def log_mel(samples: Sound, features: Features, warp: float = 1.0) -> Sound:
-    """Logarithms of the power in each mel band; (samples,) -> (T, M), T as `Features.frames` says.
+    """The logarithm of the power in each mel band; (samples,) -> (T, M), with T from `Features.frames`.
 
     Args:
-        warp: frequencies are taken for so many times themselves (`warped`).
+        warp: the factor by which frequencies are warped; see `warped`.
     """
     size, kaldi = features.width, features.kind == "kaldi"
     x = samples.astype(np.float64)
@@ -263,7 +265,7 @@ def log_mel(samples: Sound, features: Features, warp: float = 1.0) -> Sound:
         return sliding_window_view(signal, size)[:: features.step][: features.frames(len(samples))]  # (T, window)
 
     frames = framed(x)
-    if kaldi:  # 16-bit integers, each frame without its mean, then pre-emphasised; its window begins at zero
+    if kaldi:  # in the range of 16-bit integers; each frame minus its mean, then pre-emphasised
         x = x * 2.0**15
         mean = framed(x).mean(1, keepdims=True)
         frames = framed(np.append(0.0, x[1:] - PREEMPHASIS * x[:-1])) - (1.0 - PREEMPHASIS) * mean
@@ -275,17 +277,17 @@ def log_mel(samples: Sound, features: Features, warp: float = 1.0) -> Sound:
 
 
 def normalised(mel: Sound, kind: Literal["kaldi", "whisper"]) -> Sound:
-    """Log-mel bands as Kaldi's recipes or Whisper scale them, over one utterance: (T, M) -> (T, M)."""
+    """Normalise log-mel bands over an utterance like Kaldi's recipes or Whisper: (T, M) -> (T, M)."""
     if kind == "whisper":
         return np.asarray((np.maximum(mel, mel.max(initial=-np.inf) - 8.0) + 4.0) / 4.0, np.float32)
     if not len(mel):
         return mel
-    # What a microphone or a room does to every frame alike is gone with the mean.
+    # Subtracting the mean removes the constant effect of microphone and room.
     return (mel - mel.mean(0)) / np.maximum(mel.std(0), 0.1)
 
 
 def masked(mel: Sound, masks: Masks, random: np.random.Generator) -> Sound:
-    """SpecAugment on normalised bands, whose mean is zero: (T, M) -> (T, M)."""
+    """Apply SpecAugment to normalised bands, whose mean is zero: (T, M) -> (T, M)."""
     mel = mel.copy()
     frames, bands = mel.shape
     for _ in range(masks.times):
@@ -309,9 +311,10 @@ def _window(features: Features) -> NDArray[np.float64]:
 
 @lru_cache(256)
 def mel_filters(features: Features, warp: float = 1.0) -> NDArray[np.float64]:
-    """The weight of each line of a spectrum in each band: (fft / 2 + 1, M).
+    """The weight of each frequency bin in each mel band: (fft / 2 + 1, M).
 
-    Whisper's are triangles over Hertz on Slaney's scale, of equal area; Kaldi's are triangles over mel.
+    Whisper's filters are triangles over Hertz, of equal area, with edges on Slaney's mel scale; Kaldi's are triangles
+    over mel.
     """
     highest = features.rate / 2.0
     lines = warped(np.arange(features.fft // 2 + 1, dtype=np.float64) * (features.rate / features.fft), warp, highest)
@@ -323,8 +326,8 @@ def mel_filters(features: Features, warp: float = 1.0) -> NDArray[np.float64]:
 
 
 def warped(frequencies: NDArray[np.float64], warp: float, highest: float) -> NDArray[np.float64]:
-    """Frequencies times `warp`, as of a shorter or longer vocal tract, bent so that the highest stays where it is
-    (Jaitly and Hinton 2013, section 3)."""
+    """Vocal tract length perturbation (Jaitly and Hinton 2013, section 3): frequencies times `warp`, with the highest
+    kept fixed by another slope near it."""
     if warp == 1.0:
         return frequencies
     bend = 0.6 * highest * min(warp, 1.0) / warp
@@ -333,18 +336,19 @@ def warped(frequencies: NDArray[np.float64], warp: float, highest: float) -> NDA
 
 
 def _triangles(lines: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each band rises from the edge before its middle and falls to the one after."""
+    """Triangular filters, each rising from the previous edge to its centre and falling to the next edge."""
     rising = (lines[:, None] - edges[:-2]) / (edges[1:-1] - edges[:-2])
     falling = (edges[2:] - lines[:, None]) / (edges[2:] - edges[1:-1])
     return np.maximum(0.0, np.minimum(rising, falling))
 
 
 def _kaldi(hertz: Any) -> Any:
+    """Kaldi's mel scale."""
     return 1127.0 * np.log1p(np.asarray(hertz) / 700.0)
 
 
 def _slaney(hertz: Any) -> Any:
-    """Linear up to 1000 Hz, which is 15 mel, and logarithmic from there, 27 mel for a factor of 6.4."""
+    """Slaney's mel scale: linear up to 1000 Hz (15 mel), then logarithmic, 27 mel for a factor of 6.4."""
     hertz = np.asarray(hertz, np.float64)
     return np.where(hertz < 1000.0, hertz * 3.0 / 200.0, 15.0 + np.log(np.maximum(hertz, 1.0) / 1000.0) * _STEEP)
 

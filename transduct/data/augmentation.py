@@ -1,7 +1,7 @@
-"""Pictures changed as they are shown, so that a few of them teach what many would.
+"""Augmentation of training pictures.
 
-Pictures are arrays (side, side, 3) of 0 to 255. All that is drawn comes from the generator that is handed over, one for
-each picture and epoch.
+Pictures are uint8 arrays (side, side, 3). All randomness comes from the generator passed in, one for each picture and
+epoch.
 """
 
 from collections.abc import Callable
@@ -14,23 +14,23 @@ import numpy as np
 
 from transduct.errors import missing_extra
 
-GREY = 128  # what an erased piece is filled with
-MIXUP_ALPHA, CUTMIX_ALPHA = 0.8, 1.0  # as Touvron et al. 2021 have them
-ERASED, ASPECT = (0.02, 0.33), 3.3  # of the picture's area, and the longest side over the shortest
+GREY = 128  # fills an erased rectangle
+MIXUP_ALPHA, CUTMIX_ALPHA = 0.8, 1.0  # as in Touvron et al. 2021
+ERASED, ASPECT = (0.02, 0.33), 3.3  # shares of the picture's area, and the largest ratio of the sides
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How the pictures of training are changed; nothing is, unless the recipe says so.
+    """How training pictures are augmented; not at all by default.
 
     Attributes:
-        crop: by how many pixels a picture is moved at most, down or up and to either side; what comes in is black.
+        crop: the maximum shift in pixels, vertically and horizontally; the uncovered border is black.
         flip: whether half of the pictures are mirrored, left to right.
-        operations: how many operations of a random kind and strength are done on each. One is TrivialAugment (Mueller
-            and Hutter 2021); two are a RandAugment (Cubuk et al. 2020) without its strength to be found.
-        erase: the share of pictures of which a piece is made grey (Zhong et al. 2020).
-        mix: the share of pictures that another is mixed into with its label: half of them laid over each other
-            (mixup, Zhang et al. 2018), half with a piece of the other in its place (CutMix, Yun et al. 2019).
+        operations: the number of operations of random kind and strength on each picture. One is TrivialAugment (Mueller
+            and Hutter 2021); two are like RandAugment (Cubuk et al. 2020), without a strength to tune.
+        erase: the share of pictures in which a random rectangle is made grey (Zhong et al. 2020).
+        mix: the share of pictures mixed with another one and its label: half by blending (mixup, Zhang et al. 2018),
+            half by pasting a rectangle of the other (CutMix, Yun et al. 2019).
     """
 
     crop: int = 0
@@ -49,7 +49,7 @@ class Augmentation:
 
 
 def augmented(picture: np.ndarray, how: Augmentation, random: Random) -> np.ndarray:
-    """A picture changed by all but `mix`: (side, side, 3) -> same, a new array or a view."""
+    """Apply everything but `mix` to a picture: (side, side, 3) -> same, a new array or a view."""
     if how.flip and random.random() < 0.5:
         picture = picture[:, ::-1]
     if how.crop:
@@ -58,23 +58,23 @@ def augmented(picture: np.ndarray, how: Augmentation, random: Random) -> np.ndar
         picture = operated(picture, random.choice(list(operations())), random.uniform(-1.0, 1.0))
     if how.erase and random.random() < how.erase:
         picture = picture.copy()
-        picture[_piece(len(picture), random.uniform(*ERASED), ASPECT ** random.uniform(-1.0, 1.0), random)] = GREY
+        picture[_rectangle(len(picture), random.uniform(*ERASED), ASPECT ** random.uniform(-1.0, 1.0), random)] = GREY
     return picture
 
 
 def mixed(picture: np.ndarray, other: np.ndarray, random: Random) -> tuple[np.ndarray, float]:
-    """Another picture mixed into one, and the share of the one in what comes out."""
+    """Mix another picture into one; also returns the share of the first in the result."""
     if random.random() < 0.5:
         share = random.betavariate(MIXUP_ALPHA, MIXUP_ALPHA)
         return np.rint(share * picture + (1.0 - share) * other).astype(np.uint8), share
-    place = _piece(len(picture), 1.0 - random.betavariate(CUTMIX_ALPHA, CUTMIX_ALPHA), 1.0, random)
+    place = _rectangle(len(picture), 1.0 - random.betavariate(CUTMIX_ALPHA, CUTMIX_ALPHA), 1.0, random)
     picture = picture.copy()
     picture[place] = other[place]
     return picture, 1.0 - picture[place].size / picture.size
 
 
 def moved(picture: np.ndarray, down: int, right: int) -> np.ndarray:
-    """The picture moved, with black where nothing is left: the random crop of a picture with a black border."""
+    """Shift a picture and fill up with black, which is a crop of the picture with a black border."""
     height, width = picture.shape[:2]
     result = np.zeros_like(picture)
     kept = picture[max(0, -down) : height - max(0, down), max(0, -right) : width - max(0, right)]
@@ -82,8 +82,8 @@ def moved(picture: np.ndarray, down: int, right: int) -> np.ndarray:
     return result
 
 
-def _piece(side: int, area: float, aspect: float, random: Random) -> tuple[slice, slice]:
-    """A rectangle of a share of the area, its middle anywhere in the picture; what lies outside is cut off."""
+def _rectangle(side: int, area: float, aspect: float, random: Random) -> tuple[slice, slice]:
+    """A rectangle of a given share of the area, centred anywhere in the picture and clipped to it."""
     height, width = (side * (area * ratio) ** 0.5 for ratio in (aspect, 1.0 / aspect))
     places = []
     for length in (height, width):
@@ -93,7 +93,7 @@ def _piece(side: int, area: float, aspect: float, random: Random) -> tuple[slice
 
 
 def operated(picture: np.ndarray, name: str, strength: float) -> np.ndarray:
-    """One operation of TrivialAugment's wide space, its strength from -1 to 1: (side, side, 3) -> same."""
+    """Apply an operation of TrivialAugment's wide space, with a strength from -1 to 1: (side, side, 3) -> same."""
     operation = operations()[name]
     from PIL import Image
 
@@ -102,7 +102,7 @@ def operated(picture: np.ndarray, name: str, strength: float) -> np.ndarray:
 
 @cache
 def operations() -> dict[str, Callable[[Any, float], Any]]:
-    """By name, what is done to a Pillow image with a strength; some have no direction and take its size.
+    """The operations by name: functions of a Pillow image and a strength; some use only its absolute value, or none.
 
     Raises:
         TransductError: Pillow is missing.

@@ -1,4 +1,4 @@
-"""The order of data is a pure function: `plan` says which examples make which batch, `load` reads them."""
+"""Batching: `plan` computes the batches of an epoch as a pure function of its arguments, `load` reads them."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -15,10 +15,10 @@ from transduct.errors import TransductError
 
 Batch = TypeVar("Batch")
 Indices = NDArray[np.integer[Any]]
-BLUR = 0.1  # lengths are drawn up to a tenth longer before they are sorted
-FEWEST = 4  # batches of an epoch for which no process is begun: that takes a tenth of a second
-FIXED = 2**63  # the seed of what is scored on, which no training takes
-WINDOW = 2**20  # examples planned at a time, so that a plan's working memory does not grow with the corpus
+BLUR = 0.1  # lengths are randomly increased by up to this share before they are sorted
+FEWEST = 4  # batches or fewer are made without worker processes, whose start takes a tenth of a second
+FIXED = 2**63  # the seed of generated validation data, which no training uses
+WINDOW = 2**20  # examples planned at a time, so that the working memory of a plan does not grow with the corpus
 
 
 def plan(
@@ -30,20 +30,21 @@ def plan(
     window: int = WINDOW,
     growth: Sequence[float] = (1.0,),
 ) -> list[Indices]:
-    """The batches of an epoch: every example exactly once, in an order that depends on the arguments alone.
+    """The batches of an epoch: every example exactly once, in an order that depends only on the arguments.
 
-    Examples are shuffled, sorted by length within windows, cut where the budget is reached, and the batches shuffled.
+    Examples are shuffled, sorted by length within windows and cut into batches at the budget; then the batches are
+    shuffled.
 
     Args:
-        lengths: (n, sides) tokens of each example on each side, or (n,) of one.
-        budget: the most tokens a batch may hold on its fuller side; a longer example is a batch of its own.
-        weights: (start, stop, copies), in order, for runs of examples that are not to come exactly once: the whole part
-            of `copies` comes always, the rest with that probability, drawn anew each epoch.
-        window: examples planned at a time.
-        growth: how many times as long each side will be when it is read; one number counts for all.
+        lengths: (n, sides) tokens of each example on each side, or (n,) for a single side.
+        budget: the maximum number of tokens in a batch, on its fuller side; a longer example is a batch of its own.
+        weights: (start, stop, copies), in order, for runs of examples that do not come exactly once: they come as often
+            as the integer part of `copies`, and once more with the probability of its fraction, drawn anew each epoch.
+        window: examples planned at a time; tests set it.
+        growth: the factor by which each side will be longer when it is read; a single number applies to all sides.
 
     Returns:
-        Arrays of example indices.
+        The example indices of each batch.
     """
     if budget < 1:
         raise ValueError(f"the token budget of a batch is {budget}, must be at least 1")
@@ -58,17 +59,17 @@ def plan(
 
 
 def random_of(seed: int, epoch: int, *example: int) -> Random:
-    """What is drawn for an example, which depends on nothing but these numbers."""
+    """The random generator of an example, a function of these numbers alone."""
     return Random("/".join(map(str, (seed, epoch, *example))))
 
 
 def philox(seed: int, number: int) -> np.random.Philox:
-    """Random bits that depend on nothing but these two; the seed counts modulo 2^64, the number is not negative."""
+    """A bit generator, a function of these numbers alone: a seed (modulo 2^64) and a number that is not negative."""
     return np.random.Philox(key=np.array([seed % 2**64, number], np.uint64))
 
 
 def _copies(count: int, weights: Sequence[tuple[int, int, float]], random: np.random.Generator) -> Indices:
-    """Every index as often as its weight says."""
+    """The indices of all examples, repeated according to `weights`."""
     everything: Indices = np.arange(count, dtype=np.int32 if count < 2**31 else np.int64)
     if all(copies == 1.0 for _, _, copies in weights):
         return everything
@@ -83,16 +84,16 @@ def _copies(count: int, weights: Sequence[tuple[int, int, float]], random: np.ra
 def _cut(
     order: Indices, lengths: NDArray[Any], budget: int, growth: Sequence[float], random: np.random.Generator
 ) -> list[Indices]:
-    """Sort by length, the fuller side first, and cut where it reaches the budget.
+    """Sort examples by the length of their longer side and cut them into batches at the budget.
 
-    Lengths are blurred a little, since otherwise the same examples would meet in every epoch.
+    Lengths are blurred a little; otherwise the same examples would share a batch in every epoch.
     """
     sides = np.asarray(lengths[order], dtype=np.int64).reshape(len(order), -1)  # (n, sides)
     if any(factor != 1.0 for factor in growth):
         sides = np.rint(sides * np.asarray(growth)).astype(np.int64)
     blur = 1.0 + BLUR * random.random((len(order), 2), dtype=np.float32)
     by_length = np.lexsort((sides[:, 0] * blur[:, 0], np.rint(sides.max(1) * blur[:, 1])))
-    order, totals = order[by_length], np.cumsum(sides[by_length].T, 1)  # (sides, n), each side in one piece
+    order, totals = order[by_length], np.cumsum(sides[by_length].T, 1)  # (sides, n), contiguous
     batches, start = [], 0
     while start < len(order):
         before = totals[:, start - 1] if start else np.zeros_like(totals[:, 0])
@@ -104,8 +105,10 @@ def _cut(
 
 
 class _Batches(Dataset[Batch | TransductError]):
-    """Batch number i of an epoch, made from nothing but the plan, or the error that says why there is none: raised in a
-    worker, it would come with the worker's traceback in its message."""
+    """The batches of a plan, by number.
+
+    An error is returned, not raised: PyTorch would put the worker's traceback into its message.
+    """
 
     def __init__(self, batches: list[Indices], make: Callable[[Indices], Batch]) -> None:
         self.batches, self.make = batches, make
@@ -128,13 +131,13 @@ def load(
     world: int = 1,
     workers: int = 0,
 ) -> Iterator[Batch]:
-    """Batches `start + rank`, `start + rank + world`, ... of a plan, made ahead of time by `workers` processes.
+    """Iterate over batches `start + rank`, `start + rank + world`, ... of a plan, made ahead by `workers` processes.
 
-    `make` turns example indices into a batch and must depend on nothing else, so that workers change nothing.
+    `make` turns example indices into a batch; it must be a pure function, so that workers do not change the result.
     """
     numbers = range(start + rank, len(batches), world)
     workers = workers if len(numbers) > FEWEST else 0
-    # A worker's parent is this process, unless all come from a server that forks them. To ask settles how they begin.
+    # Workers are children of this process, unless a fork server starts them. Asking fixes the start method.
     parent = None if not workers or get_start_method() == "forkserver" else os.getpid()
     loader = DataLoader(
         _Batches(batches, make),
@@ -148,18 +151,18 @@ def load(
 
 
 def _raised(batch: Batch | TransductError) -> Batch:
-    """The batch; an error is raised."""
+    """The batch; raises it if it is an error."""
     if isinstance(batch, TransductError):
         raise batch
     return batch
 
 
 def _begin(parent: int | None, _: int) -> None:
-    """Make a worker of a process that has just begun.
+    """Initialise a worker process.
 
-    It leaves its parent's group, so that a signal to all of that, as `timeout` and torchrun send it, reaches the
-    trainer alone, which ends in order. And it ends if its parent was killed while it began: from now on PyTorch
-    watches over whoever is its parent then, and such an orphan would wait for ever.
+    It leaves the process group of its parent, so that a signal to the whole group, as sent by `timeout` and torchrun,
+    reaches only the trainer, which shuts down in order. And it exits if the parent was killed during its start: PyTorch
+    would watch its new parent instead, and the orphan would wait for ever.
     """
     os.setpgid(0, 0)
     if parent is not None and os.getppid() != parent:

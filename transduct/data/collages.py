@@ -1,7 +1,6 @@
-"""Pictures with boxes: one's own, annotated in a JSONL file, or photographs pasted on canvases.
+"""Pictures with boxes for object detection: annotated ones, or photographs pasted on canvases.
 
-A scene is a square picture and the objects in it. What is drawn for a scene of training depends on (seed, epoch,
-number) alone.
+A scene is a square picture with the objects in it. A training scene is a function of (seed, epoch, number).
 """
 
 import json
@@ -20,23 +19,23 @@ from transduct.data.images import ENDINGS, Picture, fitted, read_picture, resize
 from transduct.data.text import check_text
 from transduct.errors import TransductError
 
-PHOTOGRAPH = 32  # pixels on a side of a photograph as it is kept
-OVERLAP = 0.1  # the most of the smaller of two photographs that the other may hide or be hidden by
+PHOTOGRAPH = 32  # pixels, the side of a stored photograph
+OVERLAP = 0.1  # the largest overlap of two photographs, as a share of the smaller one
 TRIES = 20  # places tried for a photograph before it is left out
-STRETCH = 0.2  # how far the logarithm of height over width may be from that of a square, halved
+STRETCH = 0.2  # width and height are scaled by up to exp(STRETCH) and its inverse
 
 
 @dataclass(frozen=True)
 class Collage:
-    """How photographs become scenes.
+    """How scenes are made of photographs.
 
     Attributes:
-        count: scenes of an epoch.
-        objects: the fewest and the most that are pasted; where none fits any more a scene ends with fewer.
-        sizes: the shortest and the longest side of a photograph on its canvas, in pixels.
-        photographs: which are used. The name of each gives it a fixed number in [0, 1); those from the first to below
-            the second of these are taken, so that [0.0, 0.9] and [0.9, 1.0] have none in common.
-        fresh: whether each epoch makes scenes of its own; otherwise the same ones come again.
+        count: scenes in an epoch.
+        objects: the minimum and maximum number of photographs in a scene; fewer if they do not fit.
+        sizes: the minimum and maximum side of a photograph on the canvas, in pixels.
+        photographs: the range of photographs to use. A hash maps each name to a fixed number in [0, 1); those from the
+            first bound to below the second are used, so [0.0, 0.9] and [0.9, 1.0] are disjoint.
+        fresh: whether each epoch has new scenes; otherwise they are the same in every epoch.
     """
 
     count: int = 4000
@@ -58,12 +57,12 @@ class Collage:
 
 @dataclass(frozen=True)
 class SceneSource:
-    """Pictures of a corpus and the objects in them.
+    """A corpus of pictures with objects.
 
     Attributes:
         images: a folder, or a tar archive, plain or compressed.
         boxes: a file of lines {"file": "a.png", "boxes": [[x0, y0, x1, y1], ...], "labels": ["cat", ...]}, in pixels.
-        collage: makes scenes of the pictures instead; the folder a picture lies in is its label.
+        collage: alternatively, how to make scenes of the pictures; the name of a picture's folder is its label.
     """
 
     images: str
@@ -75,16 +74,16 @@ class SceneSource:
             raise ValueError("give boxes, a file that says where objects are, or collage, to make scenes; one of them")
 
     def files(self) -> list[str]:
-        """The files the corpus is read from, as the recipe names them."""
+        """The files of the corpus, by their names in the recipe."""
         return [self.images, *filter(None, (self.boxes,))]
 
 
 @dataclass(frozen=True)
 class Example:
-    """A picture that is kept: a square scene, or a photograph, which has one label and no boxes.
+    """A stored picture: a square scene, or a photograph, which has one label and no boxes.
 
     Attributes:
-        boxes: (A, 4) corners in pixels.
+        boxes: (A, 4) corners (x0, y0, x1, y1) in pixels.
         labels: (A,) class numbers.
     """
 
@@ -96,13 +95,13 @@ class Example:
 def read_examples(
     source: SceneSource, root: Path, side: int, label: Callable[[str], int], refused: Refused
 ) -> Iterator[Example]:
-    """The pictures of a corpus, photographs or scenes of `side` x `side` pixels, in the archive's order.
+    """Read the pictures of a corpus, photographs or scenes of `side` x `side` pixels, in the order of the archive.
 
     Args:
-        label: the number of a class; raises TransductError for one it does not know.
+        label: maps the name of a class to its number; raises TransductError for an unknown one.
 
     Raises:
-        TransductError: a file is missing or damaged, or a picture or its line is broken and they may not be.
+        TransductError: a file is missing or damaged, or a picture or its line is broken and the policy is to stop.
     """
     if source.collage is not None:
         low, high = source.collage.photographs
@@ -118,13 +117,13 @@ def read_examples(
             if name not in lines:
                 raise TransductError(f"{where}: found no line for it in {source.boxes}; write one, if with no boxes")
             line = lines.pop(name)
-            if line is None:  # which has been counted
+            if line is None:  # refused and counted already
                 continue
             number, boxes, labels = line
             place = f"{source.boxes}:{number}: {name}"
             picture, boxes = _square(read_picture(content(), where), boxes, side, place, refused)
-            # last, for in training what is asked for becomes a label, which a refused line must not
-            yield Example(picture, boxes, np.array([_known(each, label, place) for each in labels], np.int64))
+            # Labels come last: training adds new ones as they occur, but not those of a refused line.
+            yield Example(picture, boxes, np.array([_number(each, label, place) for each in labels], np.int64))
     for name, line in lines.items():
         with refused.each():
             if line is not None:
@@ -133,11 +132,12 @@ def read_examples(
 
 
 def _share(name: str) -> float:
-    """A number in [0, 1) that a name always has."""
+    """A hash of a name, in [0, 1)."""
     return int.from_bytes(blake2b(name.encode(), digest_size=6).digest(), "little") / 2**48
 
 
-def _known(name: str, label: Callable[[str], int], place: str) -> int:
+def _number(name: str, label: Callable[[str], int], place: str) -> int:
+    """The number of a class; an error names the place in the file."""
     try:
         return label(name)
     except TransductError as error:
@@ -150,12 +150,12 @@ def _photograph(source: SceneSource, name: str, data: bytes, label: Callable[[st
     if not folder:
         raise TransductError(f"{where}: found no label for it, expected a folder named by it")
     picture = fitted(read_picture(data, where), PHOTOGRAPH)
-    return Example(picture, np.empty((0, 4), np.float32), np.array([_known(folder, label, where)], np.int64))
+    return Example(picture, np.empty((0, 4), np.float32), np.array([_number(folder, label, where)], np.int64))
 
 
 def _square(picture: Picture, boxes: np.ndarray, side: int, place: str, refused: Refused) -> tuple[Picture, np.ndarray]:
-    """A picture made square, and its boxes with it; what of a box lies outside the picture is cut off, and said where
-    it is more than the pixel that is a matter of rounding."""
+    """Resize a picture and its boxes to a square; boxes are clipped to the picture, and those clipped by more than one
+    pixel, which may be due to rounding, are reported."""
     height, width = picture.shape[:2]
     size = np.array([width, height, width, height], np.float64)
     kept = boxes.clip(0, size)
@@ -173,7 +173,7 @@ Line = tuple[int, np.ndarray, list[str]]  # its number, boxes (A, 4), labels
 
 
 def read_boxes(source: SceneSource, root: Path, refused: Refused) -> dict[str, Line | None]:
-    """The boxes and labels of each picture, by its name; of one whose line is refused, none."""
+    """The boxes and labels of each picture by its name; None if its line was refused."""
     assert source.boxes is not None
     lines: dict[str, Line | None] = {}
     with opened(root / source.boxes) as stream:
@@ -192,7 +192,7 @@ LINE = 'expected {"file": .., "boxes": [..], "labels": [..]}'
 
 
 def _named(text: bytes, place: str) -> tuple[str, dict[str, Any]]:
-    """The name of the picture of a line, and the line."""
+    """Parse a line; returns the name of its picture too."""
     try:
         line = json.loads(text)
         name = line["file"]
@@ -222,16 +222,16 @@ def _objects(line: dict[str, Any], place: str) -> tuple[np.ndarray, list[str]]:
 
 
 def packed(example: Example) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A row of a `Corpus`: pixels, boxes, labels."""
+    """An example as a row of a `Corpus`: pixels, boxes, labels."""
     return pack(example.picture), example.boxes.astype(np.float32).view(np.int32).ravel(), example.labels
 
 
 class Scenes:
-    """The scenes of an epoch of training, by number: those of one source after those of another.
+    """The training scenes of an epoch by number, source after source.
 
     Args:
-        corpus: the rows that `packed` gave, its weights the rows from start to stop of each source.
-        flip: whether a scene may come as its mirror image.
+        corpus: rows made by `packed`; its `weights` are the spans of the sources.
+        flip: whether scenes are mirrored half of the time.
     """
 
     def __init__(self, corpus: Corpus, sources: Sequence[SceneSource], side: int, seed: int, flip: bool) -> None:
@@ -244,7 +244,7 @@ class Scenes:
         return int(self._ends[-1])
 
     def scene(self, number: int, epoch: int) -> Example:
-        """One scene, as it is drawn for this epoch."""
+        """A scene of an epoch."""
         place = int(np.searchsorted(self._ends, number, side="right"))
         collage, (start, stop) = self.sources[place].collage, self._spans[place]
         if collage is None:
@@ -253,7 +253,9 @@ class Scenes:
         else:
             random = generator(self.seed, epoch if collage.fresh else 0, number)
             example = pasted(lambda i: self._row(start + i, PHOTOGRAPH), stop - start, collage, self.side, random)
-        if self.flip and generator(self.seed + 1, epoch, number).random() < 0.5:  # anew each epoch, fresh or not
+        if (
+            self.flip and generator(self.seed + 1, epoch, number).random() < 0.5
+        ):  # drawn anew each epoch even if not fresh
             return flipped(example)
         return example
 
@@ -266,7 +268,7 @@ class Scenes:
 def read_scenes(
     source: SceneSource, root: Path, side: int, label: Callable[[str], int], refused: Refused
 ) -> list[Example]:
-    """The scenes of a corpus, to be measured on: always the same ones."""
+    """The scenes of a corpus for evaluation, always the same."""
     rows = list(read_examples(source, root, side, label, refused))
     if not rows:
         raise TransductError(f"{root / source.images}: found no picture to measure on; give one that holds some")
@@ -277,12 +279,12 @@ def read_scenes(
 
 
 def generator(seed: int, epoch: int, number: int) -> np.random.Generator:
-    """The numbers that are drawn for an example."""
+    """The random generator of an example."""
     return np.random.Generator(philox(seed, (epoch << 32) + number))
 
 
 def flipped(scene: Example) -> Example:
-    """The scene in a mirror."""
+    """The scene mirrored, left to right."""
     boxes = scene.boxes.copy()
     boxes[:, [0, 2]] = scene.picture.shape[1] - scene.boxes[:, [2, 0]]
     return Example(np.ascontiguousarray(scene.picture[:, ::-1]), boxes, scene.labels)
@@ -291,7 +293,11 @@ def flipped(scene: Example) -> Example:
 def pasted(
     photograph: Callable[[int], Example], photographs: int, collage: Collage, side: int, random: np.random.Generator
 ) -> Example:
-    """A scene: photographs drawn from so many, some of them mirrored, on a canvas, none hiding much of another."""
+    """Make a scene: random photographs, half of them mirrored, pasted on a canvas with little overlap.
+
+    Args:
+        photograph: returns a photograph by its number, below `photographs`.
+    """
     canvas, boxes = background(side, random), np.empty((0, 4))
     labels: list[int] = []
     low, high = collage.sizes[0], min(collage.sizes[1], side)
@@ -302,7 +308,7 @@ def pasted(
         mirrored = random.random() < 0.5
         places = random.integers(0, [side - width + 1, side - height + 1], (TRIES, 2))
         tried = np.concatenate((places, places + np.array([width, height])), 1)  # (TRIES, 4)
-        free = np.flatnonzero((_hidden(tried, boxes) <= OVERLAP).all(1))
+        free = np.flatnonzero((_overlap(tried, boxes) <= OVERLAP).all(1))
         if not len(free):
             continue
         box = tried[free[0]]
@@ -312,8 +318,8 @@ def pasted(
     return Example(canvas, boxes.astype(np.float32), np.array(labels, np.int64))
 
 
-def _hidden(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """How much of the smaller of two boxes lies in the other: (m, 4), (n, 4) -> (m, n)."""
+def _overlap(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The intersections as shares of the smaller of two boxes: (m, 4), (n, 4) -> (m, n)."""
     first = np.maximum(boxes[:, None, :2], others[None, :, :2])
     last = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
     areas = [(each[:, 2:] - each[:, :2]).prod(1) for each in (boxes, others)]
@@ -321,7 +327,7 @@ def _hidden(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def background(side: int, random: np.random.Generator) -> Picture:
-    """A canvas of one colour, of colours that flow into each other, or of noise."""
+    """A canvas of one colour, of a smooth gradient of colours, or of noise."""
     cells = int(random.choice([1, 2, 4, 12, side]))
     low, high = np.sort(random.integers(0, 256, (2, 3)), axis=0)
     return resized(random.integers(low, high, (cells, cells, 3), np.uint8, endpoint=True), side, side)

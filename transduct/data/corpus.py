@@ -1,7 +1,7 @@
-"""A prepared corpus: token ids in Arrow files that are mapped into memory, described by manifest.json.
+"""A prepared corpus: token ids in memory-mapped Arrow files, described by a manifest.json.
 
-`Corpus`, `build` and `write_rows` know only rows of integer lists, any number of columns wide; `prepare` makes two
-columns of texts and their translations, and other tasks may make theirs of labels or codes.
+`Corpus`, `build` and `write_rows` work on rows of integer lists with any number of columns; `prepare` makes a corpus of
+two columns from parallel text. Other tasks store labels, codes, pictures or sounds.
 """
 
 import errno
@@ -21,29 +21,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from transduct.data.files import counted, files_below, names_of
+from transduct.data.files import Notify, counted, files_below, names_of
 from transduct.data.filters import Filters, hold_out
 from transduct.data.sources import DataConfig, TextSource
 from transduct.data.text import read_pairs
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 
-Ragged = tuple[np.ndarray, np.ndarray]  # lists of integers end to end, and the length of each
-Notify = Callable[[str], None]
+Ragged = tuple[np.ndarray, np.ndarray]  # concatenated lists of integers, and the length of each
 
 FORMAT = 1
 MANIFEST, LENGTHS, HELD_OUT, SHARD = "manifest.json", "lengths.int32", "held_out.jsonl", "shard_{:05}.arrow"
-RETIRED = {"metrics", "bleu_tokenize"}  # what old manifests hold among their inputs, and decides nothing
+RETIRED = {"metrics", "bleu_tokenize"}  # inputs in old manifests that have no effect on the corpus
 SHARD_TOKENS = 1 << 28  # 1 GiB of ids
 MADE_ELSEWHERE = ContextVar("MADE_ELSEWHERE", default=False)
-PROGRESS = 1_000_000  # pairs read from one word of progress to the next
+PROGRESS = 1_000_000  # pairs read between two progress messages
 
 
 class Corpus:
-    """Rows of integer lists, one list a column, opened read-only; pickled as its directory.
+    """A read-only table of integer lists, memory-mapped; pickled as its directory.
 
-    `lengths` (rows, columns) counts the tokens, without begin or end, and stays on disk until read. `weights` says
-    how often an epoch shows the rows from start to stop, `dropped` what the filters left out, by reason.
+    Attributes:
+        lengths: (rows, columns) the length of each list, memory-mapped too.
+        weights: (start, stop, weight) of runs of rows: how often an epoch shows them.
+        dropped: how many examples were left out, by reason.
 
     Raises:
         TransductError: the directory holds no corpus, or a damaged one.
@@ -73,12 +74,12 @@ class Corpus:
 
     @property
     def held_out(self) -> TextSource | None:
-        """The pairs taken out of training, as they were in the files, for `read_examples`."""
+        """The pairs held out for validation, unchanged from the files, as a source for `read_examples`."""
         path = self.directory / HELD_OUT
         return TextSource(pairs=str(path)) if path.exists() else None
 
     def columns(self, indices: np.ndarray) -> list[Ragged]:
-        """The rows asked for, in that order: of each column the ids end to end and the lengths, both int64."""
+        """Gather rows, in the order of `indices`: the concatenated ids and the lengths of each column, all int64."""
         lengths = np.ascontiguousarray(self.lengths[indices].T, np.int64)  # (columns, rows)
         starts = np.cumsum(lengths, axis=1) - lengths
         ids = [np.empty(total, np.int64) for total in lengths.sum(axis=1)]
@@ -93,7 +94,7 @@ class Corpus:
 
 
 class _Shard:
-    """One Arrow file, seen as one run of 32-bit words, so that rows from all its batches come in one go."""
+    """One Arrow file viewed as an array of 32-bit words, so that rows from all its batches are gathered at once."""
 
     def __init__(self, path: Path) -> None:
         whole = pa.memory_map(str(path)).read_buffer()
@@ -104,33 +105,35 @@ class _Shard:
         self.rows = int(self._starts[-1])
 
         def word(array: pa.Array) -> int:
-            """Where the numbers of an array start."""
+            """The word at which the values of an array start."""
             return (array.buffers()[1].address - whole.address) // 4
 
-        # An Arrow list array is its values and, one more than rows, the offsets of the lists in them.
+        # An Arrow list array consists of its values and the (rows + 1) offsets of the lists in them.
         self._offsets = np.array([[word(column.offsets) for column in batch.columns] for batch in batches])
         self._values = np.array([[word(column.values) for column in batch.columns] for batch in batches])
 
     def places(self, rows: np.ndarray) -> np.ndarray:
-        """The words at which the lists of the rows start."""  # (columns, rows)
+        """The words at which the lists of the given rows start: (columns, rows)."""
         batch = np.searchsorted(self._starts, rows, side="right") - 1
         offsets = self._offsets[batch].T + (rows - self._starts[batch])
         return self._values[batch].T + self.words[offsets]
 
 
 def _spans(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """start, start + 1, ... of each span, end to end."""
+    """The indices start, start + 1, ... of each span, concatenated."""
     return np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
 
 
 def build(directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[str, Any]], notify: Notify) -> Corpus:
-    """The corpus in `directory`; unless made of the same inputs before, `fill` writes it and returns its manifest.
+    """Open the corpus in `directory`; if its inputs have changed or it is missing or damaged, write it anew first.
 
-    It is written beside and renamed, so a run that is killed leaves nothing that looks complete. One process at a
-    time may build in a directory; what is `made_elsewhere` is only opened.
+    `fill` writes the files into the folder it is given and returns what the manifest says of them. They replace the old
+    ones by a rename at the end, so a killed run leaves no corpus that looks complete. Only one process at a time may
+    build in a directory; within `made_elsewhere` it is only opened.
 
     Raises:
-        TransductError: the disk is full, or the directory holds something else.
+        TransductError: the disk is full, the directory holds something else, or a run begun with this corpus would go
+            on with another one.
     """
     if MADE_ELSEWHERE.get():
         return Corpus(directory)
@@ -147,7 +150,7 @@ def build(directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[s
     with _replacement(directory) as folder:
         manifest = fill(folder)
         files = {path.name: _digest(path) for path in folder.iterdir()}
-        if begun and begun != files:  # what has been trained is part of another order of other examples
+        if begun and begun != files:  # the steps trained so far belong to other examples in another order
             found = f"{directory.parent}: {reason or 'what its corpus is made of has changed'} since its run began"
             raise TransductError(f"{found}; put back what was there or choose another --out")
         text = json.dumps({"inputs": inputs, "files": files, **manifest}, indent=1, ensure_ascii=False)
@@ -159,7 +162,7 @@ def build(directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[s
 
 @contextmanager
 def made_elsewhere() -> Iterator[None]:
-    """Within this, every corpus is one that another process has just built, whatever its inputs look like from here."""
+    """Within this, `build` only opens the corpus, which another process has just built, without checking its inputs."""
     before = MADE_ELSEWHERE.set(True)
     try:
         yield
@@ -168,9 +171,8 @@ def made_elsewhere() -> Iterator[None]:
 
 
 def _begun_with(directory: Path) -> dict[str, Any] | None:
-    """The digests of the corpus with which the run that a directory belongs to has begun, if it has and they are known.
-
-    Its first weights, and its tokenizer, are made for what the corpus then held."""
+    """The digests of the corpus files with which the run of a directory began; None without checkpoints, or if they
+    are unknown."""
     if not any((directory.parent / "checkpoints").glob("step_*")):
         return None
     for path in (_begun(directory), directory / MANIFEST):
@@ -180,7 +182,7 @@ def _begun_with(directory: Path) -> dict[str, Any] | None:
 
 
 def _begun(directory: Path) -> Path:
-    """A file beside a corpus that says what it held before any step: whoever is short of room removes the corpus."""
+    """The file beside a corpus that keeps its first digests, in case the corpus is deleted to save space."""
     return directory.with_name(f"{directory.name}.json")
 
 
@@ -202,8 +204,8 @@ def _reason_to_rebuild(directory: Path, inputs: dict[str, Any]) -> str | None:
 
 @contextmanager
 def _replacement(directory: Path) -> Iterator[Path]:
-    """A new folder that takes the place of the directory if all goes well, and otherwise leaves no trace."""
-    directory = directory.resolve()  # a link goes on to lead where it led
+    """A new folder that replaces the directory on success and is removed on failure."""
+    directory = directory.resolve()  # keeps a link, and replaces the folder it leads to
     fresh, old = (directory.with_name(f"{directory.name}.{state}") for state in ("partial", "old"))
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -223,7 +225,7 @@ def _replacement(directory: Path) -> Iterator[Path]:
 
 
 def ragged(rows: Sequence[np.ndarray] | Sequence[Sequence[int]]) -> Ragged:
-    """Lists of integers, or arrays of them, as a column: end to end, and the length of each."""
+    """Concatenate lists or arrays of integers into a column."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     if len(rows) and isinstance(rows[0], np.ndarray):
         return np.concatenate(rows), lengths
@@ -231,7 +233,7 @@ def ragged(rows: Sequence[np.ndarray] | Sequence[Sequence[int]]) -> Ragged:
 
 
 def lists_of(column: Ragged) -> list[np.ndarray]:
-    """The lists of a column, the inverse of `ragged`."""
+    """Split a column into its lists: the inverse of `ragged`."""
     flat, lengths = column
     return np.split(flat, np.cumsum(lengths))[:-1]
 
@@ -239,20 +241,20 @@ def lists_of(column: Ragged) -> list[np.ndarray]:
 def write_rows(
     folder: Path, columns: int, sources: Iterable[tuple[float, Iterable[Sequence[Ragged]]]]
 ) -> dict[str, Any]:
-    """Write the rows of sources, chunk by chunk, as Arrow shards and a file of lengths.
+    """Write rows, chunk by chunk, as Arrow shards and a file of lengths.
 
     Args:
-        sources: of each how often an epoch shows its rows, and these.
+        sources: the weight and the chunks of rows of each source.
 
     Returns:
-        What the manifest must say of them: see `weights` of `Corpus`.
+        The entries of the manifest that describe them; see `Corpus`.
     """
     rows, weights = 0, []
 
     def chunks() -> Iterator[Sequence[Ragged]]:
-        for weight, those in sources:
+        for weight, source in sources:
             start = rows
-            yield from those
+            yield from source
             weights.append((start, rows, weight))
 
     schema = pa.schema([(f"column_{number}", pa.list_(pa.int32())) for number in range(columns)])
@@ -281,15 +283,15 @@ def _list_array(flat: np.ndarray, lengths: np.ndarray) -> pa.Array:
 
 
 def _digest(path: Path) -> dict[str, Any]:
-    """What tells a file from another; of a folder, from which pictures or sounds are read, when its files changed.
+    """The size and hash of a file; for a folder, a hash of the names, sizes and times of its files.
 
-    What is no file, such as a link that leads nowhere, counts by its name alone.
+    Anything in a folder that is not a file, such as a dangling link, counts by its name alone.
     """
     if path.is_dir():
-        held = [(file, file.stat() if os.path.isfile(file) else None) for file in files_below(path)]
+        files = [(file, file.stat() if os.path.isfile(file) else None) for file in files_below(path)]
         listing = [
             (file.relative_to(path).as_posix(), *((stat.st_size, stat.st_mtime_ns) if stat else ()))
-            for file, stat in held
+            for file, stat in files
         ]
         return {"files": len(listing), "listing": blake2b(repr(listing).encode()).hexdigest()}
     with path.open("rb") as file:
@@ -297,17 +299,17 @@ def _digest(path: Path) -> dict[str, Any]:
 
 
 def inputs_of(data: Any, tokenizers: Mapping[str, Tokenizer], apart: Sequence[str] = ()) -> dict[str, Any]:
-    """All that decides what a corpus holds, by the name a message can use.
+    """Everything that determines the content of a corpus, under names for use in messages.
 
     Args:
-        data: a `data` section, with `train`, a list of text sources, and `root`.
-        apart: its fields, besides the usual ones, that decide nothing.
+        data: a `data` section with `train`, a list of sources, and `root`.
+        apart: further fields of it that do not affect the corpus.
 
     Raises:
         TransductError: a file of the corpus cannot be read.
     """
-    nothing = {"valid", "test", "root", "workers", *apart}
-    inputs = {name: value for name, value in asdict(data).items() if name not in nothing}
+    apart = ("valid", "test", "root", "workers", *apart)
+    inputs = {name: value for name, value in asdict(data).items() if name not in apart}
     inputs |= {name: tokenizer.digest for name, tokenizer in tokenizers.items()}
     for name in names_of(data.train):
         path = Path(data.root) / name
@@ -322,25 +324,25 @@ def inputs_of(data: Any, tokenizers: Mapping[str, Tokenizer], apart: Sequence[st
 def prepare(
     data: DataConfig, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, directory: Path, notify: Notify
 ) -> Corpus:
-    """The training pairs as a corpus of two columns: read, encoded, filtered, or reused where nothing has changed.
+    """Prepare the training pairs as a corpus of two columns: read, encode and filter them, unless nothing has changed.
 
     Raises:
-        TransductError: a file cannot be read, no pair is left, the disk is full, or the directory is not a corpus's.
+        TransductError: a file cannot be read, no pair is left, or as in `build`.
     """
     tokenizers = (source_tokenizer, target_tokenizer)
 
     def fill(folder: Path) -> dict[str, Any]:
-        held = hold_out(data)
-        if held:
-            lines = (json.dumps({"source": source, "target": target}) + "\n" for source, target in held)
+        held_out = hold_out(data)
+        if held_out:
+            lines = (json.dumps({"source": source, "target": target}) + "\n" for source, target in held_out)
             (folder / HELD_OUT).write_text("".join(lines), encoding="utf-8")
-        filters = Filters(data, held)
+        filters = Filters(data, held_out)
         manifest = write_rows(folder, 2, _kept_columns(data, tokenizers, filters, notify))
         counts = counted(filters.dropped)
         left_out = f" (left out: {counts})" if counts else ""
         if not manifest["rows"]:
             remedy = f"check {', '.join(names_of(data.train)) or 'data.train'} and the filters"
-            if 2 * filters.dropped["held_out"] > sum(filters.dropped.values()):  # most share a text with one that is
+            if 2 * filters.dropped["held_out"] > sum(filters.dropped.values()):  # most share a text with one of them
                 remedy = "set data.held_out to 0, and validate on files of their own or on nothing"
             raise TransductError(f"no pair is left to train on{left_out}; {remedy}")
         notify(f"corpus prepared: {manifest['rows']:,} pairs{left_out}")
@@ -352,9 +354,9 @@ def prepare(
 
 
 def _kept_columns(
-    data: DataConfig, tokenizers: Sequence[Tokenizer], filters: "Filters", notify: Notify
+    data: DataConfig, tokenizers: Sequence[Tokenizer], filters: Filters, notify: Notify
 ) -> Iterator[tuple[float, Iterator[list[Ragged]]]]:
-    """Of each corpus its weight and the encoded pairs that pass the filters, chunk by chunk."""
+    """The weight of each source and its encoded pairs that pass the filters, in chunks."""
     read = 0
 
     def chunks(source: TextSource) -> Iterator[list[Ragged]]:

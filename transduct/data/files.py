@@ -1,4 +1,4 @@
-"""Files, compressed or many in an archive, such as pictures and sounds: opened, refused by name, packed."""
+"""Reading files: compressed ones, and those in folders and tar archives; what is refused is named."""
 
 import gzip
 import io
@@ -20,30 +20,30 @@ from transduct.errors import MissingExtra, TransductError
 
 Policy = Literal["stop", "skip"]
 Content = Callable[[], bytes]
-NAMED = 10  # refused files that are named; the rest is counted
+Notify = Callable[[str], None]
+NAMED = 10  # refused files listed by name; the rest are counted
 BLOCK = 1 << 20
-HEAVIEST = 1000  # times that an epoch shows a row at most
-WORKERS = 256  # processes at most; a slip of the finger must not start a million
+HEAVIEST = 1000  # the largest weight of a corpus
+WORKERS = 256  # the most loader processes: a typo must not start a million
 NO_FILE = "no such file; check the path (those in a recipe start at data.root)"
-BESIDE = "._"  # how names begin of what macOS lays beside a file
-SHORT = {".tgz": ".gz", ".txz": ".xz", ".tzst": ".zst"}  # endings, of what they stand for
-STARTS = {  # of files, and what these are
+BESIDE = "._"  # prefix of the files in which macOS keeps metadata (AppleDouble)
+SHORT = {".tgz": ".gz", ".txz": ".xz", ".tzst": ".zst"}  # endings of tar archives -> those of their compression
+STARTS = {  # magic bytes -> format
     b"\x1f\x8b": "gzip", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstandard", b"BZh": "bzip2",
     b"PK\x03\x04": "a zip archive", b"7z\xbc\xaf": "a 7z archive", b"Rar!": "a rar archive",
 }  # fmt: skip
-LARGEST_FILE = 1 << 30  # bytes of a file; what is larger is no picture and no sound, and is refused before it is read
-SAYING_MORE = (  # types of headers that belong to the next one, with its name for example, and are read as a whole
+LARGEST_FILE = 1 << 30  # bytes; a larger picture or sound is refused before it is read
+EXTENSIONS = (  # types of headers that extend the next one, for example by a long name, and are read into memory
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
 )
-WORDS_AT_ONCE = 1 << 22  # of packed pictures that are handed on at a time, four bytes each
+WORDS_AT_ONCE = 1 << 22  # 32-bit words of packed pictures or sounds in one chunk
 
 
 def require_files(data: Any, tested: bool = False) -> None:
-    """Refuse a recipe's `data` section whose files to train and to validate on, and with `tested` to test on, are not
-    there or can be read once alone.
+    """Check the files of a recipe's `data` section: those of `train` and `valid`, and with `tested` also of `test`.
 
     Raises:
-        TransductError: one is such.
+        TransductError: see `require_file`.
     """
     for source in filter(None, (*data.train, data.valid, data.test if tested else None)):
         for name in source.files():
@@ -51,30 +51,30 @@ def require_files(data: Any, tested: bool = False) -> None:
 
 
 def require_file(path: Path) -> None:
-    """Refuse what is not there or has a name that no manifest can hold, and a pipe: training reads more than once.
+    """Check that a file can be trained on, which reads it more than once.
 
     Raises:
-        TransductError: it is such.
+        TransductError: it is missing or inaccessible, its name is not UTF-8 (the manifest cannot hold it), or it is a
+            pipe.
     """
     try:
-        found = path.stat()
+        status = path.stat()
         str(path).encode()
     except UnicodeEncodeError as error:
-        raise TransductError(f"{_shown(str(path))}: its name is not UTF-8; rename it") from error
+        raise TransductError(f"{readable(str(path))}: its name is not UTF-8; rename it") from error
     except (FileNotFoundError, NotADirectoryError) as error:
         raise TransductError(f"{path}: {NO_FILE}") from error
     except OSError as error:
         raise TransductError(f"{path}: cannot be read ({error.strerror}); check it and its folder") from error
-    if stat.S_ISFIFO(found.st_mode):
+    if stat.S_ISFIFO(status.st_mode):
         raise TransductError(f"{path}: a pipe, which can be read once; training reads more often: write a file first")
 
 
 def check_section(data: Any) -> None:
-    """Refuse a `data` section with nothing to train on, a number of workers that there cannot be, or weights of what is
-    not trained on.
+    """Check what the `data` sections of all tasks have in common.
 
     Raises:
-        ValueError: it is such a one.
+        ValueError: `train` is empty, `workers` is out of range, or `valid` or `test` has a weight.
     """
     if not data.train:
         raise ValueError("train is empty; name at least one corpus")
@@ -86,34 +86,37 @@ def check_section(data: Any) -> None:
 
 
 def check_weight(weight: float) -> None:
-    """Refuse a weight that is not above 0, or so large that the plan of an epoch would not fit into memory.
+    """Check how often an epoch shows a corpus.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: the weight is not positive, or so large that the plan of an epoch would not fit into memory.
     """
     if not 0 < weight <= HEAVIEST:
         raise ValueError(f"weight is {weight}; give a number above 0, at most {HEAVIEST}, or leave the corpus out")
 
 
+def corpora(data: Any) -> list[Any]:
+    """All corpora of a `data` section: those of `train`, then `valid` and `test` where given."""
+    return [*data.train, *filter(None, (data.valid, data.test))]
+
+
 def names_of(sources: Iterable[Any]) -> list[str]:
-    """The files of all sources, as the recipe names them."""
+    """The files of all sources, by their names in the recipe."""
     return [name for source in sources for name in source.files()]
 
 
 def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Content]]:
-    """The files of an archive, in its order, or of a folder, sorted: of each with such an ending its name and content.
+    """Iterate over the files with given endings in a tar archive (in its order) or a folder (sorted).
 
-    An archive is a tar, plain or compressed with gzip, xz or zstandard; nothing of it is ever written to disk. Names
-    are relative ("cat/0001.jpg"), endings are compared in lower case (".jpg"). A link that leads nowhere and has no
-    ending comes too, to be refused: it may have led to a folder of such files. What macOS lays beside a file ("._cat")
-    does not come.
-
-    A content that cannot be read is refused when it is called, so that one may be left out and the rest go on. So is
-    that of a name which an archive has twice.
+    Yields the name of each file and a function that returns its content; calling it raises TransductError if this one
+    file is unreadable, so that the caller can skip it and go on. An archive may be compressed with gzip, xz or
+    zstandard and is never unpacked to disk. Names are relative ("cat/0001.jpg"); endings are in lower case (".jpg") and
+    match either case. Dangling links without an ending are yielded too, for they may have led to a folder of such
+    files; the metadata files of macOS ("._cat.jpg") are not.
 
     Raises:
-        TransductError: nothing is there, it is no such archive, it is damaged, or a folder in it cannot be read; and
-            when a content is called: the file cannot be read, has a name that is not UTF-8, or is too large.
+        TransductError: the path is missing, not a tar archive, or damaged, or a folder in it cannot be read; from a
+            content: the file cannot be read, is too large, or its name is not UTF-8 or occurs twice in the archive.
     """
     wanted = tuple(endings)
     if path.is_dir():
@@ -121,24 +124,24 @@ def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Cont
             lost = not file.suffix and os.path.islink(file) and not os.path.exists(file)
             if (lost or file.name.lower().endswith(wanted)) and not file.name.startswith(BESIDE):
                 name = file.relative_to(path).as_posix()
-                yield _shown(name), partial(_read, path, name)
+                yield readable(name), partial(_read, path, name)
         return
     seen: set[str] = set()
     with opened(path) as stream:
         try:
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as archive:
                 for member in iter(archive.next, None):
-                    archive.members.clear()  # type: ignore[attr-defined]  # which nothing asks for
+                    archive.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header
                     lost = member.issym() and not Path(member.name).suffix
                     beside = Path(member.name).name.startswith(BESIDE)
                     if not member.isdir() and not beside and (lost or member.name.lower().endswith(wanted)):
                         name = member.name.removeprefix("./")
-                        content = partial(_member, path, member, _held(archive, member), name in seen)
+                        content = partial(_member, path, member, _content(archive, member), name in seen)
                         seen.add(name)
-                        yield _shown(name), content
+                        yield readable(name), content
                     _pass_over(archive)
                 _check_end(archive)
-        except (tarfile.TarError, ValueError, RecursionError) as error:  # of headers too; a header may follow another
+        except (tarfile.TarError, ValueError, RecursionError) as error:  # RecursionError: headers in a row
             if kind := _kind(path):
                 expected = "expected a tar, plain or compressed as its name says (.tar.gz, .tar.xz, .tar.zst)"
                 raise TransductError(f"{path}: found {kind}, {expected}; name it so or pack it anew") from error
@@ -146,7 +149,7 @@ def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Cont
 
 
 def _kind(path: Path) -> str | None:
-    """What a file is by its first bytes, where its name says something else."""
+    """The format of a file by its first bytes, unless its ending names its compression."""
     if _compression(path) in SHORT.values() or not path.is_file():
         return None
     with path.open("rb") as file:
@@ -154,27 +157,27 @@ def _kind(path: Path) -> str | None:
 
 
 def kind_of(first: bytes) -> str | None:
-    """What kind of compressed file begins with these bytes, if one does."""
+    """The name of the compressed format whose magic bytes these are, or None."""
     return next((kind for start, kind in STARTS.items() if first.startswith(start)), None)
 
 
 class _Header(tarfile.TarInfo):
-    """The header of a member. Python's own reader takes a damaged one for the end of the archive, and reads one of any
-    length into memory."""
+    """A header that raises where tarfile would take a damaged one for the end of the archive, or read an extension
+    header of any length into memory."""
 
     @classmethod
-    def frombuf(cls, *given: Any) -> "_Header":
+    def frombuf(cls, *args: Any) -> "_Header":
         try:
-            header = super().frombuf(*given)
+            header = super().frombuf(*args)
         except tarfile.InvalidHeaderError as error:  # type: ignore[attr-defined]
             raise tarfile.ReadError(f"{error} in a header") from error
-        if header.type in SAYING_MORE and header.size > BLOCK:
+        if header.type in EXTENSIONS and header.size > BLOCK:
             raise tarfile.ReadError(f"a header of {header.size:,} bytes, at most {BLOCK:,} are read")
         return header
 
 
 def _pass_over(archive: tarfile.TarFile) -> None:
-    """Read what is left of a member: Python's own reader goes on for ever behind one that claims to be huge."""
+    """Skip the rest of a member; tarfile itself would loop for ever behind one that claims to be huge."""
     stream: Any = archive.fileobj
     while (left := archive.offset - stream.tell()) > 0:
         if not stream.read(min(left, BLOCK)):
@@ -182,7 +185,7 @@ def _pass_over(archive: tarfile.TarFile) -> None:
 
 
 def _check_end(archive: tarfile.TarFile) -> None:
-    """Refuse an archive without the mark at its end, or with more behind it; damage is found there by the checksum."""
+    """Check the end-of-archive mark and that nothing follows it; reading to the end also checks a gzip checksum."""
     stream: Any = archive.fileobj
     if stream.tell() < archive.offset + tarfile.BLOCKSIZE:
         raise tarfile.ReadError("the mark at its end is missing")
@@ -192,10 +195,10 @@ def _check_end(archive: tarfile.TarFile) -> None:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """All that is no folder in a folder and those below it, behind links too, sorted.
+    """All files in a folder and its subfolders, sorted; links to folders are followed.
 
     Raises:
-        TransductError: a folder cannot be read, or a link leads back to a folder that it lies in.
+        TransductError: a folder cannot be read, or a link leads back to a folder that contains it.
     """
 
     def refuse(error: OSError) -> None:
@@ -214,25 +217,29 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def _compression(path: Path) -> str:
-    """The ending that says how a file is compressed, whole."""
+    """The ending of a file, with the short ones of compressed archives spelled out: ".tgz" is ".gz"."""
     ending = path.suffix.lower()
     return SHORT.get(ending, ending)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file, decompressed as its ending says."""
+    """Open a file to read its bytes, decompressed according to its ending.
+
+    Raises:
+        TransductError: it is missing, a folder, unreadable or damaged; also if reading from it fails.
+    """
     ending = _compression(path)
     openers: dict[str, Callable[[Path], Any]] = {
         ".gz": gzip.open,
         ".xz": lambda path: io.BufferedReader(_XzFile(path), BLOCK),
-        ".zst": lambda path: io.BufferedReader(_zst(path), BLOCK),  # Arrow's own streams know no lines
+        ".zst": lambda path: io.BufferedReader(_zst(path), BLOCK),  # Arrow's own streams have no lines
     }
     if path.is_dir():
         raise TransductError(f"{path}: a folder; give a file")
     try:
         if ending in (".gz", ".zst") and path.is_file() and not path.stat().st_size:
-            raise EOFError("it is empty")  # which their readers take for nothing, compressed
+            raise EOFError("it is empty")  # their readers take it for compressed nothing
         with openers.get(ending, partial(open, mode="rb"))(path) as stream:
             yield stream
     except FileNotFoundError as error:
@@ -246,23 +253,23 @@ def _zst(path: Path) -> Any:
 
 
 class _XzFile(io.RawIOBase):
-    """What an .xz file holds, stream after stream, with the padding that may lie between them.
+    """Reader of .xz files: several streams in a row, with padding between them.
 
-    Python's own reader takes padding, and damage where a stream begins, for the end of the file.
+    Python's `lzma` takes padding, and damage at the start of a stream, for the end of the file.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
         self._stream = lzma.LZMADecompressor()
-        self._rest = b""  # what has been read of the stream that begins; a pipe is not read twice
+        self._rest = b""  # bytes already read of the next stream: a pipe cannot be read twice
         self._ended = False
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        found = b""
-        while not found and not self._ended:
+        decompressed = b""
+        while not decompressed and not self._ended:
             if self._stream.eof:
                 self._next_stream()
                 continue
@@ -271,16 +278,16 @@ class _XzFile(io.RawIOBase):
                 data, self._rest = self._rest or self._file.read(BLOCK), b""
                 if not data:
                     raise EOFError("it ends before its end is marked")
-            found = self._stream.decompress(data, len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
+            decompressed = self._stream.decompress(data, len(buffer))
+        buffer[: len(decompressed)] = decompressed
+        return len(decompressed)
 
     def _next_stream(self) -> None:
-        """Begin the stream after this one; only padding, zeros by the four, may lie before it or the end."""
+        """Go on to the next stream, over padding: zero bytes, a multiple of four."""
         rest, padding = self._stream.unused_data, 0
-        while held := rest or self._file.read(BLOCK):
-            rest = held.lstrip(b"\0")
-            padding += len(held) - len(rest)
+        while block := rest or self._file.read(BLOCK):
+            rest = block.lstrip(b"\0")
+            padding += len(block) - len(rest)
             if rest:
                 break
         if padding % 4:
@@ -292,14 +299,14 @@ class _XzFile(io.RawIOBase):
         super().close()
 
 
-def _shown(name: str) -> str:
-    """A name that can be written, whatever its bytes are."""
-    return name.encode(errors="surrogateescape").decode(errors="replace")
+def readable(text: str) -> str:
+    """The text with U+FFFD for its escaped bytes (`surrogateescape`), such as those of a file name in Latin-1."""
+    return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _check(path: Path, name: str, size: int) -> None:
-    if _shown(name) != name:
-        raise TransductError(f"{path}: '{_shown(name)}': its name is not UTF-8; rename it, and pack the archive again")
+    if (shown := readable(name)) != name:
+        raise TransductError(f"{path}: '{shown}': its name is not UTF-8; rename it, and pack the archive again")
     if size > LARGEST_FILE:
         raise TransductError(f"{path}: '{name}': holds {size:,} bytes, at most {LARGEST_FILE:,} are read; take it out")
 
@@ -309,29 +316,29 @@ def _read(folder: Path, name: str) -> bytes:
     file = folder / name
     _check(folder, name, 0)
     try:
-        about = file.stat()
-        if not stat.S_ISREG(about.st_mode):  # such as a pipe, on which reading would wait for ever
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):  # such as a pipe, whose reader would wait for ever
             raise TransductError(f"{file}: no regular file; take it out")
-        _check(folder, name, about.st_size)
+        _check(folder, name, status.st_size)
         return file.read_bytes()
     except OSError as error:
         reason = "its link leads nowhere" if os.path.islink(file) and not os.path.exists(file) else error.strerror
         raise TransductError(f"{file}: cannot be read ({reason}); check it and its folder") from error
 
 
-def _held(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    """What an archive that is read as a stream holds at this place; nothing of what is refused."""
-    content = archive.extractfile(member) if member.isfile() and member.size <= LARGEST_FILE else None
-    return b"" if content is None else content.read()
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    """The content of a member at the current place of the stream; empty if `_member` will refuse it anyway."""
+    stream = archive.extractfile(member) if member.isfile() and member.size <= LARGEST_FILE else None
+    return b"" if stream is None else stream.read()
 
 
 def _member(path: Path, member: tarfile.TarInfo, content: bytes, again: bool) -> bytes:
-    """The content of a file in an archive, unless one of its name has come before."""
+    """The content of a file in an archive; raises TransductError if the member is not to be read."""
     _check(path, member.name, member.size)
     if again:
         raise TransductError(f"{path}: '{member.name}': comes twice, and which is meant is not said; pack it again")
-    if member.islnk() or member.issym():  # the other end may be far back in the stream, or not in it
-        found = f"a link to '{_shown(member.linkname)}'"
+    if member.islnk() or member.issym():  # its target may be far back in the stream, or not in it
+        found = f"a link to '{readable(member.linkname)}'"
         remedy = "pack the archive again, with tar --dereference --hard-dereference"
         raise TransductError(f"{path}: '{member.name}': found {found}, expected a file; {remedy}")
     if not member.isfile():
@@ -340,25 +347,25 @@ def _member(path: Path, member: tarfile.TarInfo, content: bytes, again: bool) ->
 
 
 def counted(dropped: Mapping[str, int]) -> str:
-    """What was left out, by reason: "3 empty, 12 too long"."""
+    """Counts of dropped examples as text: "3 empty, 12 too long"."""
     return ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items() if count)
 
 
 class Refused:
-    """What happens to a damaged file: training stops at the first, or goes on without it, counted and named.
+    """Handles damaged files by a policy: "stop" at the first, or "skip" them and report how many and which.
 
     Args:
-        advise: whether the error that stops it names the policy, which a recipe can change.
+        advise: whether the error that stops mentions `data.broken`, for files named in a recipe.
     """
 
     def __init__(self, policy: Policy, advise: bool = True) -> None:
         self.policy, self.advise = policy, advise
         self.errors: list[str] = []
-        self.mended: list[str] = []  # what is kept all the same, in part
+        self.mended: list[str] = []  # files kept in part
 
     @contextmanager
     def each(self) -> Iterator[None]:
-        """Wraps the handling of one file: a TransductError inside refuses that file, unless a library is missing."""
+        """Wrap the handling of one file: a TransductError inside refuses it, unless a library is missing."""
         try:
             yield
         except MissingExtra:  # no file's fault
@@ -372,32 +379,32 @@ class Refused:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """For a manifest: how many were left out."""
+        """How many were left out, for a manifest."""
         return {"broken": len(self.errors)}
 
-    def report(self, notify: Callable[[str], None], about: str = "") -> None:
-        """Say what was left out and what was kept in part, if there is any."""
-        for what, found in (("left out", self.errors), ("kept in part", self.mended)):
-            if found:
-                notify(f"{about}{len(found):,} {what}: {_first(found)}")
+    def report(self, notify: Notify, about: str = "") -> None:
+        """Report the files left out and those kept in part, if any."""
+        for outcome, messages in (("left out", self.errors), ("kept in part", self.mended)):
+            if messages:
+                notify(f"{about}{len(messages):,} {outcome}: {_first(messages)}")
 
     def said(self) -> str:
-        """What was left out."""
+        """The errors of the files left out."""
         return _first(self.errors)
 
 
-def _first(found: Sequence[str]) -> str:
-    """The first few, and how many more there are."""
-    rest = len(found) - NAMED
-    return "; ".join(found[:NAMED]) + (f"; and {rest:,} more" if rest > 0 else "")
+def _first(messages: Sequence[str]) -> str:
+    """The first few messages, and how many more there are."""
+    rest = len(messages) - NAMED
+    return "; ".join(messages[:NAMED]) + (f"; and {rest:,} more" if rest > 0 else "")
 
 
 def pack(data: bytes | np.ndarray) -> np.ndarray:
-    """Bytes, or numbers as the bytes they are, as 32-bit words for a `Corpus`, the last filled up with zeros."""
-    held = np.frombuffer(data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes(), np.uint8)
-    return np.pad(held, (0, -len(held) % 4)).view(np.int32)
+    """Bytes, or the bytes of an array, as 32-bit words for a `Corpus`; the last is filled up with zeros."""
+    content = np.frombuffer(data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes(), np.uint8)
+    return np.pad(content, (0, -len(content) % 4)).view(np.int32)
 
 
 def unpack(words: np.ndarray, size: int, kind: Any = np.uint8) -> np.ndarray:
-    """The first `size` numbers of a kind in packed words."""
+    """The inverse of `pack`: the first `size` numbers of a dtype in packed words."""
     return words.astype(np.int32, copy=False).view(kind)[:size]

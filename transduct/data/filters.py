@@ -1,4 +1,4 @@
-"""What of a corpus is not trained on: pairs held out, empty, too long, too unlike in length, or there already."""
+"""Filters for parallel text: drops pairs that are held out, empty, too long, of too unequal lengths, or duplicates."""
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -15,20 +15,23 @@ BUCKETS = 64
 
 
 def hashes(texts: Iterable[str]) -> np.ndarray:
-    """8 bytes that stand for each text."""
+    """A 64-bit hash of each text."""
     digests = [blake2b(text.encode(), digest_size=8).digest() for text in texts]
     return np.frombuffer(b"".join(digests), "<u8")
 
 
 def _hashes_of_pairs(pairs: Iterable[Pair]) -> np.ndarray:
-    """8 bytes that stand for both texts of each pair."""
+    """A 64-bit hash of each pair."""
     return hashes(f"{source}\n{target}" for source, target in pairs)
 
 
 def hold_out(data: DataConfig) -> list[Pair]:
-    """Pairs, as they are in the files, of the sources with the smallest hashes of what is made of them: as good as
-    drawn by lot. Of the translations of one source it is that with the smallest hash."""
-    held: dict[int, tuple[int, Pair]] = {}  # by the hash of the source: that of the pair, and the pair
+    """Choose `data.held_out` pairs with distinct sources for validation, unchanged from the files.
+
+    They are those whose sources, after `data.replace`, have the smallest hashes: as good as random, and the same in
+    every run. Of several translations of a source, the pair with the smallest hash is taken.
+    """
+    held: dict[int, tuple[int, Pair]] = {}  # hash of the source -> hash of the pair, pair
     if not data.held_out:
         return []
     largest = 1 << 64
@@ -38,58 +41,59 @@ def hold_out(data: DataConfig) -> list[Pair]:
         for source, key, pair in zip(sources.tolist(), _hashes_of_pairs(made).tolist(), pairs):
             if source <= largest and pair[0].strip() and pair[1].strip():
                 held[source] = min(held.get(source, (key, pair)), (key, pair))
-        if len(held) > 2 * data.held_out:  # seldom, for they are sorted
+        if len(held) > 2 * data.held_out:  # rarely, for this sorts them
             held = dict(sorted(held.items())[: data.held_out])
             largest = max(held)
     return [pair for _, (_, pair) in sorted(held.items())[: data.held_out]]
 
 
 class Filters:
-    """What leaves a pair out of training; `dropped` counts, by the first reason that applies.
+    """Decides which pairs are trained on; `dropped` counts the others by the first reason that applies.
 
-    Held out is every pair with a text of a pair in `held`: another translation of its source would tell too much of it.
+    A pair that shares a text with one of `held` is dropped as held out: other translations of a source leak into
+    validation.
     """
 
     def __init__(self, data: DataConfig, held: list[Pair]) -> None:
         self.dropped = dict.fromkeys(("held_out", "empty", "too_long", "length_ratio", "duplicate"), 0)
         self._data = data
-        # Of the sources, and of the targets.
+        # Hashes of the sources, and of the targets.
         self._held = [np.sort(hashes(texts)) for texts in zip(*changed(held, data.replace))]
         self._seen = Seen()
 
     def keep(self, pairs: Sequence[Pair], source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Whether each pair, whose lengths in tokens are given too, is trained on."""
+        """Whether each pair is kept, given the lengths of its source and its target in tokens."""
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
         keep = np.ones(len(pairs), bool)
         for texts, held in zip(zip(*pairs), self._held):
-            self._leave_out("held_out", keep, _among(hashes(texts), held))
+            self._drop("held_out", keep, _among(hashes(texts), held))
         blank = np.fromiter((not (one.strip() and other.strip()) for one, other in pairs), bool, len(pairs))
-        self._leave_out("empty", keep, blank | (shorter == 0))
-        self._leave_out("too_long", keep, longer + 1 > self._data.max_length)
+        self._drop("empty", keep, blank | (shorter == 0))
+        self._drop("too_long", keep, longer + 1 > self._data.max_length)
         if self._data.max_ratio:
-            self._leave_out("length_ratio", keep, longer > self._data.max_ratio * shorter)
+            self._drop("length_ratio", keep, longer > self._data.max_ratio * shorter)
         if self._data.drop_duplicates:
             known = np.zeros(len(pairs), bool)
             known[keep] = ~self._seen.add(_hashes_of_pairs(pairs)[keep])
-            self._leave_out("duplicate", keep, known)
+            self._drop("duplicate", keep, known)
         return keep
 
-    def _leave_out(self, reason: str, keep: np.ndarray, those: np.ndarray) -> None:
-        self.dropped[reason] += int(np.sum(keep & those))
-        keep &= ~those
+    def _drop(self, reason: str, keep: np.ndarray, dropped: np.ndarray) -> None:
+        self.dropped[reason] += int(np.sum(keep & dropped))
+        keep &= ~dropped
 
 
-def _among(those: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Whether each of those is among known ones, which are sorted and at least one."""
-    found: np.ndarray = known.take(np.searchsorted(known, those), mode="clip") == those
+def _among(hashes: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Whether each hash is among the known ones, which are sorted and not empty."""
+    found: np.ndarray = known.take(np.searchsorted(known, hashes), mode="clip") == hashes
     return found
 
 
 class Seen:
     """A set of 64-bit hashes at little more than 8 bytes each.
 
-    Sorted arrays, each at least twice as long as the next, are merged as they grow. They are kept apart by the first
-    bits of the hash, so that the old and the new copy of only one bucket are in memory together.
+    Hashes are put into buckets by their first bits. A bucket is a list of sorted arrays, each at least twice as long as
+    the next, merged as they grow; so merging needs a second copy of one bucket only.
     """
 
     def __init__(self) -> None:
@@ -97,7 +101,7 @@ class Seen:
         self._bounds = np.arange(1, BUCKETS, dtype=np.uint64) * np.uint64(2**64 // BUCKETS)
 
     def add(self, hashes: np.ndarray) -> np.ndarray:
-        """Remember the hashes; whether each was new, the first of equal ones being so."""
+        """Add the hashes; return whether each was new (of equal ones, the first is)."""
         order = np.argsort(hashes, kind="stable")
         ordered = hashes[order]
         new = np.ones(len(hashes), bool)

@@ -1,4 +1,4 @@
-"""Pictures as arrays (height, width, 3) of 0 to 255: read from files by Pillow, whatever their format and mode."""
+"""Pictures as uint8 arrays (height, width, 3), read from files of many formats and modes by Pillow."""
 
 import io
 import logging
@@ -17,22 +17,22 @@ from transduct.data.text import tsv_rows
 from transduct.errors import TransductError, missing_extra
 
 Picture = np.ndarray  # (height, width, 3), uint8
-Given = Any  # what `as_picture` takes: str | Path | bytes | PIL.Image.Image | Picture
+Given = Any  # accepted by `as_picture`: str | Path | bytes | PIL.Image.Image | Picture
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # of these endings; others are not even tried
-MOST_PIXELS = 64 * 2**20  # a file that says it holds more is refused before it is decoded
-LARGEST_SIDE = 8192  # pixels, of a square as large as the largest file
-SIXTEEN_BITS = ("PNG", "PPM")  # formats whose mode "I", of 32 bits, holds 16
-LONGEST_SIDES = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383, ".gif": 65535}  # that can be written
-DECODING_ERRORS = (  # of Pillow; the latter come where damage has passed for another kind of value
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # those of the endings; Pillow tries no others
+MOST_PIXELS = 64 * 2**20  # a file whose header claims more is refused before it is decoded
+LARGEST_SIDE = 8192  # pixels; a square of that side has MOST_PIXELS
+SIXTEEN_BITS = ("PNG", "PPM")  # formats that use the 32 bits of mode "I" for values of 16
+LONGEST_SIDES = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383, ".gif": 65535}  # pixels, limits of the formats
+DECODING_ERRORS = (  # raised by Pillow; the second line by damaged files, where a value has the wrong type
     *(OSError, SyntaxError, ValueError, EOFError, struct.error, RuntimeError, MemoryError),
     *(TypeError, AttributeError, LookupError, ArithmeticError),
 )
-KEYED = {"L;2": 85, "L;4": 17, "RGB;16B": 1 / 256}  # how a PNG holds colours -> by what Pillow multiplies them
+KEYED = {"L;2": 85, "L;4": 17, "RGB;16B": 1 / 256}  # PNG raw modes -> the factor by which Pillow scales their values
 WHITE = (255, 255, 255)
 
-logging.getLogger("PIL").addHandler(logging.NullHandler())  # what it says of a file, is said here, in one line
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # errors are reported here, in one line
 
 
 def _pillow() -> Any:
@@ -44,13 +44,13 @@ def _pillow() -> Any:
 
 
 def as_picture(given: Given, name: str) -> Picture:
-    """What a program gives as a picture: a path, the content of a file, an image of Pillow's or the colours themselves.
+    """Convert to a picture: a path, the bytes of a file, a Pillow image, or an array.
 
     Args:
-        name: what errors call it, unless it is a path.
+        name: its name in error messages, unless it is a path.
 
     Raises:
-        TransductError: it is none of these, or no whole picture.
+        TransductError: the type is not supported, or the picture is damaged.
     """
     if isinstance(given, str | Path):
         return read_picture(Path(given), str(given))
@@ -65,19 +65,19 @@ def as_picture(given: Given, name: str) -> Picture:
         expected = "a path, the bytes of a file, an image of Pillow's or an array"
         raise TransductError(f"{name}: found {type(given).__name__}; expected {expected}")
     with _decoding(name):
-        return as_picture(_converted(given, name), name)  # of one without a pixel nothing can be said
+        return as_picture(_converted(given, name), name)  # checks that it has pixels
 
 
 def read_picture(data: bytes | Path, name: str) -> Picture:
-    """A picture file as colours (height, width, 3), turned as its camera says; what is transparent is white.
+    """Read a picture file as RGB, rotated as its EXIF data say, on white where it is transparent.
 
-    Palettes, grey, 16 bits a channel and other modes are converted; of a moving picture the first frame is taken.
+    Palettes, grey, 16 bits per channel and other modes are converted; of an animation the first frame is used.
 
     Args:
-        name: what errors call it.
+        name: its name in error messages.
 
     Raises:
-        TransductError: it cannot be read, is no picture, is truncated, or claims too many pixels.
+        TransductError: the file cannot be read, is not a picture, is truncated, or claims too many pixels.
     """
     file = io.BytesIO(data) if isinstance(data, bytes) else data
     with _decoding(name), _pillow().open(file, formats=FORMATS) as opened:
@@ -86,11 +86,11 @@ def read_picture(data: bytes | Path, name: str) -> Picture:
 
 @contextmanager
 def _decoding(name: str) -> Iterator[None]:
-    """Around what Pillow does with a picture; whatever it raises becomes an error that names it."""
+    """Turn whatever Pillow raises over a picture into an error with its name."""
     image = _pillow()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of what is refused or mended here
+            warnings.simplefilter("ignore")  # of defects that are refused or corrected here
             yield
     except image.DecompressionBombError as error:
         raise TransductError(_too_large(name, str(error))) from error
@@ -117,24 +117,24 @@ def _converted(opened: Any, name: str) -> Picture:
         found = f"a {opened.format or 'picture'} of 32 bits a pixel (mode {opened.mode})"
         raise TransductError(f"{name}: found {found}, expected 8 or 16 bits a channel; convert it")
     tiles = getattr(opened, "tile", None)
-    held = tiles[0][3] if tiles else None  # how a file holds the colours, which is gone once it is decoded
+    mode = tiles[0][3] if tiles else None  # the raw mode in the file, known only until it is decoded
     turned = ImageOps.exif_transpose(opened)
-    key = turned.info.get("transparency")  # the colour that is transparent, as a PNG has it
-    if key is not None and held in KEYED:
-        scaled = [int(value * KEYED[held]) for value in (key if isinstance(key, tuple) else [key])]
+    key = turned.info.get("transparency")  # the transparent colour of a PNG, not scaled by Pillow
+    if key is not None and mode in KEYED:
+        scaled = [int(value * KEYED[mode]) for value in (key if isinstance(key, tuple) else [key])]
         turned.info["transparency"] = tuple(scaled) if isinstance(key, tuple) else scaled[0]
     return _colours(turned)
 
 
 def _colours(opened: Any) -> Picture:
     image = _pillow()
-    if opened.mode.startswith("I"):  # 16 bits of grey; what holds more has been refused
-        held = np.array(opened)  # (height, width), of 16 or 32 bits
-        clear = held == opened.info.get("transparency", -1)
-        np.clip(held, 0, 65535, out=held)
-        held //= 257
-        held[clear] = 255
-        return np.repeat(held.astype(np.uint8)[..., None], 3, 2)  # (height, width, 3)
+    if opened.mode.startswith("I"):  # grey of 16 bits; 32 bits have been refused
+        grey = np.array(opened)  # (height, width), of 16 or 32 bits
+        transparent = grey == opened.info.get("transparency", -1)
+        np.clip(grey, 0, 65535, out=grey)
+        grey //= 257
+        grey[transparent] = 255
+        return np.repeat(grey.astype(np.uint8)[..., None], 3, 2)  # (height, width, 3)
     if opened.has_transparency_data:
         opened = opened.convert("RGBA")
         opened = image.alpha_composite(image.new("RGBA", opened.size, (*WHITE, 255)), opened)
@@ -142,7 +142,7 @@ def _colours(opened: Any) -> Picture:
 
 
 def resized(picture: Picture, height: int, width: int) -> Picture:
-    """The picture at another size, smoothed."""
+    """The picture resized with bicubic interpolation."""
     if picture.shape[:2] == (height, width):
         return picture
     image = _pillow()
@@ -150,31 +150,31 @@ def resized(picture: Picture, height: int, width: int) -> Picture:
 
 
 def check_side(name: str, pixels: int) -> None:
-    """Raises ValueError unless so many pixels, set by the recipe's `name`, are the side of a square to train on."""
+    """Raise ValueError if a size in pixels, the recipe's key `name`, is out of range."""
     if not 1 <= pixels <= LARGEST_SIDE:
         raise ValueError(f"{name} is {pixels}, must be from 1 to {LARGEST_SIDE}")
 
 
 def fitted(picture: Picture, size: int) -> Picture:
-    """The middle square of a picture, `size` pixels on each side."""
+    """The central square of a picture, resized to `size` x `size` pixels."""
     height, width = picture.shape[:2]
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
     square = resized(picture[top : top + side, left : left + side], size, size)
-    return square if height == width else square.copy()  # a part would keep the whole in memory
+    return square if height == width else square.copy()  # a view would keep the whole picture in memory
 
 
 def check_ending(path: Path) -> None:
-    """Raise TransductError if a name ends in no format that pictures are written in."""
+    """Raise TransductError if the ending of a path is not a known picture format."""
     if path.suffix.lower() not in ENDINGS:
         raise TransductError(f"'{path}' is no name for a picture; end it in {', '.join(ENDINGS[:3])}")
 
 
 def encode_picture(picture: Picture, path: Path) -> bytes:
-    """A picture as a file of the format that the name of `path` ends with.
+    """The content of a picture file in the format given by the ending of `path`.
 
     Raises:
-        TransductError: the name ends in no known format, or that format cannot hold the picture.
+        TransductError: the format is unknown, or cannot hold the picture.
     """
     check_ending(path)
     height, width = picture.shape[:2]
@@ -194,12 +194,12 @@ def encode_picture(picture: Picture, path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class ImageSource:
-    """Pictures of a corpus, and a text for each.
+    """A corpus of pictures, with a text for each.
 
     Attributes:
         images: a folder, or a tar archive, plain or compressed.
-        captions: a file of NAME, tab, TEXT lines; without it the text of a picture is the folder it lies in.
-        weight: how often an epoch shows each.
+        captions: a file with lines of NAME, tab, TEXT; without it, the name of a picture's folder is its text.
+        weight: how often an epoch shows each picture.
     """
 
     images: str
@@ -210,15 +210,15 @@ class ImageSource:
         check_weight(self.weight)
 
     def files(self) -> list[str]:
-        """The files the corpus is read from, as the recipe names them."""
+        """The files of the corpus, by their names in the recipe."""
         return [self.images, *filter(None, (self.captions,))]
 
 
 def read_pictures(source: ImageSource, root: Path, refused: Refused) -> Iterator[tuple[str, Picture]]:
-    """Name and pixels of each picture of a corpus, in the archive's order; the broken ones are refused.
+    """Read the names and pixels of all pictures in the order of the archive; broken ones are refused.
 
     Raises:
-        TransductError: the archive is missing or damaged, or a picture is broken and they may not be.
+        TransductError: the archive is missing or damaged, or a picture is broken and the policy is to stop.
     """
     for name, content in read_members(root / source.images, ENDINGS):
         with refused.each():
@@ -226,10 +226,10 @@ def read_pictures(source: ImageSource, root: Path, refused: Refused) -> Iterator
 
 
 def read_labelled(source: ImageSource, root: Path, refused: Refused) -> Iterator[tuple[str, Picture, str]]:
-    """Name, pixels and text of each picture; a picture without a text, or a text without a picture, is refused.
+    """Read the name, pixels and text of each picture; one without a text, or a text without a picture, is refused.
 
     Raises:
-        TransductError: as `read_pictures`, or the captions cannot be read or name a picture twice.
+        TransductError: as in `read_pictures`, or the captions cannot be read or name a picture twice.
     """
     captions = None if source.captions is None else read_captions(source.captions, root)
     for name, content in read_members(root / source.images, ENDINGS):
@@ -246,7 +246,7 @@ def read_labelled(source: ImageSource, root: Path, refused: Refused) -> Iterator
 
 
 def read_captions(file: str, root: Path) -> dict[str, str]:
-    """The caption of each picture, by its name."""
+    """Read the captions of pictures, by the names of the pictures."""
     captions: dict[str, str] = {}
     for number, (name, text) in enumerate(tsv_rows(root / file, [0, 1]), 1):
         if name in captions:

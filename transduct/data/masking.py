@@ -1,6 +1,6 @@
-"""Plain text to examples with hidden tokens: lines, or lines and those after them (Devlin et al. 2019, section 3.1)."""
+"""Data for masked language modelling: lines or pairs of lines with masked tokens (Devlin et al. 2019, section 3.1)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -10,13 +10,13 @@ import numpy as np
 
 from transduct.data.batching import Indices, philox, random_of
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import check_section, counted
-from transduct.data.sources import TextSource
+from transduct.data.files import Notify, check_section, counted
+from transduct.data.sources import TextSource, require_width
 from transduct.data.text import in_chunks, texts_of
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import WrongData
 
-HIDDEN, CHANGED = 0.8, 0.1  # of the tokens to predict: become the mask, become another token; the rest stay
+HIDDEN, CHANGED = 0.8, 0.1  # shares of the tokens to predict that become the mask, or a random token; the rest stay
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class PlainTextConfig:
     """The `data` section of a recipe for plain text, given as files of `text` or as one column of others.
 
     Attributes:
-        max_length: the most tokens of a sequence, its begin and ends counted; what is longer loses its end.
+        max_length: the maximum number of tokens in a sequence, including its begin and ends; longer ones are truncated.
         mask: the share of tokens to predict.
-        next_sentence: whether a sequence is a line and the one after it or, half the time, one from anywhere; blank
-            lines are passed over.
+        next_sentence: whether an example is a line and the next one or, half the time, a random other line (next
+            sentence prediction); blank lines are skipped.
     """
 
     train: list[TextSource]
@@ -41,9 +41,7 @@ class PlainTextConfig:
 
     def __post_init__(self) -> None:
         check_section(self)
-        for source in [*self.train, *filter(None, (self.valid, self.test))]:
-            if source.width != 1:
-                raise ValueError(f"a corpus gives {source.width} texts a row, must be 1: give text, or name one column")
+        require_width(self, 1, "give text, or name one column")
         if self.max_length < 5:
             raise ValueError(f"max_length is {self.max_length}, must be at least 5")
         if not 0.0 < self.mask < 1.0:
@@ -51,16 +49,16 @@ class PlainTextConfig:
 
     @property
     def unit(self) -> str:
-        """What an example is."""
+        """The word for examples in messages."""
         return "pairs" if self.next_sentence else "lines"
 
 
 @dataclass(frozen=True)
 class Masking:
-    """Which tokens are to be predicted and what stands in their place, drawn from (seed, epoch, example).
+    """Chooses the tokens to predict and masks them, as a function of (seed, epoch, example).
 
-    A share of each example, one token at least; of these, 80 % become the mask, 10 % any token, 10 % stay. `size` is
-    the tokenizer's, and so the id of the mask.
+    They are a share of each example, at least one token; 80 % of them become the mask, 10 % a random token, and 10 %
+    stay. `size` is that of the tokenizer, and thus the id of the mask.
     """
 
     share: float
@@ -71,9 +69,9 @@ class Masking:
     def hide(
         self, tokens: Sequence[int], offsets: Sequence[int], numbers: Sequence[int]
     ) -> tuple[list[int], list[int]]:
-        """The tokens (N,) with those to be predicted hidden, and the places of these (K,).
+        """Mask tokens (N,); return the masked tokens and the places (K,) of those to predict.
 
-        Begin and end are never among them. Example numbers[i] is what stands from offsets[i] to offsets[i + 1].
+        Begin and end are never masked. Example numbers[i] spans offsets[i] to offsets[i + 1].
         """
         hidden, places, ends = list(tokens), [], (Tokenizer.BEGIN, Tokenizer.END)
         for number, (start, stop) in zip(numbers, pairwise(offsets), strict=True):
@@ -90,22 +88,20 @@ class Masking:
 
 
 def second_lines(pairs: int, seed: int, epoch: int) -> Indices:
-    """The pair whose second line is shown with the first line of each: (pairs,), at least 3 of them.
+    """For each first line, the pair whose second line is shown with it: (pairs,); at least 3 pairs.
 
-    It is its own for one half, drawn anew each epoch; for the other half it is any but its own and the pair before,
-    whose second line is its own first.
+    For one half, drawn anew each epoch, it is its own pair. For the other half it is a random one, except its own and
+    the pair before, whose second line is its own first line.
     """
-    random = np.random.Generator(philox(seed, epoch).jumped())  # not what `plan` draws
+    random = np.random.Generator(philox(seed, epoch).jumped())  # independent of those of `plan`
     numbers, apart = np.arange(pairs), random.permutation(pairs) < pairs // 2
     return np.where(apart, (numbers + 1 + random.integers(pairs - 2, size=pairs)) % pairs, numbers)
 
 
-def prepare_plain_text(
-    data: PlainTextConfig, tokenizer: Tokenizer, directory: Path, notify: Callable[[str], None]
-) -> Corpus:
-    """The training text as a corpus of lines, or of two columns: lines and those after them.
+def prepare_plain_text(data: PlainTextConfig, tokenizer: Tokenizer, directory: Path, notify: Notify) -> Corpus:
+    """Prepare the training text as a corpus of lines, or of two columns: lines and the lines after them.
 
-    `dropped` counts the blank lines, and the examples that are longer than a sequence may be.
+    `dropped` counts the blank lines, and the examples to be truncated.
 
     Raises:
         TransductError: a file cannot be read, or there is too little text.
@@ -126,7 +122,7 @@ def prepare_plain_text(
 def _columns(
     source: TextSource, data: PlainTextConfig, tokenizer: Tokenizer, counts: dict[str, int]
 ) -> Iterator[list[Ragged]]:
-    """The encoded examples of one corpus, chunk by chunk; `counts` is filled in."""
+    """The encoded examples of one source, in chunks; updates `counts`."""
     room, lines = data.max_length - 2 - data.next_sentence, texts_of([source], Path(data.root))
     encoded = _encoded(lines, tokenizer, counts)
     examples: Iterator[tuple[list[int], ...]] = pairwise(encoded) if data.next_sentence else zip(encoded)
@@ -137,18 +133,18 @@ def _columns(
 
 def _encoded(lines: Iterator[str], tokenizer: Tokenizer, counts: dict[str, int]) -> Iterator[list[int]]:
     for chunk in in_chunks(lines, len):
-        found = encoded_lines(chunk, tokenizer)
-        counts["blank_lines"] += len(chunk) - len(found)
-        yield from found
+        encoded = encoded_lines(chunk, tokenizer)
+        counts["blank_lines"] += len(chunk) - len(encoded)
+        yield from encoded
 
 
 def encoded_lines(lines: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """The ids of the lines that are not blank."""
+    """The token ids of the lines that are not blank."""
     return [ids for line, ids in zip(lines, tokenizer.encode(lines), strict=True) if ids and line.strip()]
 
 
 def check_enough(examples: int, in_pairs: bool) -> None:
-    """Refuse too little text to train on or to measure."""
+    """Raise WrongData if there is too little text to train or evaluate on."""
     least, unit = (3, "pairs of lines") if in_pairs else (1, "lines")
     if examples < least:
         found = f"found {max(0, examples)} {unit} that are not blank"

@@ -1,4 +1,4 @@
-"""Pictures with captions, from files or generated, all brought to one size: read, and prepared as a corpus."""
+"""Pictures with captions, from files or generated, scaled to one size: read, and prepared as a corpus."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from transduct.data.corpus import Corpus, Ragged, build, write_rows
-from transduct.data.files import WORDS_AT_ONCE, Policy, Refused, check_section
+from transduct.data.files import WORDS_AT_ONCE, Notify, Policy, Refused, check_section, check_weight
 from transduct.data.images import ImageSource, Picture, check_side, fitted, read_labelled, read_pictures
 from transduct.data.samples import Part
 from transduct.data.scenes import generate
@@ -17,7 +17,6 @@ from transduct.data.text import in_chunks
 from transduct.errors import TransductError
 
 log = logging.getLogger("transduct")
-Notify = Callable[[str], None]
 Columns = Callable[[Sequence[str], np.ndarray], list[Ragged]]  # captions and (n, size, size, 3) -> columns of a corpus
 
 
@@ -26,12 +25,12 @@ class PictureSource:
     """One corpus of pictures: files, or generated scenes.
 
     Attributes:
-        images: a folder or an archive.
-        captions: a file of NAME, tab, TEXT lines; without it the caption of a picture is the folder it lies in.
-        generate: the kind of generated pictures.
-        part: of the generated pictures; no caption is in two of them.
-        count: how many are generated.
-        weight: how often an epoch shows each.
+        images: a folder, or a tar archive, plain or compressed.
+        captions: a file with lines of NAME, tab, TEXT; without it, the name of a picture's folder is its caption.
+        generate: the kind of pictures to generate.
+        part: the part of the generated pictures; no caption is in two of them.
+        count: the number of pictures to generate.
+        weight: how often an epoch shows each picture.
     """
 
     images: str | None = None
@@ -50,27 +49,28 @@ class PictureSource:
             raise ValueError(f"part is '{self.part}'; give it only with generate")
         if self.captions is not None and self.images is None:
             raise ValueError(f"captions is {self.captions}; give it only with images")
-        ImageSource(self.images or "", self.captions, self.weight)
+        check_weight(self.weight)
 
     def files(self) -> list[str]:
-        """The files the corpus is read from, as the recipe names them."""
+        """The files of the corpus, by their names in the recipe."""
         return [name for name in (self.images, self.captions) if name is not None]
 
     def read(self, root: Path, size: int, refused: Refused, captioned: bool) -> Iterator[tuple[str, Picture]]:
-        """Caption and picture (size, size, 3), one after the other; what is broken is refused.
+        """Iterate over captions and pictures (size, size, 3); broken ones are refused.
 
         Args:
-            captioned: whether a picture without a caption, and a caption without its picture, is broken too.
+            captioned: whether captions are needed: a picture without a caption, or a caption without its picture, is
+                then refused too.
         """
         if self.images is None:
             yield from generate(self.count, self.part, size)
             return
         source = ImageSource(self.images, self.captions)
         if captioned:
-            found = ((text, picture) for _, picture, text in read_labelled(source, root, refused))
+            pictures = ((text, picture) for _, picture, text in read_labelled(source, root, refused))
         else:
-            found = (("", picture) for _, picture in read_pictures(source, root, refused))
-        yield from ((text, fitted(picture, size)) for text, picture in found)
+            pictures = (("", picture) for _, picture in read_pictures(source, root, refused))
+        yield from ((text, fitted(picture, size)) for text, picture in pictures)
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class PicturesConfig:
     """The `data` section of a recipe for pictures.
 
     Attributes:
-        size: pixels on each side, to which the middle square of every picture is brought.
-        broken: whether training stops at a broken picture or goes on without it.
+        size: height and width in pixels; every picture is cropped to its central square and scaled to this size.
+        broken: whether training stops at a broken picture or skips it.
     """
 
     train: list[PictureSource]
@@ -97,30 +97,26 @@ class PicturesConfig:
 
 @dataclass(frozen=True)
 class Examples:
-    """Captions and their pictures, all of one size; `generated` says how they were made, if they were."""
+    """Captions and their pictures, all of one size; `generated` is the kind of generated ones."""
 
     captions: list[str]
     pictures: list[Picture]
     generated: str | None = None
 
     def at(self, size: int) -> "Examples":
-        """The same, `size` pixels on each side."""
+        """The same pictures, scaled to `size` x `size` pixels."""
         return replace(self, pictures=[fitted(picture, size) for picture in self.pictures])
 
 
 @dataclass(frozen=True)
 class Unread:
-    """Pictures in files, and their captions if they have some: read when it is known how small they may be."""
+    """Pictures in files, and their captions if any, to be read once their size is known."""
 
     source: PictureSource
     captioned: bool
 
     def at(self, size: int) -> Examples:
-        """What is in the files, `size` pixels on each side, to which each picture is brought as it is read.
-
-        Raises:
-            TransductError: as `read_examples`.
-        """
+        """Read the pictures, scaled to `size` x `size` pixels; raises like `read_examples`."""
         data = PicturesConfig([self.source], size=size)
         return read_examples(self.source, data, captioned=self.captioned, advise=False)
 
@@ -128,29 +124,29 @@ class Unread:
 def read_examples(
     source: PictureSource, data: PicturesConfig, *, captioned: bool, notify: Notify = log.warning, advise: bool = True
 ) -> Examples:
-    """All of a corpus that is small.
+    """Read a whole corpus into memory.
 
     Args:
-        advise: whether `data` is of a recipe, in which what is broken may be left out.
+        advise: whether errors mention `data.broken`, for files named in a recipe.
 
     Raises:
-        TransductError: nothing is left of it, or as `read_labelled`.
+        TransductError: no picture is left, or as in `read_labelled`.
     """
     refused = Refused(data.broken, advise)
-    found = list(source.read(Path(data.root), data.size, refused, captioned))
+    examples = list(source.read(Path(data.root), data.size, refused, captioned))
     name = source.images or f"the {source.part} part of {source.generate}"
     refused.report(notify, f"{name}: ")
-    if not found:
+    if not examples:
         remedy = "check the files and data.broken" if advise else "give one that holds some"
         raise TransductError(f"{name}: found no picture in it; {remedy}")
-    return Examples([text for text, _ in found], [picture for _, picture in found], source.generate)
+    return Examples([text for text, _ in examples], [picture for _, picture in examples], source.generate)
 
 
 def pictures_given(files_given: Mapping[str, str], captioned: bool) -> Unread:
-    """What a model is scored on: the pictures of `source`, with the captions of `reference`.
+    """The pictures to evaluate on from the command line: `source`, with the captions in `reference` if given.
 
     Raises:
-        TransductError: there are captions without pictures.
+        TransductError: captions are given without pictures.
     """
     if "source" not in files_given:
         raise TransductError("found --reference, captions, without their pictures; give them as --source")
@@ -160,13 +156,13 @@ def pictures_given(files_given: Mapping[str, str], captioned: bool) -> Unread:
 def prepare(
     data: PicturesConfig, columns: Columns, inputs: dict[str, Any], directory: Path, notify: Notify, *, captioned: bool
 ) -> Corpus:
-    """The training pictures as a corpus of what `columns` makes of them, or reused where nothing has changed.
+    """Prepare the training pictures as a corpus, with columns made by `columns`, unless nothing has changed.
 
     Args:
-        inputs: all that decides what the corpus holds.
+        inputs: everything that determines the content of the corpus.
 
     Raises:
-        TransductError: a file cannot be read, nothing is left, or the directory is not a corpus's.
+        TransductError: a file cannot be read, no picture is left, or as in `corpus.build`.
     """
 
     def fill(folder: Path) -> dict[str, Any]:
@@ -185,8 +181,8 @@ def prepare(
     return build(directory, inputs, fill, notify)
 
 
-def _chunks(found: Iterator[tuple[str, Picture]], columns: Columns) -> Iterator[list[Ragged]]:
-    """The columns of captions and their pictures."""
-    for chunk in in_chunks(found, lambda pair: pair[1].size // 4, WORDS_AT_ONCE):
+def _chunks(examples: Iterator[tuple[str, Picture]], columns: Columns) -> Iterator[list[Ragged]]:
+    """The columns of captions and pictures, in chunks."""
+    for chunk in in_chunks(examples, lambda pair: pair[1].size // 4, WORDS_AT_ONCE):
         captions, pictures = zip(*chunk)
         yield columns(captions, np.stack(pictures))

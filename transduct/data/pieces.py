@@ -1,7 +1,7 @@
-"""How a tokenizer that was SentencePiece's reads text: its rules for characters, and the names of its pieces.
+"""Segments text like SentencePiece, for tokenizers converted from it: its character rules and its pieces.
 
-Blanks become ▁ before a text is cut, so that entries which begin with a real blank never match: they are ids without a
-piece. Those after a lone blank are pieces without an id (`interop/sentencepiece.py` makes them so).
+Blanks become ▁ before text is segmented, so vocabulary entries that begin with a real blank never match: they are ids
+without a piece. The entries after a single blank are pieces without an id. `interop/sentencepiece.py` writes both.
 """
 
 import base64
@@ -14,19 +14,19 @@ from string import printable
 import tokenizers
 
 BLANK, HIDDEN = "▁", " "
-LANGUAGE = re.compile("^(>>.*?<<)", re.DOTALL)  # of a model that knows several, as in ">>fra<< Hello"
-TYPED = printable[:95]  # ASCII but for white space
+LANGUAGE = re.compile("^(>>.*?<<)", re.DOTALL)  # the target language of a multilingual model, as in ">>fra<< Hello"
+TYPED = printable[:95]  # printable ASCII and the blank
 
 
 class Pieces:
-    """The names that a text is cut into, and their ids.
+    """Texts to the ids of SentencePiece pieces.
 
-    The library cuts, but it applies rules to whole graphemes: of letters with two accents it loses one, and Korean
-    syllables and Japanese accents that are written apart stay so.
+    The `tokenizers` library segments, but its normaliser is replaced by ours: it applies character rules to whole
+    graphemes, which loses one of two accents on a letter, and leaves decomposed Korean and Japanese as they are.
 
     Args:
-        library: its normaliser is taken away.
-        specials: the first tokens, which no text is cut into, that of what is unknown before the others.
+        library: the tokenizer; its normaliser is removed.
+        specials: the first tokens, the unknown token foremost; no text is segmented into them.
     """
 
     def __init__(self, library: tokenizers.Tokenizer, specials: Sequence[str]) -> None:
@@ -42,13 +42,13 @@ class Pieces:
         library.normalizer = None
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, zero for what is unknown; a language at its beginning is one token."""
-        parts = [LANGUAGE.split(text, 1) for text in texts]  # the text, or nothing, the language and the rest
+        """The ids of each text, 0 for unknown pieces; a language at its beginning is one token."""
+        parts = [LANGUAGE.split(text, 1) for text in texts]  # [text] or ["", language, rest]
         rests = [self.normalised(part[-1]) for part in parts]
         rows = []
         for part, text, coded in zip(parts, rests, self.library.encode_batch(rests, add_special_tokens=False)):
             names = [*part[1:2], *coded.tokens]
-            if self.unknown in names:  # a BPE does not say which letters it knows nothing of
+            if self.unknown in names:  # BPE does not tell which characters are unknown
                 names[len(part[1:2]) :] = [
                     text[start:stop] if name == self.unknown else name
                     for name, (start, stop) in zip(coded.tokens, coded.offsets)
@@ -57,7 +57,7 @@ class Pieces:
         return rows
 
     def normalised(self, text: str) -> str:
-        """The text as it is cut."""
+        """The text as it is segmented: after the character rules, with ▁ for blanks."""
         anything = bool(text) and not self.tidy
         if self.charsmap is not None:
             text = self.charsmap(text)
@@ -69,36 +69,37 @@ class Pieces:
 
 
 class Charsmap:
-    """SentencePiece's rules for characters: at each place the longest that fits.
+    """SentencePiece's character rules, its precompiled charsmap: at each place the longest match is replaced.
 
-    They lie in a double array (Aoe 1989; Yata's darts-clone), whose units hold a byte and where the next one is.
+    The rules are a trie in a double array (Aoe 1989; Yata's darts-clone): a unit holds a byte and the offset of its
+    children.
     """
 
     def __init__(self, blob: bytes) -> None:
         size = int.from_bytes(blob[:4], "little")
         self.units, self.replacements = array("I", blob[4 : 4 + size]), blob[4 + size :] + b"\0"
-        self.idle = all(self.longest(letter.encode(), 0) is None for letter in TYPED)  # over ASCII
+        self.keeps_ascii = all(self.longest(letter.encode(), 0) is None for letter in TYPED)
 
     def __call__(self, text: str) -> str:
-        """The text after the rules."""
-        if self.idle and text.isascii() and text.isprintable():
+        """Apply the rules to a text."""
+        if self.keeps_ascii and text.isascii() and text.isprintable():
             return text
         data, place, out = text.encode("utf-8", "replace"), 0, bytearray()
         while place < len(data):
-            found = self.longest(data, place)
-            if found is None:
+            match = self.longest(data, place)
+            if match is None:
                 lead = data[place]
                 width = 1 + (lead >= 0xC0) + (lead >= 0xE0) + (lead >= 0xF0)
                 out += data[place : place + width]
                 place += width
             else:
-                place, start = found
+                place, start = match
                 out += self.replacements[start : self.replacements.find(0, start)]
         return out.decode("utf-8", "replace")
 
     def longest(self, data: bytes, place: int) -> tuple[int, int] | None:
-        """Where the longest rule that fits at a place of the bytes ends, and where its replacement starts."""
-        units, found, node = self.units, None, _step(self.units[0])
+        """The end of the longest match at a place of the bytes, and the start of its replacement; None if none."""
+        units, match, node = self.units, None, _offset(self.units[0])
         for at in range(place, len(data)):
             node ^= data[at]
             if node >= len(units):
@@ -106,11 +107,11 @@ class Charsmap:
             unit = units[node]
             if unit & 0x800000FF != data[at]:
                 break
-            node ^= _step(unit)
+            node ^= _offset(unit)
             if unit & 0x100 and node < len(units):
-                found = at + 1, units[node] & 0x7FFFFFFF
-        return found
+                match = at + 1, units[node] & 0x7FFFFFFF
+        return match
 
 
-def _step(unit: int) -> int:
+def _offset(unit: int) -> int:
     return (unit >> 10) << ((unit & 0x200) >> 6)

@@ -1,8 +1,8 @@
 """Generated corpora: endless parallel text for the demo and the tests, the same on every machine.
 
-Each corpus falls into three parts, and a hash of the source text says which part it belongs to, so no
-sentence of `valid` or `test` is ever in `train`. `valid` and `test` hold each source once; `train` holds it as
-often as it is drawn, so that what is short and therefore rare (there are ten numbers of one digit) is seen often.
+A hash of the source text decides which part of a corpus it belongs to, so no source of `valid` or `test` is ever in
+`train`. `valid` and `test` hold each source once; `train` repeats sources as they are drawn, so that short ones, which
+are few (there are ten numbers of one digit), are seen often.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,9 +15,9 @@ from transduct.errors import TransductError
 
 Part = Literal["train", "valid", "test"]
 Pair = tuple[str, str]
-Texts = tuple[str, ...]  # a row; for most corpora a pair
+Texts = tuple[str, ...]  # a row: a pair in most corpora
 
-MOST = 1_000_000  # every part of every corpus holds more sources, so drawing comes to an end
+MOST = 1_000_000  # every part of every corpus has more sources, so drawing distinct ones ends
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 ENGLISH = (
@@ -37,10 +37,10 @@ KOREAN_GROUPS = ("", "만", "억")
 
 
 def generate(name: str, count: int, part: Part = "train") -> Iterator[Texts]:
-    """The first `count` rows of one part of the corpus called `name`, a key of `CORPORA`.
+    """Generate the first `count` rows of a part of a corpus, by its name in `CORPORA`.
 
     Raises:
-        TransductError: the name is unknown, or `count` is more than a part is sure to hold.
+        TransductError: the name is unknown, or `count` is larger than any part is sure to hold.
     """
     if name not in CORPORA:
         raise TransductError(f"no generated corpus is called '{name}'; known are: {', '.join(CORPORA)}")
@@ -61,7 +61,7 @@ def _drawn(draw: Callable[[Random], Texts], part: Part, random: Random) -> Itera
 
 
 def part_of(source: str) -> Part:
-    """The part a source text belongs to: one text in twenty is for validation, another for testing."""
+    """The part that a source text belongs to: one in twenty is for validation, another for testing."""
     share = crc32(source.encode()) % 20
     return "valid" if share == 0 else "test" if share == 1 else "train"
 
@@ -97,8 +97,8 @@ def _english_group(group: int) -> str:
 def korean_number(number: int) -> str:
     """The Sino-Korean name of 0 <= number < 10^9: 321005 is "삼십이만 천오".
 
-    Numbers are grouped by ten thousand. The digit one is silent before ten, hundred and thousand, and in
-    exactly one 만; 일억 keeps it.
+    Numbers are grouped by ten thousand. The digit one is left out before ten, hundred and thousand, and in 만 for
+    exactly 10,000; 일억 keeps it.
     """
     _check(number)
     if number == 0:
@@ -127,7 +127,8 @@ def _check(number: int) -> None:
 
 
 def _number_names(random: Random) -> Pair:
-    """Numbers of one to nine digits, each as likely; half with many zeros: round numbers are named oddly."""
+    """Names of numbers of one to nine digits, each length equally likely; half have many zeros, as in round numbers,
+    whose names are irregular."""
     digits = random.randint(1, 9)
     number = random.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
     if random.random() < 0.5:
@@ -155,7 +156,7 @@ def _sort(random: Random) -> Pair:
 
 
 def _brackets(random: Random) -> Pair:
-    """Brackets of three kinds and whether each closes what was opened last; half of them do."""
+    """Brackets of three kinds and whether they are balanced, which half of the texts are."""
     text: list[str] = []
     opened: list[int] = []
     for _ in range(random.randint(2, 8) * 2):
@@ -174,13 +175,13 @@ def _brackets(random: Random) -> Pair:
 
 
 def _seen_before(random: Random) -> Pair:
-    """Letters, and for each whether it has been seen before in its row: tags for a text."""
+    """Letters, each tagged by whether it has occurred before in its row."""
     letters = random.choices(LETTERS[:8], k=random.randint(3, 10))
     return " ".join(letters), " ".join("again" if letter in letters[:i] else "new" for i, letter in enumerate(letters))
 
 
 def _spans(random: Random) -> Texts:
-    """A question, a text and the part of it that answers: who does what, where."""
+    """A question (who is where), a text and the span of it that is the answer."""
     names, places = random.sample(NAMES, 4), random.sample(PLACES, 4)
     number = random.randrange(4)
     text = " ".join(f"{name} is in {place} ." for name, place in zip(names, places))
@@ -204,4 +205,4 @@ CORPORA: dict[str, Callable[[Random], Texts]] = {
     "seen_before": _seen_before,
     "spans": _spans,
 }
-WIDTHS = {"spans": 3}  # texts of a row, where they are not two
+WIDTHS = {"spans": 3}  # the number of texts in a row, if not two

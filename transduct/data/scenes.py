@@ -1,7 +1,7 @@
-"""Generated scenes: pictures of one or two things on white, each with a caption that says what is where.
+"""Generated scenes: pictures of one or two coloured shapes on white, with captions that describe them.
 
-A scene depends on its part and its number alone. A hash of what a caption means says which part it belongs to, so no
-combination of size, colour, shape and place of `valid` or `test` is ever in `train`, however it is put into words.
+A scene is a function of its part and number. A hash of the meaning of its caption decides which part it belongs to, so
+no combination of size, colour, shape and place of `valid` or `test` is ever in `train`, in either wording.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ COLOURS = {
     "purple": (145, 60, 185),
     "black": (25, 25, 25),
 }
-SIZES = {"small": 0.21, "large": 0.36}  # the side of a thing, in sides of the picture
+SIZES = {"small": 0.21, "large": 0.36}  # the side of a shape, as a share of the picture's
 SHAPES = ("circle", "square", "triangle", "cross")
 PLACES = {
     "in the middle": (0.5, 0.5),
@@ -32,12 +32,12 @@ PLACES = {
     "in the bottom left": (0.27, 0.73),
     "in the bottom right": (0.73, 0.73),
 }
-# Where the first of two things is, and what is said of the same if the other is named first.
+# Where the first of two shapes is, and the same relation with the other named first.
 RELATIONS = {"above": "below", "below": "above", "left of": "right of", "right of": "left of"}
-SINGLE = 0.2  # of the scenes hold one thing
-GAP = 0.1  # sides of the picture between two things, at least
-MARGIN = 0.03  # sides of the picture that stay empty at its edges
-DISTINCT = 500  # captions that each part is sure to hold; there are some 850 of valid and of test
+SINGLE = 0.2  # the share of scenes with one shape
+GAP = 0.1  # the minimum distance of two shapes, as a share of the picture's side
+MARGIN = 0.03  # the empty border, as a share of the picture's side
+DISTINCT = 500  # captions that every part is sure to have; valid and test have about 850
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """One thing and its place, or two things and where the first is to the second."""
+    """One shape and its place, or two shapes and the relation of the first to the second."""
 
     things: tuple[Thing, ...]
     place: str
@@ -67,19 +67,19 @@ class Scene:
 
     @property
     def part(self) -> Part:
-        """The part the scene belongs to; the same for both captions of two things."""
+        """The part that the scene belongs to, the same for both captions of two shapes."""
         if len(self.things) == 1:
             return part_of(self.caption)
         return part_of(min(self.caption, Scene(self.things[::-1], RELATIONS[self.place]).caption))
 
 
 def generate(count: int, part: Part, size: int) -> Iterator[tuple[str, np.ndarray]]:
-    """The first `count` scenes of a part: captions, and pictures (size, size, 3) of 0 to 255.
+    """Generate the first `count` scenes of a part: captions and pictures (size, size, 3), uint8.
 
-    In `train` captions come again, with their things elsewhere; in the other parts each comes once.
+    In `train` captions are repeated, with other pictures; in the other parts each is unique.
 
     Raises:
-        TransductError: `count` is more than a part is sure to hold.
+        TransductError: `count` is larger than any part is sure to hold.
     """
     if part != "train" and count > DISTINCT:
         raise TransductError(f"cannot generate {count:,} scenes of '{part}'; ask for at most {DISTINCT}")
@@ -96,7 +96,7 @@ def generate(count: int, part: Part, size: int) -> Iterator[tuple[str, np.ndarra
 
 
 def drawn_by_lot(random: Random, part: Part) -> Scene:
-    """A scene of a part."""
+    """Draw a random scene of a part."""
     while True:
         count = 1 if random.random() < SINGLE else 2
         things = tuple(
@@ -108,7 +108,7 @@ def drawn_by_lot(random: Random, part: Part) -> Scene:
 
 
 def picture(scene: Scene, size: int, random: Random) -> np.ndarray:
-    """The scene as colours (size, size, 3) of 0 to 255, its things somewhat moved and scaled by lot."""
+    """Draw the picture of a scene, (size, size, 3), uint8, with its shapes randomly moved and scaled a little."""
     radii = [SIZES[thing.size] / 2 * random.uniform(0.93, 1.07) for thing in scene.things]
     if len(scene.things) == 1:
         x, y = PLACES[scene.place]
@@ -123,7 +123,7 @@ def picture(scene: Scene, size: int, random: Random) -> np.ndarray:
 
 
 def _apart(radii: list[float], place: str, random: Random) -> list[tuple[float, float]]:
-    """Centres of two things of these radii, at least `GAP` apart along the axis that the place names."""
+    """Random centres of two shapes with these radii, at least `GAP` apart along the axis of their relation."""
     before = place in ("above", "left of")
     first, second = radii if before else radii[::-1]
     room = 1.0 - 2 * MARGIN - GAP - 2 * (first + second)
@@ -136,15 +136,15 @@ def _apart(radii: list[float], place: str, random: Random) -> list[tuple[float, 
 
 
 def coverage(shape: str, centre: tuple[float, float], radius: float, size: int) -> np.ndarray:
-    """How much of each pixel a shape covers, (size, size) of 0 to 1: its edge is one pixel wide.
+    """The share of each pixel that a shape covers, (size, size) from 0 to 1: an antialiased edge one pixel wide.
 
     Args:
-        centre, radius: of the square that holds the shape, in sides of the picture; x grows to the right, y down.
+        centre, radius: of the bounding square, as shares of the picture's side; x grows to the right, y down.
     """
     places = np.arange(size) + 0.5
     x, y = places[None, :] - centre[0] * size, places[:, None] - centre[1] * size
     r = radius * size
-    match shape:  # pixels from the nearest edge, above zero inside
+    match shape:  # the signed distance to the nearest edge in pixels, positive inside
         case "circle":
             inside = r - np.hypot(x, y)
         case "square":

@@ -1,4 +1,4 @@
-"""What a recipe says of its text: where it is read from, what is changed in it, and how much of it is taken."""
+"""The records of a recipe that say where text comes from, how it is changed as it is read, and what is left out."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -6,36 +6,36 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from transduct.data.files import check_section, check_weight
+from transduct.data.files import check_section, check_weight, corpora
 from transduct.data.samples import CORPORA, WIDTHS, Pair, Part
 from transduct.data.trees import VIEWS
 
 FORMATS = (".tsv", ".jsonl", ".parquet")
 COMPRESSIONS = (".gz", ".xz", ".zst")
-METRICS, BLEU_TOKENIZER = ("bleu", "chrf", "ter", "exact_match"), "13a"  # that a translator is scored by
+METRICS, BLEU_TOKENIZER = ("bleu", "chrf", "ter", "exact_match"), "13a"  # the defaults of translation
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """One corpus, by exactly one of: aligned files (`source`, `target`), files whose lines hold all of a row (`pairs`),
-    lines of `text`, bracketed `trees`, or a generated one.
+    """One corpus, given as exactly one of: aligned files (`source` and `target`), files with a whole row on each line
+    (`pairs`), plain `text`, bracketed `trees`, or a generated corpus (`generate`).
 
     Attributes:
-        source: files of sentences, one a line: line i of each is translated by line i of its `target`.
-        target: as many files.
-        pairs: TSV, JSONL or Parquet files, told by their endings.
-        text: files of text alone, for tasks that want one text a row.
-        trees: files of trees in brackets, as the Penn Treebank has them.
-        columns: what to read from `pairs`, the source first: numbers from 0 or, where the first line is a header, names
-            for TSV; keys for JSONL and Parquet ("translation.de" is the field de of translation). Of trees it names
-            views: words, tags, brackets. Where it is not given: columns 0 and 1, source and target, words and brackets.
-        alternatives: whether every column of a TSV line from the target on, save the source, is a reference.
+        source: files of sentences, one per line; line i is translated by line i of the corresponding `target` file.
+        target: as many files as `source`.
+        pairs: TSV, JSONL or Parquet files, recognised by their endings.
+        text: files with one text per line, for tasks that read one text per row.
+        trees: files of bracketed trees, one per line, as in the Penn Treebank.
+        columns: the columns to read from `pairs`, the source first. For TSV: numbers from 0, or names if the first line
+            is a header. For JSONL and Parquet: keys ("translation.de" is the field `de` of `translation`). For trees:
+            words, tags or brackets. Default: columns 0 and 1; source and target; words and brackets.
+        alternatives: whether the TSV columns to the right of the target hold more references.
         generate: a generated corpus: number_names, copy, reverse, sort, brackets, seen_before, spans.
-        part: of a generated corpus; no row is in two of them.
-        count: how many rows are generated.
-        weight: how often an epoch shows each row; 1.5 shows each once, and half of them twice.
+        part: the part of a generated corpus; no row is in two of them.
+        count: the number of rows to generate.
+        weight: how often an epoch shows each row; 1.5 shows every row once and half of the rows twice.
     """
 
     source: str | list[str] = field(default_factory=list)
@@ -53,9 +53,9 @@ class TextSource:
     def __post_init__(self) -> None:
         sources, targets, pairs = listed(self.source), listed(self.target), listed(self.pairs)
         kinds = {"source": sources or targets, "pairs": pairs, "text": self.text, "trees": self.trees}
-        found = [name for name, given in {**kinds, "generate": self.generate}.items() if given]
-        if len(found) != 1:
-            also = f"; found {' and '.join(found)} (source=[] takes one away)" if found else ""
+        present = [name for name, value in {**kinds, "generate": self.generate}.items() if value]
+        if len(present) != 1:
+            also = f"; found {' and '.join(present)} (source=[] takes one away)" if present else ""
             raise ValueError(f"give source and target, or pairs, text, trees or generate: exactly one of them{also}")
         if len(sources) != len(targets):
             raise ValueError(f"found {len(sources)} source and {len(targets)} target files; give as many of each")
@@ -79,26 +79,26 @@ class TextSource:
 
     @property
     def width(self) -> int:
-        """How many texts a row has; with `alternatives` it may have more."""
+        """The number of texts in a row, further references of `alternatives` not counted."""
         if self.generate is not None:
             return WIDTHS.get(self.generate, 2)
         return 1 if self.text else len(self.columns or (0, 1))
 
     def files(self) -> list[str]:
-        """The files the corpus is read from, as the recipe names them."""
+        """The files of the corpus, by their names in the recipe."""
         named = (self.source, self.target, self.pairs, self.text, self.trees)
         return [name for names in named for name in listed(names)]
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """A regular expression and what takes the place of its matches, in each text of a side as it is read.
+    """A regular expression and the replacement for its matches, applied to each text as it is read.
 
     Attributes:
-        side: whose texts are changed.
-        pattern: a regular expression of Python's.
-        by: what takes the place of each match; "\\1" is its first group.
-        cycle: if not 0, "{n}" in `by` is the number of the match in its text, from 0 and modulo `cycle`.
+        side: the side whose texts are changed.
+        pattern: a regular expression in Python's syntax.
+        by: the replacement; "\\1" stands for the first group.
+        cycle: if not 0, "{n}" in `by` becomes the number of the match in its text, from 0 and modulo `cycle`.
     """
 
     side: Literal["source", "target", "both"]
@@ -113,7 +113,7 @@ class Replacement:
             (self.pattern + self.by).encode()
             pattern = re.compile(self.pattern)
             for template in self._templates:
-                pattern.sub(template, "")  # where nothing matches too, a mistake in it is found
+                pattern.sub(template, "")  # parses the template, even though nothing matches
         except (re.error, IndexError, OverflowError, RecursionError, UnicodeEncodeError) as error:
             raise ValueError(f"cannot replace '{self.pattern}' by '{self.by}': {error}") from error
 
@@ -132,7 +132,7 @@ class Replacement:
 
     @property
     def _templates(self) -> list[str]:
-        """The parts of `by` around the numbers: a number right after "\\1" is no part of the group's."""
+        """The parts of `by` around "{n}", expanded one by one so that a digit after "\\1" does not extend the group."""
         return self.by.split("{n}") if self.cycle else [self.by]
 
 
@@ -141,17 +141,19 @@ class DataConfig:
     """The `data` section of a recipe for parallel text.
 
     Attributes:
-        max_length: the most tokens of a side, its end of sentence counted; longer pairs are left out.
-        max_ratio: how many times longer one side may be (0: no bound; 9 is the bound of the Moses scripts).
-        drop_duplicates: whether of equal pairs only the first is trained on.
-        replace: changes of the text as it is read, in this order; a model keeps those of the source for its inputs.
-        backwards: whether the target is written from its last token to its first; where such a model and others decide
-            together (`ensemble`), the first and those that write as it does search, and the rest score what was found.
-        held_out: takes that many pairs, each with a source of its own, out of `train` to validate on, and leaves out of
-            it every pair that shares a source or a target with one of them.
-        metrics: what `evaluate` scores: bleu, chrf, ter, exact_match, word_error_rate (outputs that equal no reference,
-            as of pronunciations), token_error_rate, f1 (of trees).
-        bleu_tokenize: sacrebleu's tokenizer for BLEU, such as 13a, intl, char, zh, ja-mecab.
+        max_length: the maximum number of tokens of a side, including its end of sentence; longer pairs are dropped.
+        max_ratio: pairs with one side more than this many times longer than the other are dropped (0: no bound; the
+            default is that of the Moses scripts).
+        drop_duplicates: whether only the first of several equal pairs is trained on.
+        replace: changes made to the text as it is read, in this order; the model applies those of the source to its
+            inputs too.
+        backwards: whether the model writes the target from its last token to its first. In an `ensemble`, the first
+            model and those of the same direction search; the others score the hypotheses found.
+        held_out: the number of pairs, with distinct sources, taken out of `train` for validation; pairs that share a
+            source or a target with one of them are dropped from `train`.
+        metrics: the scores of `evaluate`: bleu, chrf, ter, exact_match, word_error_rate (the share of outputs that
+            equal no reference, as used for pronunciations), token_error_rate, f1 (of trees).
+        bleu_tokenize: sacrebleu's tokenizer for BLEU, such as 13a, intl, char, zh or ja-mecab.
     """
 
     train: list[TextSource]
@@ -170,9 +172,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_section(self)
-        corpora = [*self.train, *filter(None, (self.valid, self.test))]
-        if wrong := [corpus for corpus in corpora if corpus.width != 2]:
-            raise ValueError(f"a corpus gives {wrong[0].width} texts a row; a translation has 2: source and target")
+        require_width(self, 2, "source and target")
         if any(corpus.alternatives for corpus in self.train):
             raise ValueError("alternatives are references to be measured against; in train a row has one target")
         if self.max_length < 2:
@@ -183,8 +183,19 @@ class DataConfig:
             raise ValueError(f"held_out is {self.held_out}; give at least 0, and 0 where valid is given")
 
 
+def require_width(data: Any, width: int, remedy: str) -> None:
+    """Check that every corpus of a `data` section has `width` texts a row.
+
+    Raises:
+        ValueError: a corpus has fewer or more; `remedy` ends the message.
+    """
+    for corpus in corpora(data):
+        if corpus.width != width:
+            raise ValueError(f"a corpus gives {corpus.width} texts a row, must be {width}: {remedy}")
+
+
 def changed(pairs: list[Pair], replace: Sequence[Replacement]) -> list[Pair]:
-    """The pairs with all replacements made."""
+    """Apply all replacements to the pairs."""
     if not replace:
         return pairs
     source, target = changes_of("source", replace), changes_of("target", replace)
@@ -192,7 +203,7 @@ def changed(pairs: list[Pair], replace: Sequence[Replacement]) -> list[Pair]:
 
 
 def changes_of(side: str, replace: Sequence[Replacement]) -> Callable[[str], str]:
-    """All replacements of one side as one function."""
+    """All replacements of one side, composed into one function."""
     changes = [each.function for each in replace if each.side in (side, "both")]
 
     def change(text: str) -> str:
@@ -204,7 +215,11 @@ def changes_of(side: str, replace: Sequence[Replacement]) -> Callable[[str], str
 
 
 def ending(name: str) -> tuple[str, str]:
-    """The format and the compression (or nothing) that a file's name ends in."""
+    """The format and the compression ("" if none) of a file of pairs, by its endings.
+
+    Raises:
+        ValueError: the format is unknown.
+    """
     suffixes = [suffix.lower() for suffix in Path(name).suffixes]
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
     if not suffixes or suffixes[-1] not in FORMATS:
@@ -214,5 +229,5 @@ def ending(name: str) -> tuple[str, str]:
 
 
 def listed(names: str | list[str]) -> list[str]:
-    """One name, or several, as a list."""
+    """The names as a list, also if there is only one."""
     return [names] if isinstance(names, str) else names

@@ -1,7 +1,7 @@
-"""Text and what belongs to it, read as a stream: aligned files, TSV, JSONL, Parquet and trees, plain or compressed.
+"""Reads text corpora as streams of rows: aligned files, TSV, JSONL, Parquet and trees, plain or compressed.
 
-A line ends at a line feed and nowhere else: U+2028, U+0085 and a lone carriage return are text. Whatever
-cannot be read is refused with file and line; nothing is skipped in silence.
+Only a line feed ends a line (a carriage return before it is dropped): U+2028, U+0085 and a lone carriage return are
+text. Errors name the file and line; nothing is skipped silently.
 """
 
 import json
@@ -23,39 +23,39 @@ from transduct.data.trees import read_trees
 from transduct.errors import TransductError
 
 Item = TypeVar("Item")
-Row = Sequence[str]  # a text and what belongs to it: its translations, its label, its tags
+Row = Sequence[str]  # a text with its translations, label or tags
 Errors = Literal["strict", "replace", "surrogateescape"]
 
-CHUNK = 2_000  # texts handed on at a time: encoded, they take some 10 MB
-CHARACTERS = 1_000_000  # of long texts, fewer at a time: those that first reach so many
+CHUNK = 2_000  # rows in a chunk: about 10 MB when encoded
+CHARACTERS = 1_000_000  # characters at which a chunk of long texts ends earlier
 ROWS = 200  # rows of a Parquet file read at a time
 BLOCK = 1 << 20  # bytes read at a time
-MOST_DRIFT = 10  # a difference of more lines than this has many causes, and no one place
-BY_CHANCE = 3.0  # deviations of a line by which the best split may beat the end without being better
+MOST_DRIFT = 10  # lines; a larger difference has many causes and no single place
+BY_CHANCE = 3.0  # standard deviations of the gain of a line by which a split must beat the end to be preferred
 
 
 def read_pairs(source: TextSource, root: Path, replace: Sequence[Replacement] = ()) -> Iterator[list[Pair]]:
-    """The pairs of a corpus in lists of up to `CHUNK`, fewer where they are long, in constant memory.
+    """Read the pairs of a corpus in chunks (see `in_chunks`), in constant memory.
 
     Raises:
-        TransductError: the corpus is empty, or a file of it is missing, damaged, not UTF-8, not of its format,
-            or not aligned with its partner.
+        TransductError: the corpus is empty, or one of its files is missing, damaged, not UTF-8, not in its format, or
+            not aligned with its counterpart.
     """
     for chunk in in_chunks(read_rows(source, root), lambda row: sum(map(len, row))):
         yield changed([(row[0], row[1]) for row in chunk], replace)
 
 
 def in_chunks(items: Iterable[Item], measure: Callable[[Item], int], most: int | None = None) -> Iterator[list[Item]]:
-    """The items in lists of up to `CHUNK`, or fewer where those first reach `most` (if not said, `CHARACTERS`), as
-    `measure` counts them."""
+    """Group items into lists that end after `CHUNK` items, or once their sizes, as given by `measure`, add up to `most`
+    (default `CHARACTERS`)."""
     chunk: list[Item] = []
-    held = 0
+    size = 0
     for item in items:
         chunk.append(item)
-        held += measure(item)
-        if len(chunk) >= CHUNK or held >= (most or CHARACTERS):
+        size += measure(item)
+        if len(chunk) >= CHUNK or size >= (most or CHARACTERS):
             yield chunk
-            chunk, held = [], 0
+            chunk, size = [], 0
     if chunk:
         yield chunk
 
@@ -63,9 +63,9 @@ def in_chunks(items: Iterable[Item], measure: Callable[[Item], int], most: int |
 def read_examples(
     source: TextSource, root: Path, replace: Sequence[Replacement] = ()
 ) -> tuple[list[str], list[list[str]]]:
-    """The sources of a corpus and the references of each, at least one; raises as `read_pairs` does.
+    """Read the sources of a corpus and the references of each, at least one; raises like `read_pairs`.
 
-    Only the references are changed here: whoever translates the sources changes them, as any other input.
+    `replace` is applied to the references only: the model applies it to its inputs itself.
     """
     change_target = changes_of("target", replace)
     sources, references = [], []
@@ -75,20 +75,25 @@ def read_examples(
     return sources, references
 
 
+def has_lone_surrogate(text: str) -> bool:
+    """Whether a string holds half of a surrogate pair, which JSON can spell but UTF-8 cannot encode."""
+    return not text.isascii() and re.search("[\ud800-\udfff]", text) is not None
+
+
 def check_text(text: str, place: str) -> None:
-    """Refuse half of a surrogate pair, which JSON can spell: it is no text, but would fail only later.
+    """Check that a text can be encoded.
 
     Raises:
-        TransductError: there is one.
+        TransductError: it holds half of a surrogate pair.
     """
-    if re.search("[\ud800-\udfff]", text):
+    if has_lone_surrogate(text):
         raise TransductError(f"{place}: found half of a surrogate pair, expected text; mend the line")
 
 
 def read_lines(file: Path | BinaryIO, errors: Errors = "strict") -> Iterator[str]:
-    """The lines of a file or an open stream, without their ends and without a byte order mark at the start.
+    """The lines of a file or an open stream, without line ends and without a byte order mark at the start.
 
-    Lines of a stream come as soon as they are there. With `replace`, bytes that are not UTF-8 become U+FFFD.
+    Lines of a stream are yielded as soon as they arrive. With `replace`, bytes that are not UTF-8 become U+FFFD.
 
     Raises:
         TransductError: the file cannot be read, or (`strict`) a line is not UTF-8.
@@ -102,7 +107,7 @@ def read_lines(file: Path | BinaryIO, errors: Errors = "strict") -> Iterator[str
 
 
 def _split(read: Callable[[], bytes], name: str, errors: Errors) -> Iterator[list[str]]:
-    """The lines block by block: decoding many at once takes a fraction of the time of one by one."""
+    """The lines of each block: decoding a block at once is much faster than line by line."""
     number, unfinished, block = 1, [b""], b"\n"
     while block:
         block = read()
@@ -140,9 +145,10 @@ def _split(read: Callable[[], bytes], name: str, errors: Errors) -> Iterator[lis
 
 
 def _utf16(data: bytes) -> str:
-    """Which UTF-16 the begin of a file seems to be, by its mark or by zeros in every other place; "" if it is none.
+    """The UTF-16 encoding that the start of a file seems to have, by its byte order mark or by zero bytes; else "".
 
-    In most scripts each blank and line end has such a zero, where letters may have none.
+    Without a mark: most bytes at even or at odd places may be zero (Latin letters), and in most other scripts at least
+    those of blanks and line ends are.
     """
     if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         return "utf-16"
@@ -153,10 +159,10 @@ def _utf16(data: bytes) -> str:
 
 
 def read_rows(source: TextSource, root: Path, labelled: bool = False) -> Iterator[Row]:
-    """Each row of a corpus as its texts, the source first, in constant memory; raises as `read_pairs` does.
+    """Read the rows of a corpus, the source first, in constant memory; raises like `read_pairs`.
 
     Args:
-        labelled: whether the last of a row is a label, which JSON and Parquet may hold as a whole number.
+        labelled: whether the last text of a row is a label, which may be an integer in JSON and Parquet.
     """
     rows = _rows_of_each(source, root, labelled)
     first = next(rows, None)
@@ -167,7 +173,7 @@ def read_rows(source: TextSource, root: Path, labelled: bool = False) -> Iterato
 
 
 def texts_of(sources: Iterable[TextSource], root: Path) -> Iterator[str]:
-    """The first text of each row, blank ones too, of one corpus after the other; raises as `read_pairs` does."""
+    """The first text of each row, blank or not, of all corpora in turn; raises like `read_pairs`."""
     return (row[0] for source in sources for row in read_rows(source, root))
 
 
@@ -202,11 +208,11 @@ def _aligned_rows(source: Path, target: Path) -> Iterator[Row]:
 
 
 def tsv_rows(path: Path, columns: list[str] | list[int], alternatives: bool = False) -> Iterator[Row]:
-    """The columns asked for, by name or number, of each line of a file with tabs; with `alternatives` further columns
-    that hold something.
+    """The given columns, by name or number, of each line of a TSV file; with `alternatives` also the cells after the
+    last of them that are not empty.
 
     Raises:
-        TransductError: a column is missing; it names the line.
+        TransductError: a line has too few columns, or the header lacks a name or has it twice.
     """
     lines = enumerate(read_lines(path), 1)
     places = [column for column in columns if isinstance(column, int)]
@@ -232,7 +238,7 @@ def _jsonl_rows(path: Path, keys: Sequence[str], label: str | None) -> Iterator[
     for number, line in enumerate(read_lines(path), 1):
         try:
             value = json.loads(line)
-        except (ValueError, RecursionError) as error:  # brackets may be thousands deep
+        except (ValueError, RecursionError) as error:  # RecursionError: thousands of nested brackets
             raise TransductError(f"{path}:{number}: not JSON ({error}); {expected}") from error
         if not isinstance(value, dict):
             raise TransductError(f"{path}:{number}: found {line:.40}, {expected}")
@@ -243,7 +249,7 @@ def _jsonl_rows(path: Path, keys: Sequence[str], label: str | None) -> Iterator[
 
 
 def _field(value: dict[str, Any], key: str) -> object:
-    """What a key names, if need be a field of a field: "translation.de"."""
+    """The value of a key, which may be that of a nested object: "translation.de"."""
     if key in value or "." not in key:
         return value.get(key)
     first, rest = key.split(".", 1)
@@ -256,7 +262,7 @@ def _parquet_rows(path: Path, keys: Sequence[str], label: str | None, seekable: 
 
     number = 0
     with opened(path) as stream:
-        # The index comes last, so what is compressed once more has to be read whole.
+        # A Parquet file is read from its end, so one that is compressed as a whole must be read into memory.
         file = ParquetFile(stream if seekable else pa.BufferReader(stream.read()))
         names = _flat(file.schema_arrow.empty_table()).column_names
         for key in keys:
@@ -272,7 +278,7 @@ def _parquet_rows(path: Path, keys: Sequence[str], label: str | None, seekable: 
 
 
 def _flat(table: pa.Table) -> pa.Table:
-    """A field of a struct, as in the translation sets of the Hugging Face hub, as a column of its own."""
+    """The table with each field of a struct, as in translation data of the Hugging Face hub, as its own column."""
     while any(pa.types.is_struct(column.type) for column in table.schema):
         table = table.flatten()
     return table
@@ -283,14 +289,14 @@ def _listed_column(table: pa.Table, key: str, place: str) -> list[object]:
         values: list[object] = table.column(key).to_pylist()
     except UnicodeDecodeError as error:
         raise TransductError(f"{place}: '{key}' holds bytes that are not UTF-8; write the file again") from error
-    except (ValueError, OverflowError) as error:  # a time that Python has no name for
+    except (ValueError, OverflowError) as error:  # a time that Python cannot represent
         found = f"found {table.column(key).type} for '{key}'"
         raise TransductError(f"{place}: {found}, expected text; mend it or set columns") from error
     return values
 
 
 def _text(value: object, key: str, place: str, is_label: bool) -> str:
-    """A value as one line of text; a label may be a whole number."""
+    """A value as one line of text; a label may be an integer."""
     if is_label and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
@@ -300,10 +306,10 @@ def _text(value: object, key: str, place: str, is_label: bool) -> str:
 
 
 def _misaligned(source: Path, target: Path, lines: int) -> str:
-    """The message for files of unequal length, the shorter one of so many lines: the counts and, where the text tells,
-    where they part."""
+    """The message for files of unequal length: their line counts and, if it can be told, where they diverge; `lines` is
+    the length of the shorter one."""
     expected = "expected line i of the one to translate line i of the other; align them again"
-    if not (source.is_file() and target.is_file()):  # a pipe is read once
+    if not (source.is_file() and target.is_file()):  # a pipe cannot be read again
         return f"one of {source} and {target} ends after {lines:,} lines, the other goes on; {expected}"
     lengths = [np.fromiter(map(len, read_lines(path)), np.int64) for path in (source, target)]
     line = drift(*lengths)
@@ -312,12 +318,13 @@ def _misaligned(source: Path, target: Path, lines: int) -> str:
 
 
 def drift(source: np.ndarray, target: np.ndarray) -> int | None:
-    """The line (from 1) where one text has lines too many, judged by the lengths of all lines; None if unclear.
+    """The line (from 1) at which the longer text has extra lines, estimated from the lengths of all lines; None if
+    unclear.
 
-    A line and its translation have lengths in a steady ratio. `kept` and `moved` are how far each pairing, as
-    it is and shifted by the difference of the counts, strays from that ratio: before the place sought `kept`
-    is the smaller, after it `moved`. By chance alone the strength of the best split would be distributed as
-    the distance of a Brownian motion in three dimensions (Pitman 1975), which exceeds 5 once in 60,000 cases.
+    A line and its translation have lengths in a steady ratio. `kept` and `moved` are the log ratios of the lines paired
+    as they are and paired after a shift by the difference of the counts: `kept` is closer to the usual ratio before the
+    extra lines, `moved` after them. By chance alone, the strength of the best split is distributed like the distance of
+    a three-dimensional Brownian motion from its start (Pitman 1975), which exceeds 5 in one of 60,000 cases.
     """
     short, long = sorted((np.log1p(source), np.log1p(target)), key=len)
     extra = len(long) - len(short)
@@ -326,9 +333,9 @@ def drift(source: np.ndarray, target: np.ndarray) -> int | None:
     kept, moved = long[: len(short)] - short, long[extra:] - short
     ratio = np.median(kept)
     gain = np.abs(moved - ratio) - np.abs(kept - ratio)
-    before = np.concatenate([[0.0], np.cumsum(gain)])  # what keeping the first k pairings gains
+    before = np.concatenate([[0.0], np.cumsum(gain)])  # the gain of keeping the first k pairings
     split = int(np.argmax(before))
-    if before[split] - before[-1] < BY_CHANCE * gain.std():  # so many lines may be all that are missing, at the end
+    if before[split] - before[-1] < BY_CHANCE * gain.std():  # the lines may as well be missing at the end
         split = len(short)
     strength = (2 * before[split] - before[-1]) / (np.linalg.norm(gain) or 1.0)
     return split + 1 if strength > 5 else None

@@ -1,8 +1,8 @@
-"""Text to token ids and back: a thin face on the `tokenizers` library, whose file format is kept as it is.
+"""Text to token ids and back: a thin layer over the `tokenizers` library, in its own file format.
 
-All text is brought to Unicode's composed form (NFC). Save for the kinds `byte` and `verbatim`, which keep every
-character, runs of white space become one blank, and a blank becomes the ▁ that starts the next word. What was
-SentencePiece's reads text as it did (`data/pieces.py`).
+All text is normalised to NFC. Except for the kinds `byte` and `verbatim`, which keep every character, runs of white
+space become one blank, and a blank becomes the ▁ that starts the next word. Tokenizers converted from SentencePiece
+segment text as it does (`data/pieces.py`).
 """
 
 import json
@@ -21,33 +21,32 @@ import tokenizers
 from tokenizers import decoders, models
 
 from transduct.data.pieces import BLANK, HIDDEN, Pieces
+from transduct.data.samples import Pair
 from transduct.data.vocabulary import SPECIALS, TIDY, WORDS, WORDS_OF_UNIGRAM, Kind, learnt, sample
 from transduct.errors import TransductError
 
-Pair = tuple[str, str]
-
-# The files of a model directory's tokenizers, by whether both sides share one: the source's, then the target's.
+# The tokenizer files of a model directory, by whether both sides share one: the source's, then the target's.
 FILES = {True: ("tokenizer.json",), False: ("tokenizer.source.json", "tokenizer.target.json")}
-LARGEST = 1 << 22  # tokens; the library takes room for as many as are asked for before it learns one
-MOST = 10**9  # pairs that a vocabulary is learnt from
-GONE = -1  # what a place of a word holds once it is part of the token before
-REMEMBERED, SHORT = 1 << 15, 64  # words whose ids are kept at hand, and the letters of the longest
+LARGEST = 1 << 22  # tokens; the library allocates memory for the whole size before it learns any
+MOST = 10**9  # pairs to learn a vocabulary from
+GONE = -1  # marks a place of a word that has been merged into the token before it
+REMEMBERED, SHORT = 1 << 15, 64  # words in the cache, and the length of the longest in characters
 
 
 def tokenizers_in(directory: Path) -> list[Path]:
-    """The files of the tokenizers in a model directory: the source's and the target's, or that which they share."""
+    """The tokenizer files of a model directory: those of source and target, or the shared one."""
     shared = not any((directory / name).exists() for name in FILES[False])
     return [directory / name for name in FILES[shared]]
 
 
 @dataclass(frozen=True)
 class Side:
-    """One tokenizer: of plain text, or of one side, where the two differ.
+    """One tokenizer: of plain text, or of one side where the two differ.
 
     Attributes:
-        kind: of subwords (bpe; unigram, which its library trains a little otherwise each time), words, characters
-            (verbatim keeps every blank as it is) or bytes.
-        size: how many tokens there are at most, the special ones counted; bytes do without it.
+        kind: bpe or unigram (subwords; unigram training in the library is not reproducible), word, character, verbatim
+            (characters, with all white space kept) or byte.
+        size: the maximum number of tokens, including the special ones; has no effect on bytes.
     """
 
     kind: Kind = "bpe"
@@ -65,14 +64,14 @@ class TokenizerConfig:
     """The `tokenizer` section of a recipe.
 
     Attributes:
-        kind: of subwords (bpe; unigram, which its library trains a little otherwise each time), words, characters
-            (verbatim keeps every blank as it is) or bytes.
-        size: how many tokens there are at most, the special ones counted; bytes do without it.
-        shared: whether both sides have one vocabulary; true where there is one side.
-        dropout: the probability of BPE dropout in training, where text is cut anew each time: in translation, masked
-            language modelling, and the classification of sequences and pairs.
-        sample: from how many pairs the vocabulary is learnt; they are held in memory, a kilobyte or two each.
-        source, target: override `kind` and `size` of one side where nothing is `shared`.
+        kind: bpe or unigram (subwords; unigram training in the library is not reproducible), word, character, verbatim
+            (characters, with all white space kept) or byte.
+        size: the maximum number of tokens, including the special ones; has no effect on bytes.
+        shared: whether both sides share one vocabulary; true for tasks with a single side.
+        dropout: the probability of BPE dropout, which segments a text anew each time it is trained on: in translation,
+            masked language modelling, and the classification of sequences and pairs.
+        sample: the number of pairs the vocabulary is learnt from; they are held in memory, a kilobyte or two each.
+        source, target: the `kind` and `size` of one side, if not `shared`.
     """
 
     kind: Kind = "bpe"
@@ -95,23 +94,23 @@ class TokenizerConfig:
             raise ValueError(f"sample is {self.sample}; give from 1 to {MOST:,} pairs to learn from")
 
     def sides(self) -> tuple[Side, Side]:
-        """What to train for the source and for the target."""
+        """The kind and size of the source's and of the target's tokenizer."""
         both = Side(self.kind, self.size)
         return self.source or both, self.target or both
 
 
 class Tokenizer:
-    """Texts to lists of token ids and back. There is no padding token: the models know none."""
+    """Converts texts to lists of token ids and back. There is no padding token, since models use no padding."""
 
     UNKNOWN, BEGIN, END = 0, 1, 2
-    UNWRITTEN = (UNKNOWN, BEGIN)  # what no output holds
-    SPECIALS = tuple(SPECIALS)  # how these three are written
+    UNWRITTEN = (UNKNOWN, BEGIN)  # never in an output
+    SPECIALS = tuple(SPECIALS)  # the names of these three
 
     def __init__(self, text: str) -> None:
-        """`text` is the library's own format, from which a tokenizer differs in nothing."""
+        """Create a tokenizer from its JSON, the library's own format."""
         self.text = text
         self._library = tokenizers.Tokenizer.from_str(text)
-        # Without this, the text "</s>" would end a sentence. The library does not save the setting.
+        # Otherwise the text "</s>" would end a sentence. The library does not save this setting.
         self._library.encode_special_tokens = True
         self._known: dict[str, list[int]] | None = None
         if _reads_words(self._library):
@@ -125,7 +124,7 @@ class Tokenizer:
 
     @classmethod
     def train(cls, lines: Iterable[str], kind: Kind, size: int, dropout: float = 0.0) -> "Tokenizer":
-        """Learn a vocabulary of at most `size` tokens; a small text may give fewer, and bytes are always 259.
+        """Learn a vocabulary of at most `size` tokens; a small text may give fewer, and `byte` always has 259.
 
         Raises:
             TransductError: there is no text in the lines, or no merge is learnt for a `dropout` to drop.
@@ -141,21 +140,21 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """Read what `save` wrote.
+        """Load a tokenizer written by `save`.
 
         Raises:
-            TransductError: the file is missing, damaged, or a tokenizer with other special tokens.
+            TransductError: the file is missing or damaged, or its special tokens have other ids.
         """
         try:
             tokenizer = cls(path.read_text(encoding="utf-8"))
-            tokenizer.encode(["\U0010fffd"])  # the token for what is unknown may be missing
+            tokenizer.encode(["\U0010fffd"])  # fails if the unknown token is missing
         except OSError as error:
             raise TransductError(
                 f"{path}: cannot be read ({error.strerror}); expected a tokenizer, copy it again"
             ) from error
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # the library raises nothing narrower, and where its Rust panics no Exception
+        except BaseException as error:  # the library raises nothing narrower, and its Rust panics are no Exceptions
             raise TransductError(f"{path}: not a tokenizer ({error}); expected a file that train wrote") from error
         found = [tokenizer._library.token_to_id(tokenizer._mark + token) for token in SPECIALS]
         if found != [cls.UNKNOWN, cls.BEGIN, cls.END]:
@@ -163,7 +162,7 @@ class Tokenizer:
         return tokenizer
 
     def save(self, path: Path) -> None:
-        """Write the library's own format, which other tools read too."""
+        """Write the tokenizer in the library's format, which other tools read too."""
         path.write_text(self.text, encoding="utf-8")
 
     @property
@@ -185,19 +184,19 @@ class Tokenizer:
 
     @property
     def _mark(self) -> str:
-        """What stands before the special tokens."""
+        """The prefix of the special tokens' names: that of hidden entries if converted from SentencePiece, else ""."""
         return "" if self._library.token_to_id(HIDDEN + SPECIALS[0]) is None else HIDDEN
 
     @cached_property
     def digest(self) -> str:
-        """What tells this tokenizer from any other."""
+        """A hash of the tokenizer's JSON."""
         return sha256(self.text.encode()).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without begin or end; text that looks like a special token is still text.
+        """The ids of each text, without begin or end; the text of a special token, such as "</s>", is plain text.
 
-        A word's ids are the same in every text, so the library is asked for new words alone. Over white space and the
-        forms of Unicode it takes most of its time, and hardly a text needs it for them.
+        A word has the same ids in every text, so they are cached and the library sees only new words. It would spend
+        most of its time on normalising white space and Unicode, which few texts need.
         """
         known = self._known
         if self._pieces is not None:
@@ -206,10 +205,10 @@ class Tokenizer:
             return [coded.ids for coded in self._library.encode_batch_fast(texts, add_special_tokens=False)]
         divided = [self._words(text) for text in texts]
         new = {word: self._of_word(word) for word in set(chain.from_iterable(divided)) if word not in known}
-        long = {word: ids for word, ids in new.items() if len(word) > SHORT}  # a line, where there are no blanks
+        long = {word: ids for word, ids in new.items() if len(word) > SHORT}  # whole lines in scripts without blanks
         known.update((word, ids) for word, ids in new.items() if word not in long)
         if len(known) > REMEMBERED:
-            self._known = {}  # not emptied: another thread may be reading it
+            self._known = {}  # not cleared: another thread may be reading it
         known = known | long if long else known
         rows: list[list[int]] = []
         for words in divided:
@@ -219,13 +218,14 @@ class Tokenizer:
         return rows
 
     def _of_word(self, word: str) -> list[int]:
-        """The ids of a word, by the model alone unless the library might divide it: that takes a third of the time."""
+        """The ids of a word; unless the pre-tokenizer might divide it, by the model alone, which takes a third of the
+        time."""
         if BLANK in word or "<" in word:
             return self._library.encode(word, add_special_tokens=False).ids
         return [token.id for token in self._model.tokenize(BLANK + word)]
 
     def _words(self, text: str) -> list[str]:
-        """The words of a text, as the library would see them; of one that holds the mark of blanks, the text."""
+        """The words of a text as the library would divide it; a text that contains ▁ is left whole."""
         words = text.split()
         if BLANK not in text and " ".join(words) == text and (text.isascii() or is_normalized("NFC", text)):
             return words
@@ -233,23 +233,23 @@ class Tokenizer:
         return [tidy] if BLANK in tidy else tidy.split(" ") if tidy else []
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each list of ids, one line each, special tokens left out."""
+        """The text of each list of ids, on one line, without special tokens."""
         return [text.replace("\n", " ") for text in self._library.decode_batch(sequences)]
 
     def continues(self, token: int) -> bool:
-        """Whether a token of the kind `byte` is no character's first."""
+        """Whether a token of the kind `byte` is a UTF-8 continuation byte."""
         return 0x80 <= token - len(SPECIALS) < 0xC0
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The token behind each id, as a person reads it: "▁house"."""
+        """The token of each id in readable form: "▁house"."""
         return [(self._library.id_to_token(token) or SPECIALS[0]).removeprefix(self._mark) for token in ids]
 
     def resegment(self, ids: Sequence[int], dropout: float, random: Random) -> list[int]:
-        """Cut the words of an encoded text anew with BPE dropout (Provilkov et al. 2020).
+        """Segment the words of an encoded text anew with BPE dropout (Provilkov et al. 2020).
 
-        Every word starts as characters. Of the merges possible at each step, each is dropped with probability
-        `dropout`; of the rest the first learnt is done, until none is left. `dropout=0` gives the ids back.
-        The library does this too, but with a generator that cannot be seeded.
+        Each word starts as characters. At each step every possible merge is dropped with probability `dropout`, and the
+        remaining one of the lowest rank is applied, until none remains. `dropout=0` returns the same ids. The library
+        can do this too, but its generator cannot be seeded.
 
         Raises:
             TransductError: the tokenizer has no merges to drop.
@@ -268,11 +268,11 @@ class Tokenizer:
         return result + self._merged(word, dropout, random)
 
     def _merged(self, word: list[int], dropout: float, random: Random) -> list[int]:
-        """One word, given as characters, after its merges.
+        """Apply merges with dropout to one word, given as characters.
 
-        Of all merges that are possible the first that is not dropped is made, and so on; whether one is dropped is
-        drawn only when its turn comes: the same choice from fewer draws. A word may be as long as a sentence where
-        there are no blanks, so they wait in a heap, and what is left of the word is a chain of places.
+        Possible merges are tried in the order of their ranks, and whether one is dropped is drawn only when it is
+        tried: the same distribution with fewer draws. Without blanks a word may be as long as a sentence, so the
+        merges wait in a heap, and the tokens of the word form a doubly linked list.
         """
         merges, end = self._merges, len(word)
         after, before = list(range(1, end + 1)), list(range(-1, end))
@@ -283,7 +283,7 @@ class Tokenizer:
             entry = rank, token, place = heappop(waiting)
             right = after[place]
             if right >= end or merges.get((word[place], word[right])) != (rank, token):
-                continue  # one of its two is part of another token by now
+                continue  # one of the two has been merged with another token
             if random.random() < dropout:
                 dropped.append(entry)
                 continue
@@ -292,14 +292,14 @@ class Tokenizer:
             for left in (before[place], place):
                 if left >= 0 and after[left] < end and (found := merges.get((word[left], word[after[left]]))):
                     heappush(waiting, (*found, left))
-            for each in dropped:  # have another turn
+            for each in dropped:  # may be tried again in the next step
                 heappush(waiting, each)
             dropped.clear()
         return [token for token in word if token != GONE]
 
     @cached_property
     def _merges(self) -> dict[tuple[int, int], tuple[int, int]]:
-        """Rank and product of each pair of tokens that merges."""
+        """The rank and the resulting token of each pair of tokens that merges."""
         model = json.loads(self.text)["model"]
         ids = model["vocab"]
         merges = enumerate(model.get("merges", ()))
@@ -307,7 +307,7 @@ class Tokenizer:
 
     @cached_property
     def _characters(self) -> dict[int, list[int]]:
-        """The characters, as ids, of each token that merging made."""
+        """The ids of the characters in each merged token."""
         characters: dict[int, list[int]] = {}
         for (left, right), (_, product) in self._merges.items():
             characters[product] = [*characters.get(left, (left,)), *characters.get(right, (right,))]
@@ -320,20 +320,13 @@ class Tokenizer:
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """The tokenizer of texts, trained on a sample of them.
-
-    Raises:
-        TransductError: there is no text, or no merge to drop.
-    """
+    """Train a tokenizer on a sample of texts; raises like `Tokenizer.train`."""
     return Tokenizer.train(sample(texts, config.sample), config.kind, config.size, config.dropout)
 
 
 def train_tokenizers(pairs: Iterable[Pair], config: TokenizerConfig) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of source and target, one and the same where shared, trained on a sample of the pairs.
-
-    Raises:
-        TransductError: there is no text in the pairs, or no merge to drop.
-    """
+    """Train the tokenizers of source and target, the same one if shared, on a sample of pairs; raises like
+    `Tokenizer.train`."""
     chosen = sample(pairs, config.sample)
     if config.shared:
         both = Tokenizer.train(chain.from_iterable(chosen), config.kind, config.size, config.dropout)
@@ -346,10 +339,10 @@ def train_tokenizers(pairs: Iterable[Pair], config: TokenizerConfig) -> tuple[To
 
 
 def check_sizes(directory: Path, tokenizers: Sequence[int], model: Sequence[object]) -> None:
-    """Refuse tokenizers that are not the model's: each has its sizes of the two.
+    """Check the sizes of tokenizers, source and target, against those of the model's vocabularies.
 
     Raises:
-        TransductError: they are not.
+        TransductError: they differ.
     """
     if list(tokenizers) != list(model):
         found, expected = (" and ".join(map(str, sizes)) for sizes in (tokenizers, model))
@@ -360,27 +353,27 @@ def check_sizes(directory: Path, tokenizers: Sequence[int], model: Sequence[obje
 
 
 def tokenizers_of(directory: Path, sizes: Sequence[object]) -> list[Tokenizer]:
-    """The tokenizers in the directory of a model that knows so many tokens of source and of target.
+    """Load the tokenizers of a model directory; `sizes` are those of the model's source and target vocabularies.
 
     Raises:
-        TransductError: one is missing or damaged, or they are another model's.
+        TransductError: one is missing or damaged, or has another size.
     """
-    found = [Tokenizer.load(path) for path in tokenizers_in(directory)]
-    check_sizes(directory, (found[0].size, found[-1].size), sizes)
-    return found
+    loaded = [Tokenizer.load(path) for path in tokenizers_in(directory)]
+    check_sizes(directory, (loaded[0].size, loaded[-1].size), sizes)
+    return loaded
 
 
 def _reads_words(library: tokenizers.Tokenizer) -> bool:
-    """Whether the library reads word for word, as all but `byte` and `verbatim` are made here."""
-    found = [str(part) for part in (library.normalizer, library.pre_tokenizer)]
-    return found in ([str(TIDY), str(WORDS)], [str(TIDY), str(WORDS_OF_UNIGRAM)])
+    """Whether the library segments each word on its own, like all kinds made here except `byte` and `verbatim`."""
+    parts = [str(part) for part in (library.normalizer, library.pre_tokenizer)]
+    return parts in ([str(TIDY), str(WORDS)], [str(TIDY), str(WORDS_OF_UNIGRAM)])
 
 
 @cache
 def _stay_silent_when_forked() -> None:
-    """Around every fork, tell the library to use one thread in the child, where its other threads are not.
+    """Make forked children use the library with one thread, since its other threads do not survive a fork.
 
-    It would find out by itself, and say so on stderr. Who has set the variable is obeyed.
+    The library would find this out itself, with a warning on stderr. A value set by the user is kept.
     """
     name = "TOKENIZERS_PARALLELISM"
     if name not in os.environ:

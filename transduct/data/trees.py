@@ -1,4 +1,4 @@
-"""Bracketed trees of the Penn Treebank (Marcus et al. 1993), and what tasks read off them: words, tags, brackets."""
+"""Bracketed trees of the Penn Treebank (Marcus et al. 1993), and their views: words, tags and linearised brackets."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -6,24 +6,24 @@ from dataclasses import dataclass
 
 from transduct.errors import TransductError
 
-PUNCTUATION = (",", ":", "``", "''", ".")  # the tags that evalb's COLLINS.prm leaves out of scores
+PUNCTUATION = (",", ":", "``", "''", ".")  # tags that evalb's COLLINS.prm ignores
 WORD, ROOT, TRACE = "XX", "TOP", "-NONE-"
-ESCAPES = str.maketrans({"(": "-LRB-", ")": "-RRB-"})  # as the treebank writes brackets that are words
+ESCAPES = str.maketrans({"(": "-LRB-", ")": "-RRB-"})  # the treebank's notation for brackets that are words
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A constituent: its label and its children, which are constituents or words; a tag is a label over one word."""
+    """A constituent: a label, and children that are constituents or words; a tag is a label over a single word."""
 
     label: str
     children: tuple["Tree | str", ...]
 
     @classmethod
     def parse(cls, text: str) -> "Tree":
-        """Read "(S (NP (PRP It)) (VP (VBZ works)))"; a label may be empty.
+        """Parse a tree such as "(S (NP (PRP It)) (VP (VBZ works)))"; labels may be empty.
 
         Raises:
-            ValueError: the text is not one tree, every bracket of which holds something.
+            ValueError: the brackets do not match, one is empty, or the text is not a single tree.
         """
         stack: list[tuple[str, list[Tree | str]]] = [("", [])]
         for opened, closed, word in re.findall(r"(\([^\s()]*)|(\))|([^\s()]+)", text):
@@ -55,14 +55,14 @@ class Tree:
         return len(self.children) == 1 and isinstance(self.children[0], str)
 
     def constituents(self) -> Iterator["Tree"]:
-        """Its children; raises ValueError if one is a word, which should have stood under a tag."""
+        """The children; raises ValueError if one is a word without a tag."""
         for child in self.children:
             if isinstance(child, str):
                 raise ValueError(f"found the word '{child}' without a tag of its own")
             yield child
 
     def leaves(self) -> Iterator[tuple[str, str]]:
-        """Each word with the label right above it."""
+        """The (label, word) pairs, in order."""
         for child in self.children:
             if isinstance(child, Tree):
                 yield from child.leaves()
@@ -71,10 +71,10 @@ class Tree:
 
 
 def cleaned(tree: Tree) -> Tree | None:
-    """A tree as parsers are trained on: without traces and what they leave empty, function tags and indices cut
-    ("NP-SBJ-1" is an NP), and no bracket without a label around it; several trees in one such bracket stand under TOP.
+    """A tree as parsers are trained on; None if it holds only traces.
 
-    None if nothing but traces is in it.
+    Removes traces and the constituents they leave empty, function tags and indices ("NP-SBJ-1" becomes "NP"), and an
+    outer bracket without a label; several trees in one such bracket are put under TOP.
     """
     if tree.label:
         pruned = _pruned(tree)
@@ -95,9 +95,9 @@ def _pruned(tree: Tree) -> Tree | None:
 
 
 def linearised(tree: Tree) -> str:
-    """A tree as a run of tokens (Vinyals et al. 2015): "(S (NP XX )NP (VP XX )VP . )S".
+    """Linearise a tree as a sequence of tokens (Vinyals et al. 2015): "(S (NP XX )NP (VP XX )VP . )S".
 
-    Every bracket closes with its label; a word is XX, or its tag where that is punctuation.
+    Closing brackets repeat the label; a word becomes XX, or its tag if that is punctuation.
     """
     tokens = [f"({tree.label}"]
     for child in tree.constituents():
@@ -109,11 +109,11 @@ def linearised(tree: Tree) -> str:
 
 
 def bracketed(linear: str, words: Sequence[str]) -> str:
-    """A linearised tree with `words` in the places of its words: "(S (NP The cat) (VP sat) .)".
+    """Insert `words` into a linearised tree: "(S (NP The cat) (VP sat) .)".
 
-    Never fails: what is open at the end is closed, a closing bracket with nothing to close is passed over, words too
-    many join the outermost constituent, places without a word are left out with whatever they leave empty, and trees
-    beside each other stand under TOP. Parentheses in words are written as the treebank writes them, -LRB- and -RRB-.
+    Accepts any text: open brackets are closed at the end, unmatched closing brackets are ignored, surplus words are
+    appended to the outermost constituent, places without a word are removed along with the constituents they leave
+    empty, and several trees are put under TOP. Parentheses in words become -LRB- and -RRB-, as in the treebank.
     """
     rest = iter([word.translate(ESCAPES) for word in words])
     stack: list[tuple[str, list[str]]] = [(ROOT, [])]
@@ -149,10 +149,11 @@ VIEWS: dict[str, Callable[[Tree], str]] = {
 
 
 def read_trees(lines: Iterable[str], views: Sequence[str], name: str) -> Iterator[list[str]]:
-    """The views asked for (of `VIEWS`) of each tree, cleaned, one tree a line; texts are empty where a tree is.
+    """Read trees, one per line, and yield the given `VIEWS` of each after cleaning; "" for an empty tree.
 
     Raises:
-        TransductError: a line is not a bracketed tree with tags over its words; `name` is the file's, for the message.
+        TransductError: a line is not a bracketed tree with tags over its words; the message starts with `name`, the
+            file's.
     """
     for number, line in enumerate(lines, 1):
         try:

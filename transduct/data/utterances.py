@@ -1,7 +1,7 @@
-"""Recordings and what is said in them, prepared as a corpus, and the utterances that are made of them.
+"""Recordings with transcripts, prepared as a corpus, and the utterances made of them.
 
-An utterance is a recording, or several of one speaker one after another with pauses between. What one is made of and
-how it is changed depends on (seed, epoch, example) alone.
+An utterance is one recording, or several of one speaker joined with pauses. Its recordings and its augmentation are a
+function of (seed, epoch, example).
 """
 
 import re
@@ -20,26 +20,26 @@ from transduct.data.text import in_chunks, read_lines
 from transduct.errors import TransductError
 
 SPEAKERS = "speakers.int32"
-UNKNOWN = ("", "")  # text and speaker of which nothing is said
-STACK = 4  # frames that an encoder token stands for; an utterance is filled up to a multiple of it
-LOUDEST = 120.0  # dB by which sound or noise is changed at most
-FADE = 0.005  # seconds over which a recording fades in and out where it is joined to others
-PAUSES = (0.05, 0.35)  # seconds between two recordings, and before the first and after the last
-HUSH = 20.0  # dB by which the pauses of an utterance are quieter than its recordings' own noise at most
-QUIET = (0.01, 10)  # seconds looked at together, and the percentile of their loudness that is a recording's own noise
+UNKNOWN = ("", "")  # text and speaker of a file without a line in `texts`
+STACK = 4  # frames per encoder token; utterances are padded to a multiple
+LOUDEST = 120.0  # dB, the bound of gains and of noise levels
+FADE = 0.005  # seconds over which joined recordings fade in and out
+PAUSES = (0.05, 0.35)  # seconds, the range of pauses between recordings, before the first and after the last
+HUSH = 20.0  # dB by which pauses are at most quieter than the background noise of the recordings
+QUIET = (0.01, 10)  # background noise: seconds of a segment, and the percentile of the loudness of segments
 
 
 @dataclass(frozen=True)
 class SoundSource:
-    """A tar or a folder of WAV or FLAC files, and what is said in them.
+    """WAV or FLAC files with their transcripts.
 
     Attributes:
-        sounds: the tar or folder.
-        texts: lines of file, text and, if known, speaker, with tabs between.
-        pattern: instead of `texts`, a regular expression whose groups `text` and `speaker` are found in a file's name;
-            files it does not fit are no part of the source.
-        join: the fewest and the most recordings of one speaker that are said one after another; 1 and 1 for none.
-        strings: how many such strings an epoch holds.
+        sounds: a folder, or a tar archive, plain or compressed.
+        texts: a file with lines of file name, text and, if known, speaker, separated by tabs.
+        pattern: instead of `texts`, a regular expression that finds the groups `text` and `speaker` in file names;
+            files that do not match are ignored.
+        join: the minimum and maximum number of recordings of one speaker to join into a string; [1, 1] joins none.
+        strings: the number of joined strings in an epoch.
     """
 
     sounds: str
@@ -68,19 +68,20 @@ class SoundSource:
             )
 
     def files(self) -> list[str]:
-        """The files the source is read from, as the recipe names them."""
+        """The files of the source, by their names in the recipe."""
         return [name for name in (self.sounds, self.texts) if name is not None]
 
 
 @dataclass(frozen=True)
 class Augment:
-    """How training utterances are changed; the `data.augment` section of a recipe.
+    """How training utterances are augmented; the `data.augment` section of a recipe.
 
     Attributes:
-        speeds: each recording is kept at these speeds, and one is drawn (Ko et al. 2015); the pitch goes with them.
-        gain: dB by which each recording is made louder or softer at most.
-        noise: dB by which the speech is above white noise, drawn between the two; none if empty.
-        warp: frequencies are warped by a factor of up to 1 - warp or 1 + warp (Jaitly and Hinton 2013).
+        speeds: speed perturbation (Ko et al. 2015): recordings are stored at each speed, and one is drawn; it changes
+            the pitch too.
+        gain: the maximum change of the volume of a recording, in dB up or down.
+        noise: the range of signal-to-noise ratios of added white noise, in dB; no noise if empty.
+        warp: frequencies are warped by a factor from 1 - warp to 1 + warp (Jaitly and Hinton 2013).
         masks: SpecAugment.
     """
 
@@ -105,7 +106,7 @@ UNCHANGED = Augment([1.0], 0.0, [], 0.0, Masks(0, 0, 0, 0))
 
 
 class Recording(NamedTuple):
-    """A sound at the rate of the features, and what is said by whom."""
+    """A sound at the rate of the features, with its text and speaker."""
 
     name: str
     samples: Sound
@@ -115,7 +116,7 @@ class Recording(NamedTuple):
 
 @dataclass
 class Tally:
-    """What reading has left out, and what it has changed."""
+    """Counts of recordings that were refused, ignored or resampled."""
 
     refused: Refused
     resampled: int = 0
@@ -123,15 +124,15 @@ class Tally:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """For a manifest."""
+        """How many were left out, for a manifest."""
         return {**self.refused.dropped, "not_fitting_the_pattern": self.other_names}
 
 
 def read_texts(source: SoundSource, root: Path, refused: Refused) -> dict[str, tuple[str, str] | None]:
-    """Text and speaker of each file named in a source's `texts`; None of one whose line is refused.
+    """Read the text and speaker of each file in a source's `texts`; None if its line was refused.
 
     Raises:
-        TransductError: a line is no file and text, names a file again, or has an empty text, and such stop the reading.
+        TransductError: a line lacks a text, names a file again or has an empty text, and the policy is to stop.
     """
     path = root / str(source.texts)
     texts: dict[str, tuple[str, str] | None] = {}
@@ -143,7 +144,7 @@ def read_texts(source: SoundSource, root: Path, refused: Refused) -> dict[str, t
                 raise TransductError(f"{path}:{number}: found {line!r:.60}, {expected}")
             if name in texts:
                 raise TransductError(f"{path}:{number}: '{name}' has a text already; keep one of them")
-            texts[name] = None  # until it is seen to be a text
+            texts[name] = None  # until the text is checked
             if not cells[0].strip():
                 raise TransductError(f"{path}:{number}: the text of '{name}' is empty; write one")
             texts[name] = (cells[0], cells[1] if len(cells) == 2 else "")
@@ -151,41 +152,41 @@ def read_texts(source: SoundSource, root: Path, refused: Refused) -> dict[str, t
 
 
 def read_recordings(
-    source: SoundSource, root: Path, features: Features, max_seconds: float, found: Tally
+    source: SoundSource, root: Path, features: Features, max_seconds: float, tally: Tally
 ) -> Iterator[Recording]:
-    """The recordings of a source; what cannot be used is refused by name, and counted.
+    """Read the recordings of a source; unusable ones are refused by name, and counted in `tally`.
 
     Raises:
-        TransductError: nothing is there, or what cannot be used stops the reading: a file that is broken, silent, too
+        TransductError: there is none, or one is unusable and the policy is to stop: a file that is broken, silent, too
             short, too long or without a text, or a text without a file.
     """
-    texts = None if source.texts is None else read_texts(source, root, found.refused)
+    texts = None if source.texts is None else read_texts(source, root, tally.refused)
     missing, count = set(texts or ()), 0
     for name, content in read_members(root / source.sounds, ENDINGS):
         missing.discard(name)
         if texts is not None and texts.get(name, UNKNOWN) is None:
             continue  # refused with its line
-        said = _said(source, texts, name)
-        if said is None:
-            found.other_names += 1
+        text_and_speaker = _text_and_speaker(source, texts, name)
+        if text_and_speaker is None:
+            tally.other_names += 1
             continue
-        with found.refused.each():
-            if not said[0].strip():
+        with tally.refused.each():
+            if not text_and_speaker[0].strip():
                 raise TransductError(f"{name}: has no text in {source.texts}; write its line")
             samples, rate = read_sound(content(), name, max_seconds)
             samples = usable(samples, rate, features, max_seconds, name)
-            found.resampled += rate != features.rate
+            tally.resampled += rate != features.rate
             count += 1
-            yield Recording(name, samples, *said)
+            yield Recording(name, samples, *text_and_speaker)
     for name in sorted(name for name in missing if texts and texts[name]):
-        with found.refused.each():
+        with tally.refused.each():
             raise TransductError(f"{root / source.sounds}: '{name}' is not there, but has a text in {source.texts}")
     if not count:
         raise TransductError(f"{root / source.sounds}: no recording left to use; check its files and the pattern")
 
 
 def usable(samples: Sound, rate: int, features: Features, max_seconds: float, name: str) -> Sound:
-    """A sound at the rate of the features.
+    """Resample a sound to the rate of the features.
 
     Raises:
         TransductError: it is shorter than a window, or longer than `max_seconds`.
@@ -199,8 +200,10 @@ def usable(samples: Sound, rate: int, features: Features, max_seconds: float, na
     return resampled(samples, rate, features.rate)
 
 
-def _said(source: SoundSource, texts: dict[str, tuple[str, str] | None] | None, name: str) -> tuple[str, str] | None:
-    """Text and speaker of a file, "" where nothing is known; None where it is no part of the source."""
+def _text_and_speaker(
+    source: SoundSource, texts: dict[str, tuple[str, str] | None] | None, name: str
+) -> tuple[str, str] | None:
+    """Text and speaker of a file, "" if unknown; None if its name does not match the pattern."""
     if texts is not None:
         return texts.get(name, UNKNOWN)
     match = re.search(str(source.pattern), name)
@@ -210,9 +213,10 @@ def _said(source: SoundSource, texts: dict[str, tuple[str, str] | None] | None, 
 def write_recordings(
     folder: Path, sources: Sequence[Iterator[Recording]], rate: int, speeds: Sequence[float]
 ) -> dict[str, Any]:
-    """Write recordings as a corpus, each once for every speed, and in its folder who speaks; the manifest.
+    """Write recordings at each speed as the rows of a corpus, and a file of speaker numbers; return the manifest.
 
-    A row is the text, a number a character, and the samples, 16 bits each; `weights` says which rows a source has.
+    The columns are the text, as code points, and the samples, as 16-bit integers; `weights` holds the rows of each
+    source.
     """
     names: dict[str, int] = {}
     speakers: list[int] = []
@@ -229,7 +233,7 @@ def write_recordings(
 
 
 def _words(samples: Sound, rate: int, speed: float) -> np.ndarray:
-    """Samples at a speed, 16 bits each, two a word."""
+    """Samples at a speed, as 16-bit integers packed in 32-bit words."""
     faster = resampled(samples, round(rate * speed), rate)
     numbers = np.clip(np.rint(faster * 32768.0), -32768, 32767).astype(np.int16)
     return pack(numbers)
@@ -240,8 +244,14 @@ def _letters(text: str) -> np.ndarray:
 
 
 class Drawn(NamedTuple):
-    """What an utterance is made of: recordings, the speed all have, the samples of silence around them, and the
-    generator that draws everything else."""
+    """The random choices for an utterance.
+
+    Attributes:
+        recordings: their numbers.
+        speed: the number of their common speed.
+        pauses: samples of the pauses before, between and after them.
+        random: the generator for everything else.
+    """
 
     recordings: np.ndarray
     speed: int
@@ -250,15 +260,15 @@ class Drawn(NamedTuple):
 
 
 class Utterances:
-    """Numbered utterances over a corpus of recordings."""
+    """The training utterances of an epoch, by number, made from a corpus of recordings."""
 
     def __init__(self, corpus: Corpus, sources: Sequence[SoundSource], features: Features, augment: Augment) -> None:
         self.corpus, self.sources, self.features, self.augment = corpus, list(sources), features, augment
         speeds = len(augment.speeds)
-        of = np.fromfile(corpus.directory / SPEAKERS, np.int32)
+        speakers = np.fromfile(corpus.directory / SPEAKERS, np.int32)
         spans = [(start // speeds, stop // speeds) for start, stop, _ in corpus.weights]
-        self.firsts = [start for start, _ in spans]  # recordings of each source
-        self.groups = [_groups(of, *span) for span in spans]  # and in it of each speaker
+        self.firsts = [start for start, _ in spans]  # the first recording of each source
+        self.groups = [_groups(speakers, *span) for span in spans]  # the recordings of each speaker in each source
         counts = [s.strings or stop - start for s, (start, stop) in zip(self.sources, spans, strict=True)]
         self.starts = np.cumsum([0, *counts])
         self.samples = 2 * np.asarray(corpus.lengths[:, 1], np.int64).reshape(-1, speeds)  # (recordings, speeds)
@@ -267,7 +277,7 @@ class Utterances:
         return int(self.starts[-1])
 
     def draw(self, seed: int, epoch: int, number: int) -> Drawn:
-        """What utterance `number` of an epoch is made of."""
+        """Choose the recordings, speed and pauses of utterance `number` of an epoch."""
         source = int(np.searchsorted(self.starts, number, "right")) - 1
         random = np.random.Generator(philox(seed, (epoch << 40) + number))
         speed = int(random.integers(len(self.augment.speeds)))
@@ -278,33 +288,36 @@ class Utterances:
         return Drawn(recordings, speed, pauses, random)
 
     def tokens(self, seed: int, epoch: int) -> np.ndarray:
-        """The encoder tokens of every utterance of an epoch, for its plan."""
+        """The number of encoder tokens of each utterance of an epoch, for its plan."""
         drawn = (self.draw(seed, epoch, number) for number in range(len(self)))
         samples = (int(self.samples[d.recordings, d.speed].sum() + d.pauses.sum()) for d in drawn)
         return np.fromiter((tokens_of(self.features, each) for each in samples), np.int64, len(self))
 
     def make(self, seed: int, epoch: int, number: int) -> tuple[Sound, str]:
-        """The filterbanks (T, M) of an utterance, and its text."""
+        """The filterbanks (T, M) and the text of an utterance."""
         drawn, augment = self.draw(seed, epoch, number), self.augment
         rows = drawn.recordings * len(augment.speeds) + drawn.speed
         letters, words = map(lists_of, self.corpus.columns(rows))
         texts = [part.astype(np.int32).tobytes().decode("utf-32-le") for part in letters]
         sounds = [unpack(part, 2 * len(part), np.int16).astype(np.float32) / 32768.0 for part in words]
         samples = spoken(sounds, drawn.pauses, augment, self.features.rate, drawn.random)
-        warp = 1.0 + round(augment.warp * float(drawn.random.uniform(-1.0, 1.0)), 2)  # few, so that filters are kept
+        warp = 1.0 + round(
+            augment.warp * float(drawn.random.uniform(-1.0, 1.0)), 2
+        )  # rounded, so that the filters are cached
         mel = masked(filterbanks(samples, self.features, warp), augment.masks, drawn.random)
         return mel, " ".join(texts)
 
 
-def _groups(of: np.ndarray, start: int, stop: int) -> list[np.ndarray]:
-    """The recordings of each speaker among those from start to stop."""
-    return [start + np.flatnonzero(of[start:stop] == speaker) for speaker in np.unique(of[start:stop])]
+def _groups(speakers: np.ndarray, start: int, stop: int) -> list[np.ndarray]:
+    """The recordings from start to stop, grouped by speaker."""
+    speakers = speakers[start:stop]
+    return [start + np.flatnonzero(speakers == speaker) for speaker in np.unique(speakers)]
 
 
 def draw_string(
     random: np.random.Generator, groups: Sequence[np.ndarray], join: Sequence[int], rate: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Recordings of one speaker, and the samples of the pauses before, between and after them."""
+    """Draw recordings of one speaker, and the pauses, in samples, before, between and after them."""
     speaker = groups[int(random.integers(len(groups)))]
     count = int(random.integers(join[0], join[1] + 1))
     recordings = speaker[random.integers(len(speaker), size=count)]
@@ -314,10 +327,10 @@ def draw_string(
 def spoken(
     sounds: Sequence[Sound], pauses: np.ndarray, augment: Augment, rate: int, random: np.random.Generator
 ) -> Sound:
-    """Sounds one after another with pauses before, between and after, each with a gain of its own, and noise over all.
+    """Join sounds with pauses before, between and after them, a random gain for each, and noise over all.
 
-    What is joined fades in and out, so that nothing clicks. A pause is as noisy as the recording before it, or less:
-    how much less is drawn once for all.
+    Joined sounds fade in and out to avoid clicks. The noise in a pause is that of the recording before it, attenuated
+    by an amount drawn once for the utterance.
     """
     hush = 10.0 ** (-random.uniform(0.0, HUSH) / 20.0)
 
@@ -343,21 +356,21 @@ def spoken(
 
 
 def own_noise(sound: Sound, rate: int) -> float:
-    """The loudness of the quietest parts of a recording, in which nobody speaks."""
+    """The loudness of the background noise of a recording, estimated from its quietest segments."""
     size = min(round(QUIET[0] * rate), len(sound))
     parts = sound[: len(sound) // size * size].reshape(-1, size)
     loudness = np.sort(np.sqrt((parts**2).mean(1)))
-    place = QUIET[1] / 100.0 * (len(loudness) - 1)  # as numpy.percentile has it, which takes ten times as long
+    place = QUIET[1] / 100.0 * (len(loudness) - 1)  # as in numpy.percentile, which takes ten times as long
     return float(np.interp(place, np.arange(len(loudness)), loudness))
 
 
 def tokens_of(features: Features, samples: int) -> int:
-    """Encoder tokens of so many samples."""
+    """The number of encoder tokens of a sound with this many samples."""
     return -(-features.frames(samples) // STACK)
 
 
 def fixed_utterances(recordings: Sequence[Recording], source: SoundSource, rate: int) -> Iterator[Recording]:
-    """What is scored on: the recordings as they are, or strings of them, the same ones for ever."""
+    """The utterances to evaluate on: the recordings themselves, or strings of them, always the same."""
     if not source.strings:
         yield from recordings
         return

@@ -1,4 +1,4 @@
-"""What a tokenizer learns from text: an alphabet, and by the `tokenizers` library subwords or words."""
+"""Trains tokenizers: chooses the alphabet and has the `tokenizers` library learn subwords or words."""
 
 import re
 from collections import Counter
@@ -20,35 +20,35 @@ Item = TypeVar("Item")
 
 SPECIALS = ["<unk>", "<s>", "</s>"]
 NAMES_OF_SPECIALS = re.compile("(<)({})".format("|".join(re.escape(name[1:]) for name in SPECIALS)))
-RARE = 10_000_000  # a character seen less than once in so many gets no token of its own
-LONGEST_WORD = 1_000  # letters that are learnt from together
-SEPARATORS = "\x1c\x1d\x1e\x1f"  # white space to Python, and letters to the library
+RARE = 10_000_000  # a character rarer than once in this many gets no token
+LONGEST_WORD = 1_000  # characters; longer words are cut for training
+SEPARATORS = "\x1c\x1d\x1e\x1f"  # white space in Python, but not in the library
 ONE_BLANK = normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
 TIDY = normalizers.Sequence([normalizers.NFC(), ONE_BLANK, normalizers.Strip()])
 WORDS = pre_tokenizers.Metaspace(BLANK)
-# Unigram looks for its tokens anywhere in a word, special ones too; with "<" alone it finds none.
+# Unigram would match even special tokens anywhere in a word; with "<" split off it cannot.
 WORDS_OF_UNIGRAM = pre_tokenizers.Sequence([WORDS, pre_tokenizers.Split("<", "isolated")])
 
 
 def learnt(lines: Iterable[str], kind: Kind, size: int) -> tuple[tokenizers.Tokenizer, int]:
-    """A tokenizer of at most `size` tokens, and how many of them are single characters.
+    """Train a tokenizer of at most `size` tokens; also returns the size of its alphabet.
 
     Raises:
-        WrongData: there is no text in the lines.
+        WrongData: the lines hold no text.
     """
     if kind == "byte":
         return _byte_library(), 256
     lines = [normalize("NFC", line) for line in lines]
     if not any(map(str.strip, lines)):
         raise WrongData("found no text to train the tokenizer on; give lines that hold words")
-    # Unigram oversteps its size where the characters alone would fill it.
+    # Unigram exceeds its size if the characters alone fill it.
     alphabet = _alphabet(lines, size - len(SPECIALS) - (kind == "unigram"), blanks=kind == "verbatim")
     library = _verbatim_library(alphabet) if kind == "verbatim" else _library(_untrained(kind, alphabet))
     if kind == "unigram":
         library.pre_tokenizer = WORDS_OF_UNIGRAM
     if kind in ("bpe", "unigram"):
         lines = [_cut(line) for line in _without_others(lines, set(alphabet))]
-    if kind == "bpe":  # what merges into the name of a special token would get its id
+    if kind == "bpe":  # merges that spell a special token would get its id
         lines = [NAMES_OF_SPECIALS.sub(r"\1 \2", line) for line in lines]
     if kind not in ("character", "verbatim"):
         library.train_from_iterator(lines, _trainer(kind, size), len(lines))
@@ -57,16 +57,16 @@ def learnt(lines: Iterable[str], kind: Kind, size: int) -> tuple[tokenizers.Toke
 
 
 def sample(items: Iterable[Item], count: int) -> list[Item]:
-    """`count` of the items, each as likely as any other and the same in every run (algorithm L of Li 1994).
+    """A uniform random sample of `count` items, the same in every run (reservoir sampling, algorithm L of Li 1994).
 
-    No more than `count` items are held at a time; of fewer, all are given.
+    Holds at most `count` items in memory; if there are fewer, all are returned.
     """
     random, stream, weight = Random(count), iter(items), 1.0
     chosen = list(islice(stream, count))
     while len(chosen) == count:
         weight *= (1 - random.random()) ** (1 / count)
-        passed_over = floor(log(1 - random.random()) / log1p(-weight))
-        item = list(islice(stream, passed_over, passed_over + 1))
+        skipped = floor(log(1 - random.random()) / log1p(-weight))
+        item = list(islice(stream, skipped, skipped + 1))
         if not item:
             break
         chosen[random.randrange(count)] = item[0]
@@ -74,7 +74,7 @@ def sample(items: Iterable[Item], count: int) -> list[Item]:
 
 
 def _library(model: models.Model) -> tokenizers.Tokenizer:
-    """The text of most kinds: composed, blanks made one, words marked by ▁."""
+    """A tokenizer as for most kinds: NFC, single blanks, ▁ before each word."""
     library = tokenizers.Tokenizer(model)
     library.normalizer, library.pre_tokenizer = TIDY, WORDS
     library.decoder = decoders.Metaspace(BLANK)
@@ -82,14 +82,14 @@ def _library(model: models.Model) -> tokenizers.Tokenizer:
 
 
 def _verbatim_library(alphabet: Sequence[str]) -> tokenizers.Tokenizer:
-    """Every character a token, blanks too, in a BPE without merges or words."""
+    """A tokenizer with every character as a token, blanks too: BPE without merges or words."""
     library = tokenizers.Tokenizer(_without_merges(alphabet))
     library.normalizer, library.decoder = normalizers.NFC(), decoders.Fuse()
     return library
 
 
 def _byte_library() -> tokenizers.Tokenizer:
-    """Bytes are a BPE without merges over the library's 256 letters for bytes; byte b has the id b + 3."""
+    """A tokenizer of bytes: BPE without merges over the library's 256 letters for bytes; byte b has the id b + 3."""
     library = tokenizers.Tokenizer(_without_merges(_byte_letters()))
     library.normalizer = normalizers.NFC()
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -99,7 +99,7 @@ def _byte_library() -> tokenizers.Tokenizer:
 
 
 def _byte_letters() -> list[str]:
-    """The letter of each byte, in order: printable Latin-1 stands for itself, the rest is from U+0100 on."""
+    """The letter for each byte, as in GPT-2: printable Latin-1 stands for itself, the rest is mapped to U+0100 on."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     letters = iter(range(0x100, 0x200))
     return [chr(byte if byte in visible else next(letters)) for byte in range(256)]
@@ -134,26 +134,26 @@ def _trainer(kind: Kind, size: int) -> trainers.Trainer:
 
 
 def _alphabet(lines: Iterable[str], most: int, blanks: bool) -> list[str]:
-    """The characters worth a token, most frequent first; ▁ comes before them where they are without `blanks`."""
+    """At most `most` characters that get a token, most frequent first; without `blanks`, ▁ is the first."""
     counts = Counter(chain.from_iterable(lines))
     least = 1 + counts.total() // RARE
-    worth = [
+    frequent = [
         letter
         for letter, count in counts.items()
         if count >= least and (blanks or letter in SEPARATORS or not letter.isspace())
     ]
-    worth.sort(key=lambda letter: (-counts[letter], letter))
+    frequent.sort(key=lambda letter: (-counts[letter], letter))
     if blanks:
-        return worth[:most]
-    return [BLANK, *[letter for letter in worth if letter != BLANK][: max(most - 1, 0)]]
+        return frequent[:most]
+    return [BLANK, *[letter for letter in frequent if letter != BLANK][: max(most - 1, 0)]]
 
 
 def _without_others(lines: list[str], alphabet: set[str]) -> list[str]:
-    """The lines with every other character made a blank, so that the trainers give it no token."""
+    """The lines with characters outside the alphabet replaced by blanks, so that the trainers give them no token."""
     others = {ord(letter): " " for letter in set(chain.from_iterable(lines)) - alphabet}
     return [line.translate(others) for line in lines] if others.keys() - {ord(" ")} else lines
 
 
 def _cut(line: str) -> str:
-    """The line with a blank after so many letters without one: over a long word the trainers take hours, or crash."""
+    """The line with words cut after `LONGEST_WORD` characters: with long words the trainers take hours, or crash."""
     return re.sub(rf"(\S{{{LONGEST_WORD}}})", r"\1 ", line) if len(line) > LONGEST_WORD else line

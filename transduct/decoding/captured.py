@@ -1,19 +1,19 @@
-"""Search on a GPU as CUDA graphs: a step of model and search is captured once and replayed, and waits for no host.
+"""Search on a GPU with CUDA graphs: a step of model and search is captured once and replayed without host syncs.
 
-A step of a base model is two hundred small kernels, and Python needs longer to launch them than the device to run them.
-A graph wants shapes and addresses that stay. So the sources of a batch go into buffers (`FixedState`, `DeviceBeam`)
-whose sizes are powers of two; places that no source fills are done from the start. Graphs are captured when a shape is
-first met: one that reads so many sources, and steps for so many of them whose rows look so far back. Every few steps
-the device tells, while it goes on, how many sources are not done; once half of them are, the others move together and a
-smaller graph goes on.
+A step of a base model is two hundred small kernels, and Python takes longer to launch them than the device to run them.
+A graph needs fixed shapes and addresses, so a batch is kept in buffers (`FixedState`, `DeviceBeam`) whose sizes are
+powers of two; unused places are done from the start. Graphs are captured when a shape is first met: one reads a number
+of sources, others take a step for a number of sources and a range of attention. Every few steps the device reports
+asynchronously how many sources are unfinished. Once half are done, the others are compacted and a smaller graph takes
+over.
 
-On a CPU nothing is captured: the same steps are called one by one.
+On a CPU nothing is captured; the same steps are called one by one.
 
-Whether a sentence is given the same tokens alone and in a batch: its numbers are made by the same formulas whatever
-stands beside it, and on a CPU that was tested to the bounds of rounding. On a GPU the matrix library chooses its kernel
-by the number of rows, and another kernel may add up in another order. Between searches that run through the same sizes
-nothing can differ; between other sizes rounding may decide between two tokens that are as good as equal, in bfloat16
-far sooner than in float32. This has not been measured.
+Is a sentence translated alike alone and in a batch? The formulas are the same whatever stands beside it, and on a CPU
+the results agree up to rounding (tested). On a GPU the matrix library chooses its kernel by the number of rows, and
+another kernel may sum in another order. Searches that run through the same sizes give identical results; between
+different sizes rounding may decide between two nearly equal tokens, far more often in bfloat16 than in float32. This
+has not been measured.
 """
 
 import threading
@@ -34,21 +34,21 @@ from transduct.functional import graphs
 from transduct.functional.segments import Segments
 
 Step = Callable[[], None]
-SHORTEST = 16  # tokens that always fit
-EVERY = 2  # steps between two looks at how many sources are not done
-FEW = 32  # sources that are not worth another, smaller graph
-WARM_UP = 2  # steps before a capture, in which libraries choose kernels and take their memory
-MOST = 8  # sizes of batches whose buffers and graphs are kept
+SHORTEST = 16  # the smallest buffer, in tokens
+EVERY = 2  # steps between checks of how many sources are unfinished
+FEW = 32  # the smallest number of sources that gets a smaller graph
+WARM_UP = 2  # steps before a capture, in which libraries choose kernels and allocate workspaces
+MOST = 8  # batch shapes whose buffers and graphs are kept
 
 
 def power(number: int, least: int = 1) -> int:
-    """The smallest power of two that is no smaller than either."""
+    """The smallest power of two that is at least `number` and `least`."""
     return 1 << (max(number, least) - 1).bit_length()
 
 
 def in_powers(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Indices sorted by length, the longest first, in batches of a power of two, of at most `budget` tokens when padded
-    (one sequence at least); the last may be smaller."""
+    """Indices sorted by length, the longest first, in batches whose size is a power of two and that hold at most
+    `budget` tokens when padded (but at least one sequence). The last may be smaller."""
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     start = 0
     while start < len(order):
@@ -59,29 +59,29 @@ def in_powers(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 
 
 def share_of_memory() -> float:
-    """Bytes of the present device's memory that the buffers of captured searches may take, but for one."""
+    """Bytes of the current device's memory that the buffers of captured searches may take, not counting the newest."""
     return torch.cuda.mem_get_info()[1] / 4 if torch.cuda.is_available() else inf
 
 
-def warm_up(step: Step, held: Sequence[Tensor]) -> None:
-    """A few steps whose traces in what is held are removed again."""
-    saved = [x.clone() for x in held]
+def warm_up(step: Step, changed: Sequence[Tensor]) -> None:
+    """Run a few steps and restore the tensors they change."""
+    saved = [x.clone() for x in changed]
     for _ in range(WARM_UP):
         step()
-        for x, before in zip(held, saved, strict=True):
+        for x, before in zip(changed, saved, strict=True):
             x.copy_(before)
 
 
-def capture(step: Step, held: Sequence[Tensor], device: torch.device, pool: Any) -> Step:
-    """The step as a graph, on a device that has such; what is held is left as it was.
+def capture(step: Step, changed: Sequence[Tensor], device: torch.device, pool: Any) -> Step:
+    """Capture a step as a CUDA graph, leaving the tensors it changes as they were; on a CPU return the step itself.
 
     Args:
-        pool: the memory that graphs share, of which never two run at once.
+        pool: memory shared by graphs that never run at the same time.
     """
     if device.type != "cuda":
         return step
     with graphs.beside(device):
-        warm_up(step, held)
+        warm_up(step, changed)
     graph = torch.cuda.CUDAGraph()
     with graphs.recording(graph, device, pool):
         step()
@@ -89,18 +89,18 @@ def capture(step: Step, held: Sequence[Tensor], device: torch.device, pool: Any)
 
 
 class Watch:
-    """Counts sources that are not done without stalling the device: each look gives the answer to the one before."""
+    """Counts unfinished sources without stalling the device: each look returns the count of the look before."""
 
     def __init__(self, device: torch.device) -> None:
         cuda = device.type == "cuda"
-        self.told = torch.zeros(2, dtype=torch.int64, pin_memory=cuda)
+        self.counts = torch.zeros(2, dtype=torch.int64, pin_memory=cuda)
         self.events = [torch.cuda.Event() for _ in range(2)] if cuda else []  # type: ignore[no-untyped-call]
         self.looks = 0
 
     def look(self, done: Tensor) -> int | None:
-        """Ask for the number now, and give back the one that was asked for before; None at first."""
+        """Request the current count and return the one requested before; None the first time."""
         now, before = self.looks % 2, (self.looks + 1) % 2
-        self.told[now : now + 1].copy_(done.logical_not().sum(0, keepdim=True), non_blocking=True)
+        self.counts[now : now + 1].copy_(done.logical_not().sum(0, keepdim=True), non_blocking=True)
         if self.events:
             self.events[now].record()
         self.looks += 1
@@ -108,17 +108,17 @@ class Watch:
             return None
         if self.events:
             self.events[before].synchronize()
-        return int(self.told[before])
+        return int(self.counts[before])
 
 
 class CapturedBatch:
-    """Buffers for batches of at most one size, and the graphs that run over it.
+    """Buffers for batches up to a given size, and the graphs that run on them.
 
     Args:
         model: see `Reader`.
-        like: a state of the model that has been started.
-        sources, longest: how many sources there are at most, and of how many tokens.
-        capacity: how many tokens an output may have, its end included.
+        like: a started decoder state of the model, as a template.
+        sources, longest: the most sources, and the most tokens of a source.
+        capacity: the most tokens of an output, its end included.
     """
 
     def __init__(self, model: "Reader", like: Any, rules: Rules, sources: int, longest: int, capacity: int) -> None:
@@ -126,16 +126,16 @@ class CapturedBatch:
         self.memory = like.fixed(sources, longest, capacity)
         self.device = self.memory.now.device
         self.beams = DeviceBeam.of(rules, self.memory.now, sources, like.beam, capacity)
-        self.given = torch.zeros(sources, longest + 3, dtype=torch.int64, device=self.device)
+        self.inputs = torch.zeros(sources, longest + 3, dtype=torch.int64, device=self.device)
         self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
         self.graphs: dict[tuple[int, int], Step] = {}
 
     def search(
         self, sources: Sequence[Sequence[int]], begin: Sequence[int], limits: Sequence[int], alpha: float
     ) -> list[list[Hypothesis]]:
-        """Run a search from its beginning to its end; for each source its hypotheses."""
+        """Run a whole search. Returns the hypotheses of each source."""
         found: list[list[Hypothesis]] = [[] for _ in limits]
-        numbers, size = list(range(len(limits))), power(len(limits))  # whose place is whose, and how many places run
+        numbers, size = list(range(len(limits))), power(len(limits))  # the source in each place; places in use
         self._admit(sources, begin, limits, size)
         watch = Watch(self.device)
         for length in range(1, max(limits) + 1):
@@ -146,29 +146,29 @@ class CapturedBatch:
             if undone == 0:
                 break
             if undone is not None and undone <= size // 2 and size // 2 >= FEW:
-                numbers = self._close_ranks(numbers, found, alpha)
+                numbers = self._compact(numbers, found, alpha)
                 size, watch = power(len(numbers)), Watch(self.device)
         for number, hypotheses in zip(numbers, self.beams.hypotheses(len(numbers), alpha), strict=True):
             found[number] = hypotheses
         return found
 
     def _admit(self, sources: Sequence[Sequence[int]], begin: Sequence[int], limits: Sequence[int], size: int) -> None:
-        """Read the sources: each with its length, the token its outputs begin after, and their limit."""
+        """Copy the sources to the device, each with its length, begin token and limit, and encode them."""
         lengths = np.array([len(source) for source in sources])
-        given = np.zeros((size, self.longest + 3), np.int64)
+        inputs = np.zeros((size, self.longest + 3), np.int64)
         filled = np.arange(self.longest) < lengths[:, None]  # (B, S)
-        given[: len(lengths), : self.longest][filled] = np.fromiter(chain.from_iterable(sources), np.int64)
-        given[: len(lengths), self.longest :] = np.stack((lengths, begin, limits), 1)
-        self.given[:size] = torch.from_numpy(given)
+        inputs[: len(lengths), : self.longest][filled] = np.fromiter(chain.from_iterable(sources), np.int64)
+        inputs[: len(lengths), self.longest :] = np.stack((lengths, begin, limits), 1)
+        self.inputs[:size] = torch.from_numpy(inputs)
         self._graph(size, 0)()
 
     def _graph(self, size: int, reach: int) -> Step:
-        """A step of the first sources, whose rows look no further back than `reach` tokens; if that is none, what comes
-        before the first step."""
+        """A step of the first `size` sources whose rows attend to at most `reach` tokens of their own; for a reach of
+        0, the encoding that comes before the first step."""
         if (size, reach) not in self.graphs:
-            held = [self.memory.now, self.memory.slots, *self.beams.of_sources]
+            changed = [self.memory.now, self.memory.slots, *self.beams.by_source.values()] if reach else []
             step = self._step(size, reach) if reach else self._reading(size)
-            self.graphs[size, reach] = capture(step, held if reach else [], self.device, self.pool)
+            self.graphs[size, reach] = capture(step, changed, self.device, self.pool)
         return self.graphs[size, reach]
 
     def _step(self, size: int, reach: int) -> Step:
@@ -182,18 +182,17 @@ class CapturedBatch:
         return step
 
     def _reading(self, size: int) -> Step:
-        given, beams = self.given[:size], self.beams.part(size)
+        inputs, beams = self.inputs[:size], self.beams.part(size)
 
         def reading() -> None:
-            lengths, begin, limits = given[:, self.longest :].unbind(1)
-            self.memory.admit(self.model.read(given[:, : self.longest], lengths, beams.scores.shape[1]), lengths)
+            lengths, begin, limits = inputs[:, self.longest :].unbind(1)
+            self.memory.admit(self.model.read(inputs[:, : self.longest], lengths, beams.scores.shape[1]), lengths)
             beams.admit(begin, limits)
 
         return reading
 
-    def _close_ranks(self, numbers: list[int], found: list[list[Hypothesis]], alpha: float) -> list[int]:
-        """Keep what the sources that are done have found, and move the others to the front; gives back whose they
-        are."""
+    def _compact(self, numbers: list[int], found: list[list[Hypothesis]], alpha: float) -> list[int]:
+        """Collect the hypotheses of the finished sources and move the others to the front. Returns their numbers."""
         done = self.beams.done[: len(numbers)].tolist()
         for number, hypotheses, over in zip(numbers, self.beams.hypotheses(len(numbers), alpha), done, strict=True):
             if over:
@@ -207,16 +206,16 @@ class CapturedBatch:
 
 
 class Reader:
-    """A model as the captured graphs see it; held weakly, so that they do not keep it alive."""
+    """The model's interface for captured graphs; a weak reference, so that graphs do not keep the model alive."""
 
     def __init__(self, model: Any) -> None:
         self.model = weakref.ref(model)
 
     def read(self, tokens: Tensor, lengths: Tensor, beam: int) -> Any:
-        """The state before the first step, of sources (B, S) of which so many tokens (B,) count.
+        """The state before the first step, for padded sources (B, S) of these lengths (B,).
 
-        What does not count stands beside each source as two sequences more, which nobody sees; they are halves, for a
-        model may take no sequence of S tokens. (With sources of up to 16 tokens it must take one of eight.)
+        The padding after each source becomes two extra sequences that nothing attends to; two, because a model may not
+        accept one of S tokens. (For sources of up to 16 tokens it must accept one of 8.)
         """
         model: Any = self.model()
         longest, total = tokens.shape[1], tokens.numel()
@@ -235,7 +234,7 @@ class Reader:
 
 
 class CapturedSearch:
-    """The captured searches of one model, whose buffers are kept from call to call, the latest few of them."""
+    """The captured searches of one model; the most recently used buffers and graphs are kept from call to call."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.weights = Reader(model), addresses(model)
@@ -252,32 +251,32 @@ class CapturedSearch:
         rules: Rules,
         alpha: float,
     ) -> list[list[Hypothesis]]:
-        """For each source its hypotheses, the best first.
+        """The hypotheses of each source, the best first.
 
         Args:
-            begin, limits: of each source, the token that its outputs begin after and the most tokens of one.
+            begin, limits: for each source, the token its outputs begin after, and the most tokens of an output.
 
         Raises:
-            ValueError: the model keeps no state that could have fixed shapes.
+            ValueError: if the model's decoder state cannot have fixed shapes.
         """
         longest, capacity = power(max(map(len, sources)), SHORTEST), power(max(limits), SHORTEST)
         key = (beam, longest, capacity, rules)
         model: Any = self.model.model()
-        there = torch.cuda.device_of(next(model.parameters()))  # type: ignore[no-untyped-call]
-        with self.lock, there:  # for graphs are captured on the present device
-            held = self.batches.pop(key, None)
-            if held is None or held.sources < len(limits):
-                held = None  # before the larger is made
-                self._let_go()
+        its_device = torch.cuda.device_of(next(model.parameters()))  # type: ignore[no-untyped-call]
+        with self.lock, its_device:  # graphs are captured on the current device
+            batch = self.batches.pop(key, None)
+            if batch is None or batch.sources < len(limits):
+                batch = None  # freed before the larger one is allocated
+                self._evict()
                 like, size = self._like(sources[0], beam), power(len(limits))
-                held = CapturedBatch(self.model, like, rules, size, longest, capacity)
-            self.batches[key] = held
-            self._let_go()
-            return held.search(sources, begin, limits, alpha)
+                batch = CapturedBatch(self.model, like, rules, size, longest, capacity)
+            self.batches[key] = batch
+            self._evict()
+            return batch.search(sources, begin, limits, alpha)
 
-    def _let_go(self) -> None:
-        """Drop the batches that were not used for longest: all but a few, and what takes too much of the device's
-        memory, but for the newest."""
+    def _evict(self) -> None:
+        """Drop the least recently used batches until few enough are left and they fit into memory; the newest always
+        stays."""
         room = share_of_memory()
         while len(self.batches) > MOST or (
             len(self.batches) > 1 and sum(batch.memory.nbytes for batch in self.batches.values()) > room
@@ -302,13 +301,13 @@ SEARCHES: weakref.WeakKeyDictionary[Any, CapturedSearch] = weakref.WeakKeyDictio
 
 
 def captured_search(model: Any) -> CapturedSearch:
-    """The captured searches of a model, made anew where its weights are no longer where they were."""
-    held = SEARCHES.get(model)
-    if held is None or held.weights != addresses(model):
-        held = SEARCHES[model] = CapturedSearch(model)
-    return held
+    """The captured searches of a model, created anew if its weights have moved in memory."""
+    searches = SEARCHES.get(model)
+    if searches is None or searches.weights != addresses(model):
+        searches = SEARCHES[model] = CapturedSearch(model)
+    return searches
 
 
 def addresses(model: Any) -> list[int]:
-    """Where the weights of a model lie; graphs read them there."""
+    """The memory addresses of a model's weights, which are baked into graphs."""
     return [parameter.data_ptr() for parameter in model.parameters()]

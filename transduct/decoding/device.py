@@ -1,31 +1,41 @@
-"""Beam search that stays on the device: `search.Beam` over shapes and addresses that do not change.
+"""Beam search that stays on the device: `search.Beam` over tensors of fixed shape and address.
 
-No step waits for the device or copies anything to or from it, so that a step can be captured as a graph and replayed.
-What has been chosen is written down step by step; whole outputs are read from it when a search is over. Let B be
-sources, R = B * beam the rows of the search, V the vocabulary, L the most tokens of an output, its end included.
+No step synchronises with the host, so that a step can be captured as a CUDA graph and replayed. Tokens and
+back-pointers are recorded step by step; the outputs are traced back when the search is over. Let B be sources,
+R = B * beam the rows of the search, V the vocabulary, L the longest output, its end included.
 """
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from transduct.decoding.search import PEAK_BLOCK, Hypothesis, length_penalty, log_normaliser
+from transduct.decoding.search import (
+    PEAK_BLOCK,
+    Hypothesis,
+    block_peaks,
+    largest,
+    largest_in,
+    length_penalty,
+    log_normaliser,
+)
 from transduct.functional.trials import trusted
 
 NOTHING = float("-inf")
+SHARED = ("rules", "special", "now")  # fields of a `DeviceBeam` that do not belong to its sources
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What is the same in every step of every search.
+    """What all steps of all searches share.
 
     Attributes:
         end: the token that ends an output.
-        forbidden: tokens that no output may hold.
-        fixed: whether every output is as long as its limit allows and its end comes free, as with `FixedLength`.
+        forbidden: tokens that no output may contain.
+        fixed: whether every output is as long as its limit and its end costs nothing, as with `FixedLength`.
     """
 
     end: int
@@ -35,21 +45,21 @@ class Rules:
 
 @dataclass(frozen=True)
 class DeviceBeam:
-    """The state of the search, and what it has written down; with a beam of one it is greedy.
+    """The state of a search and its record; greedy search if the beam is 1.
 
-    It chooses as `search.Beam` does. A source that is done is stepped on, to no effect.
+    Chooses the same tokens as `search.Beam`. Sources that are done are stepped too, without effect.
 
     Attributes:
-        special: the tokens (f + 1,) that do not compete with the others, those forbidden and then the end.
-        now: (1,) how often the model has been stepped; whoever steps it counts.
+        special: (f + 1,) the tokens scored apart from the others: the forbidden ones, then the end.
+        now: (1,) the number of model steps so far; the caller increments it.
         newest: (B, beam) the last token of each row.
-        scores: (B, beam).
-        limits: (B,).
-        count, likeliest: (B,) finished hypotheses, and the highest score of one.
-        done: (B,).
-        tokens, parents: (B, L, beam) what each row wrote in each step, and which row of the source it went on from.
-        ended, origins: (B, L, beam) scores of the hypotheses that ended in each step, minus infinity where none did,
-            and the rows that they ended.
+        scores: (B, beam) the log-probability of each row.
+        limits: (B,) the most tokens of an output, its end included.
+        count, likeliest: (B,) the number of finished hypotheses and the highest score among them.
+        done: (B,) whether a source is finished.
+        tokens, parents: (B, L, beam) the token each row chose in each step, and the row it continued.
+        ended, origins: (B, L, beam) the scores of the hypotheses that ended in each step (minus infinity for none), and
+            the rows they ended.
     """
 
     rules: Rules
@@ -68,7 +78,7 @@ class DeviceBeam:
 
     @classmethod
     def of(cls, rules: Rules, now: Tensor, sources: int, beam: int, capacity: int) -> "DeviceBeam":
-        """A search that can hold so many sources; all are done."""
+        """An empty search for up to `sources` sources, all of them done."""
 
         def numbers(*shape: int) -> Tensor:
             return torch.zeros(sources, *shape, dtype=torch.int64, device=now.device)
@@ -93,34 +103,33 @@ class DeviceBeam:
         )
 
     @property
-    def of_sources(self) -> list[Tensor]:
-        """Everything that belongs to sources, whose first dimension they are."""
-        return [getattr(self, field.name) for field in fields(self)[3:]]
+    def by_source(self) -> dict[str, Any]:
+        """The tensors whose first dimension is the sources, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in SHARED}
 
     def admit(self, begin: Tensor, limits: Tensor) -> None:
-        """Begin anew after tokens (B,) with limits (B,), zero for a place that nobody fills."""
-        held = len(limits)
-        self.newest[:held] = begin[:, None]
-        self.limits[:held] = limits
-        self.scores.fill_(NOTHING)[:, 0] = 0.0  # all rows of a source begin alike: only the first may be continued
+        """Start a search: (B,) the token each source's outputs begin after, and its limit (0 for an unused place)."""
+        sources = len(limits)
+        self.newest[:sources] = begin[:, None]
+        self.limits[:sources] = limits
+        self.scores.fill_(NOTHING)[:, 0] = 0.0  # all rows of a source start alike: only the first may be continued
         self.count.zero_()
         self.likeliest.fill_(NOTHING)
-        self.done.fill_(True)[:held] = limits == 0
+        self.done.fill_(True)[:sources] = limits == 0
         self.ended.fill_(NOTHING)
 
     def part(self, sources: int) -> "DeviceBeam":
-        """The search of the first sources; nothing is copied."""
-        names = [field.name for field in fields(self)[3:]]
-        return replace(self, **{name: getattr(self, name)[:sources] for name in names})
+        """A view of the first `sources` sources."""
+        return replace(self, **{name: x[:sources] for name, x in self.by_source.items()})
 
     def gather(self, sources: Tensor) -> None:
         """Move these sources to the front, in this order."""
-        for x in self.of_sources:
+        for x in self.by_source.values():
             x[: len(sources)] = x.index_select(0, sources)
 
     def choose(self, logits: Tensor) -> Tensor | None:
-        """One step over logits (R, V), which are changed; gives back the rows (R,) that the next step continues, None
-        if they stay as they are."""
+        """One search step over logits (R, V), which are modified. Returns the rows (R,) that the next step continues,
+        or None if they stay as they are."""
         sources, beam = self.scores.shape
         at_limit = self.limits <= self.now  # (B,)
         best, tokens, end = self._continuations(logits, at_limit)
@@ -144,13 +153,13 @@ class DeviceBeam:
         return (parents + first_rows).flatten()  # (R,)
 
     def _greedy(self, best: Tensor, newest: Tensor, end: Tensor, at_limit: Tensor) -> None:
-        """The same with one row a source, which ends or goes on: (B, 1) each."""
+        """`choose` for a beam of 1; `best`, `newest` and `end` are (B, 1)."""
         ends = (end >= best) & (end > NOTHING) & ~self.done[:, None]
         self.done.logical_or_(at_limit | ends[:, 0])
         self._write({"tokens": newest, "ended": end.masked_fill(~ends, NOTHING)}, best)
 
     def _write(self, written: dict[str, Tensor], scores: Tensor) -> None:
-        """Write down (B, beam) of this step, and have it ready for the next."""
+        """Record this step's values (B, beam) and make its tokens and scores the current ones."""
         self.newest.copy_(written["tokens"])
         self.scores.copy_(scores)
         place = self.now - 1
@@ -158,14 +167,14 @@ class DeviceBeam:
             getattr(self, name).index_copy_(1, place, values[:, None])
 
     def _continuations(self, logits: Tensor, at_limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores and tokens of the likeliest continuations of each row, (B, beam, k) each, and the score of its end,
+        """The scores and tokens of the best continuations of each row, (B, beam, k) each, and the score of its end,
         (B, beam)."""
         rules, (sources, beam) = self.rules, self.scores.shape
-        held = logits.index_select(1, self.special).float()  # (R, f + 1)
+        special = logits.index_select(1, self.special).float()  # (R, f + 1)
         logits.index_fill_(1, self.special, NOTHING)
         values, tokens, masses = likeliest(logits, 1 if beam == 1 else 2 * beam)  # (R, k), (R, k), (R, n)
-        normaliser = torch.cat((masses, held), 1).logsumexp(1, keepdim=True)  # (R, 1)
-        end = normaliser if rules.fixed else held[:, -1:]
+        normaliser = torch.cat((masses, special), 1).logsumexp(1, keepdim=True)  # (R, 1)
+        end = normaliser if rules.fixed else special[:, -1:]
         best, end = ((x.double() - normaliser).view(sources, beam, -1) + self.scores[:, :, None] for x in (values, end))
         if rules.fixed:
             end = end.masked_fill(~at_limit[:, None, None], NOTHING)
@@ -175,16 +184,16 @@ class DeviceBeam:
         return best, tokens.view(sources, beam, -1), end[:, :, 0]  # (B, beam, k) twice, (B, beam)
 
     def hypotheses(self, sources: int, alpha: float) -> list[list[Hypothesis]]:
-        """What the first sources have finished, the best first; waits for the device."""
+        """The finished hypotheses of the first `sources` sources, the best first; waits for the device."""
         tokens, parents, ended, origins = (
             x[:sources].cpu().numpy() for x in (self.tokens, self.parents, self.ended, self.origins)
         )
-        source, time, place = np.isfinite(ended).nonzero()  # in the order in which they were found
+        source, time, place = np.isfinite(ended).nonzero()  # by source, in the order they were found
         scores = ended[source, time, place]
         penalties = np.array([length_penalty(length + 1, alpha) for length in range(ended.shape[1])])
         ranks = scores / penalties[time]
         order = np.lexsort((-ranks, source))
-        starts = np.searchsorted(source, source)  # of the first that each source has found
+        starts = np.searchsorted(source, source)  # index of the first hypothesis of the same source
         order = order[np.arange(len(order)) - starts < ended.shape[2]]
         source, time, row = source[order], time[order], origins[source, time, place][order]
         written = np.zeros((len(order), ended.shape[1]), np.int64)
@@ -200,45 +209,28 @@ class DeviceBeam:
 
 
 def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `count` largest of each row, in order, where they are, and the mass of the row.
-
-    The k largest numbers lie in the k blocks with the largest maxima, which one pass finds.
+    """The `count` largest logits of each row, in order, their indices, and the log-sum-exp of the row in parts.
 
     Args:
         logits: (R, V), contiguous.
 
     Returns:
-        (R, k) and (R, k), with at most V for k, and (R, n), numbers whose log sum exp is the row's.
+        (R, k) and (R, k), with k at most V, and (R, n), numbers whose log-sum-exp is that of the row.
     """
-    size, count = logits.shape[1], min(count, logits.shape[1])
+    count, blocks = min(count, logits.shape[1]), logits.shape[1] // PEAK_BLOCK
     peaks, masses = _peaks(logits)
-    if peaks.shape[1] <= count:
+    if blocks <= count:
         values, places = logits.topk(count, -1)
-        return values.float(), places, masses
-    _, chosen = _largest(peaks, count)  # (R, k)
-    within = torch.arange(PEAK_BLOCK, device=logits.device)
-    places = torch.add(within, chosen[:, :, None], alpha=PEAK_BLOCK).flatten(1)  # (R, k * PEAK_BLOCK)
-    if size % PEAK_BLOCK:  # the last block is not full
-        values = logits.gather(1, places.clamp(max=size - 1)).masked_fill(places >= size, NOTHING)
     else:
-        values = logits.gather(1, places)
-    values, order = _largest(values, count)
-    return values.float(), places.gather(1, order), masses
-
-
-def _largest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row and where they are; one is found in one step."""
-    values, places = x.max(1, keepdim=True) if count == 1 else x.topk(count, -1)
-    return values, places
+        values, places = largest_in(logits, largest(peaks[:, :blocks], count)[1], count)
+    return values.float(), places, masses
 
 
 def _peaks(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The maxima of blocks, (R, V / PEAK_BLOCK), and log sum exp of pieces of the row, (R, n)."""
+    """The maxima of the blocks, (R, V / PEAK_BLOCK) or one more for a partial block, and the log-sum-exp of parts of
+    the row, (R, n)."""
     if trusted("row_peaks", logits.device, logits.dtype, PEAK_BLOCK):
         from transduct.functional.row_peaks import row_peaks
 
         return row_peaks(logits, PEAK_BLOCK)
-    blocks = logits.shape[1] // PEAK_BLOCK
-    whole = logits[:, : blocks * PEAK_BLOCK].view(len(logits), blocks, PEAK_BLOCK)  # (R, V / PEAK_BLOCK, PEAK_BLOCK)
-    rest = [logits[:, blocks * PEAK_BLOCK :].amax(1, keepdim=True)] if logits.shape[1] % PEAK_BLOCK else []
-    return torch.cat((whole.amax(-1), *rest), 1), log_normaliser(logits.float())[:, None]
+    return block_peaks(logits), log_normaliser(logits.float())[:, None]

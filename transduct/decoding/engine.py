@@ -1,4 +1,4 @@
-"""From many token sequences to hypotheses: sorted, batched by token budget, and put back in order."""
+"""Decoding of many token sequences: sorted by length, batched by token budget, and returned in the original order."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,33 +23,33 @@ from transduct.functional.segments import Segments
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-ON_CPU, ON_GPU, CAPTURED = 1024, 4096, 16384  # source tokens decoded together; the last on a GPU too
-USUAL = 8  # the beam up to which they are as many
-COLDEST, STEEPEST = 1e-3, 20.0  # temperature that is not greedy yet, and length penalty that is a number still
-WIDEST = 1000  # beam: each hypothesis holds a cache
-FEW = 8  # sources that are not worth another worker
+ON_CPU, ON_GPU, CAPTURED = 1024, 4096, 16384  # source tokens decoded together; CAPTURED is for a GPU too
+USUAL = 8  # the widest beam for which these hold
+COLDEST, STEEPEST = 1e-3, 20.0  # the lowest temperature, and the largest length penalty that does not overflow
+WIDEST = 1000  # the widest beam; each hypothesis has a KV cache
+FEW = 8  # sources that justify another worker
 
 
 @dataclass(frozen=True)
 class DecodingConfig:
-    """How outputs are searched for.
+    """How outputs are generated.
 
     Attributes:
-        beam: hypotheses that go on for each source; 1 is greedy. With sampling, samples drawn for each source, the
-            likeliest first; a call that does not say how many draws as many as it shows.
+        beam: beam size; 1 is greedy. When sampling, the number of samples drawn for each source, returned likeliest
+            first; a call that does not set it draws as many as it returns.
         length_penalty: alpha of Wu et al. 2016.
-        batch_tokens: the most source tokens decoded together; 0 for what suits the device.
-        workers: how many batches are decoded side by side on a CPU; 0 for one on each of its cores.
-        shortlist: score only tokens that the source makes likely, where the model brings such a list; scores are then
-            log-probabilities among those.
-        temperature: above zero, tokens are drawn instead of searched for.
-        top_k: only the k likeliest tokens are drawn from; 0 for all.
-        top_p: only the likeliest tokens that together have this probability are drawn from; 1 for all.
-        seed: of the draws.
-        validation_beam: the beam of validations during training.
-        constraint: "tree" allows only well-formed trees over the input's words; tasks that know of it apply it.
-        captured: on a GPU, replay steps as graphs of fixed shapes. For models that decode over a memory, and for search
-            alone: not with a temperature, a shortlist or a constraint.
+        batch_tokens: the most source tokens decoded together; 0 for a default that suits the device.
+        workers: batches decoded in parallel on a CPU; 0 for one per core.
+        shortlist: score only the tokens that the source makes likely, if the model has a lexical shortlist; scores are
+            then log-probabilities among those tokens.
+        temperature: if above zero, sample tokens instead of searching.
+        top_k: sample from the k likeliest tokens; 0 for all.
+        top_p: sample from the likeliest tokens whose probabilities sum to p; 1 for all.
+        seed: seed for sampling.
+        validation_beam: beam size of the validations during training.
+        constraint: "tree" allows only well-formed trees over the input's words, in tasks that support it.
+        captured: on a GPU, replay decoding steps as CUDA graphs of fixed shape. Only for models that decode over a
+            memory, and only for search: not with a temperature, a shortlist or a constraint.
     """
 
     beam: int = 5
@@ -67,35 +67,36 @@ class DecodingConfig:
 
     def __post_init__(self) -> None:
         check_search(self)
-        for name in ("batch_tokens", "workers"):
+        for name in ("batch_tokens", "workers", "top_k"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0")
         if not (self.temperature == 0.0 or COLDEST <= self.temperature < inf):
             raise ValueError(f"temperature is {self.temperature}, must be 0 or at least {COLDEST}")
-        if self.top_k < 0 or not 0.0 < self.top_p <= 1.0:
-            raise ValueError("top_k must not be negative, top_p must be in (0, 1]")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p is {self.top_p}, must be in (0, 1]")
         if self.captured and (other := not_captured(vars(self))):
             raise ValueError(f"captured search takes no {other[0]}; leave one of them out")
 
     def without_memory(self) -> None:
-        """Refuse what only search over a memory does, for models that have none.
+        """Check that no option is set that only models decoding over a memory support.
 
         Raises:
-            ValueError: it is asked for.
+            ValueError: if one is set.
         """
         for name in ("captured", "shortlist", "constraint"):
             if getattr(self, name) not in (False, "none"):
                 raise ValueError(f"{name} is for models that decode over a memory; leave {name} out")
 
     def without_capture(self, options: Mapping[str, Any], prefixes: object = None) -> "DecodingConfig":
-        """These settings for a call: captured search gives way to what it cannot do, unless the call asks for it."""
+        """These settings for a call with `options`, with captured search turned off if the call needs something it
+        cannot do, unless the call sets `captured` itself."""
         if "captured" in options or not (prefixes or not_captured(options)):
             return self
         return replace(self, captured=False)
 
     def budget(self, device: torch.device) -> int:
-        """Source tokens decoded together: a GPU wants many, what a CPU decodes should stay in its cache. A wide beam
-        takes the memory of as many more sources."""
+        """Source tokens decoded together: many on a GPU, few enough for the cache on a CPU, and fewer for a wide beam,
+        which multiplies the memory."""
         if self.batch_tokens:
             return self.batch_tokens
         tokens = ON_CPU if device.type == "cpu" else CAPTURED if self.captured else ON_GPU
@@ -103,13 +104,13 @@ class DecodingConfig:
 
 
 def not_captured(options: Mapping[str, Any]) -> list[str]:
-    """The names of the options that are set and that captured search cannot follow."""
+    """The names of the options that are set but not supported by captured search."""
     names = ("temperature", "shortlist", "constraint")
     return [name for name in names if options.get(name) not in (None, "none", 0, False)]
 
 
 def check_search(config: Any) -> None:
-    """Raises ValueError for a beam that is too narrow or too wide, or a length penalty that nothing outweighs."""
+    """Raise ValueError if a beam or the length penalty is out of range."""
     for name in ("beam", "validation_beam"):
         if getattr(config, name) < 1:
             raise ValueError(f"{name} is {getattr(config, name)}, must be at least 1")
@@ -120,12 +121,12 @@ def check_search(config: Any) -> None:
 
 
 def room_for(source: int) -> int:
-    """The most tokens of a translation for a source of so many, each with its end."""
+    """The most tokens of a translation for a source of this many, both counted with their end tokens."""
     return 2 * source + 20
 
 
 def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Indices sorted by length, the longest first, in batches of at most `budget` tokens (one sequence at least)."""
+    """Indices sorted by length, the longest first, in batches of at most `budget` tokens (at least one sequence)."""
     batch: list[int] = []
     tokens = 0
     for number in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -139,8 +140,9 @@ def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 
 
 def in_shares(lengths: Sequence[int], budget: int, workers: int) -> list[list[int]]:
-    """As `in_batches`, for workers side by side: the largest batch as small as can be where all workers take as many
-    turns as the budget asks for. A rest that fits nowhere would be one more turn, of one worker alone."""
+    """Like `in_batches`, but balanced over parallel workers: rounds the number of batches up to a multiple of the
+    workers and makes the largest batch as small as that allows. Otherwise a leftover batch could keep one worker busy
+    while the others wait."""
     if workers == 1:
         return list(in_batches(lengths, budget))
     ordered, tokens = sorted(lengths, reverse=True), sum(lengths)
@@ -149,9 +151,9 @@ def in_shares(lengths: Sequence[int], budget: int, workers: int) -> list[list[in
         return sum(1 for _ in in_batches(ordered, most))
 
     wanted = -(-count(budget) // workers) * workers
-    fewest, most = min(budget, tokens // max(wanted, 1)), min(budget, tokens)
-    least = bisect_left(range(most), True, lo=fewest, key=lambda most: count(most) <= wanted)
-    return list(in_batches(lengths, least))
+    lowest, highest = min(budget, tokens // max(wanted, 1)), min(budget, tokens)
+    smallest = bisect_left(range(highest), True, lo=lowest, key=lambda most: count(most) <= wanted)
+    return list(in_batches(lengths, smallest))
 
 
 def generate(
@@ -165,21 +167,24 @@ def generate(
     constrain: Callable[[Sequence[int]], Filter] | None = None,
     narrow: Callable[[Sequence[Sequence[int]]], Narrowed] | None = None,
 ) -> list[list[Hypothesis]]:
-    """Hypotheses of each source, the best first; a source's are the same alone and in any batch (captured on a GPU, as
-    far as `decoding.captured` says; where attention is PyTorch's, as a GPT's in float32 is, to rounding).
+    """The hypotheses of each source, the best first.
+
+    A source gets the same hypotheses alone and in any batch, with two exceptions: captured search on a GPU (see
+    `decoding.captured`), and models that use PyTorch's attention, such as a GPT in float32, where it holds up to
+    rounding.
 
     Args:
         model: has `encode`, `start` and `step`.
         sources: token ids, as the encoder takes them.
         limits: the most tokens of each output, its end included.
-        begin, end: the tokens that stand before and after every output; begin may be one for each source.
-        forbidden: tokens no output may hold.
-        constrain: for the numbers of some sources a filter over their rows, `config.beam` each.
-        narrow: for some sources the model that scores only some tokens, those above among them.
+        begin, end: the tokens before and after every output; `begin` may be one for each source.
+        forbidden: tokens that no output may contain.
+        constrain: maps the indices of some sources to a filter over their rows, `config.beam` each.
+        narrow: maps some sources to a model that scores only a shortlist, which includes the tokens above.
 
     Raises:
-        ValueError: captured search is asked for what it does not know.
-        NotFinite: the model answers with NaN.
+        ValueError: if captured search does not support an option.
+        NotFinite: if the model's outputs are NaN.
     """
     device = next(model.parameters()).device
     if config.captured and narrow is not None:
@@ -189,16 +194,16 @@ def generate(
 
     @torch.inference_mode()
     def decode(batch: list[int]) -> list[list[Hypothesis]]:
-        bounds, given = [limits[i] for i in batch], [sources[i] for i in batch]
+        bounds, chosen = [limits[i] for i in batch], [sources[i] for i in batch]
         first = [begin] * len(batch) if isinstance(begin, int) else [begin[i] for i in batch]
         if config.captured:
-            return _captured(model, given, bounds, config, first, end, forbidden, constrain and constrain(batch))
-        memory, segments = encode(model, given, device)
-        narrowed = None if narrow is None else narrow(given)
+            return _captured(model, chosen, bounds, config, first, end, forbidden, constrain and constrain(batch))
+        memory, segments = encode(model, chosen, device)
+        narrowed = None if narrow is None else narrow(chosen)
         number = (lambda token: token) if narrowed is None else narrowed.number
-        seeds = [[*source, token] for source, token in zip(given, first, strict=True)]
+        keys = [[*source, token] for source, token in zip(chosen, first, strict=True)]
         first, last = list(map(number, first)), number(end)
-        strategy = _strategy(config, bounds, first, last, seeds, device)
+        strategy = _strategy(config, bounds, first, last, keys, device)
         filters = [*([constrain(batch)] if constrain else []), Forbid(list(map(number, forbidden)), device)]
         found = search(narrowed or model, memory, segments, strategy, filters)
         return found if narrowed is None else [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
@@ -213,10 +218,10 @@ def generate(
 
 
 def on_own_threads(model: Any) -> AbstractContextManager[None]:
-    """Where products are those of `functional.kernels`, only they use several threads, PyTorch's operations one."""
+    """If matrix products run in `functional.kernels`, let only them use several threads and PyTorch a single one."""
     first = next(model.parameters())
-    ours = first.is_cpu and first.dtype != torch.bfloat16 and kernels.library() is not None
-    return CORES.products_alone() if ours else nullcontext()
+    own_kernels = first.is_cpu and first.dtype != torch.bfloat16 and kernels.library() is not None
+    return CORES.products_alone() if own_kernels else nullcontext()
 
 
 def _strategy(
@@ -224,14 +229,14 @@ def _strategy(
     limits: Sequence[int],
     begin: Sequence[int],
     end: int,
-    seeds: Sequence[Sequence[int]],
+    keys: Sequence[Sequence[int]],
     device: torch.device,
 ) -> Beam | Sampling:
-    """What the configuration asks for; the draws of a source belong to its seed."""
+    """Beam search or sampling, as configured; a source's samples depend on its key."""
     if config.temperature == 0.0:
         return Beam(config.beam, limits, begin, end, config.length_penalty, device)
     return Sampling(
-        config.beam, limits, begin, end, seeds,
+        config.beam, limits, begin, end, keys,
         seed=config.seed, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, device=device,
     )  # fmt: skip
 
@@ -246,25 +251,25 @@ def _captured(
     forbidden: Sequence[int],
     constrained: Filter | None,
 ) -> list[list[Hypothesis]]:
-    """`generate` for one batch, by `CapturedSearch`; of filters it knows `FixedLength`."""
+    """`generate` for one batch by `CapturedSearch`, which supports no filter but `FixedLength`."""
     if constrained is not None and not isinstance(constrained, FixedLength):
         raise ValueError(f"captured search knows no {type(constrained).__name__}; leave captured out")
     if constrained is not None:
         limits = constrained.limits[:: config.beam].tolist()
-    limits = [max(1, limit) for limit in limits]  # the end alone; there 0 is a place that nobody fills
+    limits = [max(1, limit) for limit in limits]  # 1 leaves room for the end alone; 0 would mark an unused place
     rules = Rules(end, tuple(forbidden), constrained is not None)
     return captured_search(model).search(sources, begin, limits, config.beam, rules, config.length_penalty)
 
 
 def workers_for(device: torch.device, inputs: int, wanted: int = 0) -> int:
-    """How many batches go side by side: on a CPU as many as are wanted, or as there are cores; few inputs are one."""
+    """How many batches to decode in parallel: on a CPU `wanted` or the number of cores, but one for few inputs."""
     return min(wanted or CORES.count(), max(1, inputs // FEW)) if device.type == "cpu" else 1
 
 
 def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
-    """`work` done on each item, in order, by so many threads of one core each.
+    """Map `work` over the items, in order, with this many threads of one core each.
 
-    A step of decoding is too small to be shared by cores, and its kernels release the GIL.
+    A decoding step is too small to split over cores, and its kernels release the GIL.
     """
     if workers == 1:
         yield from map(work, items)
@@ -284,7 +289,7 @@ def score(
     """Forced decoding: the sum of the log-probabilities of each target's tokens, its end included.
 
     Raises:
-        NotFinite: the model answers with NaN.
+        NotFinite: if the model's outputs are NaN.
     """
     results = [0.0] * len(sources)
     device = next(model.parameters()).device
@@ -306,12 +311,12 @@ def score(
 
 
 def encode(model: Any, sources: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Segments]:
-    """The memory of some sources, and where each lies in it."""
+    """Encode sources. Returns the memory and its segments."""
     tokens, segments = flat(sources, device)
     return model.encode(tokens, segments), segments
 
 
 def flat(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Segments]:
-    """Sequences of ids as one flat run."""
+    """Concatenate sequences of ids into one flat tensor with its segments."""
     tokens = torch.tensor([token for sequence in sequences for token in sequence], dtype=torch.int64)
     return tokens.to(device), Segments.of([len(sequence) for sequence in sequences], device)

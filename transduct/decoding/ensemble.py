@@ -1,4 +1,4 @@
-"""Several models as one, for search and for scores: the probability of a token is the mean of theirs."""
+"""Ensembles for search and scoring: the probability of a token is the mean of the members' probabilities."""
 
 import math
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from transduct.functional.segments import Segments
 
 @dataclass(frozen=True)
 class Limits:
-    """The part of a model's configuration that search and scoring read."""
+    """The part of a model's configuration that search and scoring use."""
 
     max_length: int
 
 
 @dataclass
 class States:
-    """The state of each member."""
+    """The decoder states of the members."""
 
     members: list[Any]
 
@@ -33,13 +33,13 @@ class States:
 
 
 class Ensemble(nn.Module):
-    """Models of one vocabulary that each can `encode`, `decode`, `start` and `step`; so can they together.
+    """Several models with one vocabulary behind the interface of a single one: `encode`, `decode`, `start`, `step`.
 
-    Their mistakes differ, their right answers do not (Hansen and Salamon 1990; Sutskever et al. 2014 for translation).
-    Memories and hidden states are lists, one entry a member.
+    Members make different mistakes but agree on right answers (Hansen and Salamon 1990; Sutskever et al. 2014 for
+    translation). Memories and hidden states are lists with one entry per member.
     """
 
-    attention_names: Sequence[str] = ()  # each has its own
+    attention_names: Sequence[str] = ()  # attention maps belong to the members
 
     def __init__(self, members: Sequence[Any]) -> None:
         super().__init__()
@@ -47,25 +47,25 @@ class Ensemble(nn.Module):
         self.config = Limits(min(member.config.max_length for member in members))
 
     def encode(self, tokens: Tensor, segments: Segments) -> list[Any]:
-        """Source tokens (N,) -> the memory of each."""
+        """Source tokens (N,) -> the memory of each member."""
         return [model.encode(tokens, segments) for model in self._each()]
 
     def decode(self, tokens: Tensor, segments: Segments, memory: list[Any], memory_segments: Segments) -> list[Any]:
-        """Target tokens (M,) -> the hidden states (M, D) of each."""
+        """Target tokens (M,) -> the hidden states (M, D) of each member."""
         pairs = zip(self._each(), memory, strict=True)
-        return [model.decode(tokens, segments, held, memory_segments) for model, held in pairs]
+        return [model.decode(tokens, segments, own, memory_segments) for model, own in pairs]
 
     def logits(self, hidden: list[Any]) -> Tensor:
-        """-> (M, V)."""
-        return mean([model.logits(held) for model, held in zip(self._each(), hidden, strict=True)])
+        """Hidden states (M, D) of each member -> log-probabilities (M, V)."""
+        return mean([model.logits(own) for model, own in zip(self._each(), hidden, strict=True)])
 
     def start(self, memory: list[Any], segments: Segments, beam: int) -> States:
         """The state before the first token, with `beam` rows for each source."""
-        return States([model.start(held, segments, beam) for model, held in zip(self._each(), memory, strict=True)])
+        return States([model.start(own, segments, beam) for model, own in zip(self._each(), memory, strict=True)])
 
     def step(self, tokens: Tensor, state: States) -> tuple[Tensor, States]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
-        steps = [model.step(tokens, held) for model, held in zip(self._each(), state.members, strict=True)]
+        steps = [model.step(tokens, own) for model, own in zip(self._each(), state.members, strict=True)]
         return mean([logits for logits, _ in steps]), States([after for _, after in steps])
 
     def _each(self) -> Sequence[Any]:
@@ -74,13 +74,13 @@ class Ensemble(nn.Module):
 
 @dataclass(frozen=True)
 class Review:
-    """Rescoring by models that write from the other end: they chose first what the others chose last, so what
-    both find likely is more often right (Liu et al. 2016; Sennrich et al. 2016).
+    """Right-to-left rescoring: models that generate backwards decide first what the others decide last, so hypotheses
+    that both find likely are more often right (Liu et al. 2016; Sennrich et al. 2016).
 
     Attributes:
-        model: one of them, or several as an `Ensemble`.
-        share: which part of all members it holds.
-        begin, end: the tokens that stand before and after every output.
+        model: a right-to-left model, or several as an `Ensemble`.
+        share: the fraction of all members that are right-to-left.
+        begin, end: the tokens before and after every output.
     """
 
     model: Any
@@ -91,28 +91,28 @@ class Review:
     def scores(
         self, theirs: Sequence[float], sources: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], budget: int
     ) -> list[float]:
-        """The scores of outputs: the mean of what the others give and of its own, by how many members they are; of at
-        most `budget` tokens at once."""
-        turned = [output[::-1] for output in outputs]
-        own = engine.score(self.model, sources, turned, self.begin, self.end, budget)
+        """The mean of the left-to-right scores `theirs` and the right-to-left ones, weighted by numbers of members.
+        Scores at most `budget` tokens at once."""
+        reversed_outputs = [output[::-1] for output in outputs]
+        own = engine.score(self.model, sources, reversed_outputs, self.begin, self.end, budget)
         return [one + self.share * (other - one) for one, other in zip(theirs, own, strict=True)]
 
     def sort(
         self, found: Sequence[list[Hypothesis]], sources: Sequence[Sequence[int]], alpha: float, budget: int
     ) -> list[list[Hypothesis]]:
-        """The hypotheses of each source in the order of these scores, penalised for their lengths by `alpha`."""
-        of_each = [source for source, held in zip(sources, found, strict=True) for _ in held]
-        every = [h for held in found for h in held]
-        scores = iter(self.scores([h.score for h in every], of_each, [h.tokens for h in every], budget))
+        """Rescore the hypotheses of each source and sort them, with the length penalty `alpha`."""
+        repeated = [source for source, hypotheses in zip(sources, found, strict=True) for _ in hypotheses]
+        every = [h for hypotheses in found for h in hypotheses]
+        scores = iter(self.scores([h.score for h in every], repeated, [h.tokens for h in every], budget))
 
         def reviewed(h: Hypothesis) -> Hypothesis:
             score = next(scores)
             return Hypothesis(h.tokens, score, score / length_penalty(len(h.tokens) + 1, alpha))
 
-        return [sorted(map(reviewed, held), key=lambda h: -h.rank) for held in found]
+        return [sorted(map(reviewed, hypotheses), key=lambda h: -h.rank) for hypotheses in found]
 
 
 def mean(logits: Sequence[Tensor]) -> Tensor:
-    """The logarithm of the mean of the softmaxes of several logits (N, V): (N, V)."""
-    likely = torch.stack([each.float().log_softmax(-1) for each in logits])
-    return likely.logsumexp(0) - math.log(len(logits))
+    """The logarithm of the mean of several softmax distributions: logits (N, V) each -> (N, V)."""
+    log_probabilities = torch.stack([each.float().log_softmax(-1) for each in logits])
+    return log_probabilities.logsumexp(0) - math.log(len(logits))

@@ -1,4 +1,4 @@
-"""Sampling: the same loop as search, with draws that belong to a sentence and not to its batch."""
+"""Sampling, in the same loop as search; what a sentence draws does not depend on its batch."""
 
 import random
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ from torch import Tensor
 
 from transduct.decoding.search import Hypothesis, first_tokens
 
-FIRST = 1024  # of the likeliest tokens, in which a top p is looked for before all are sorted
+FIRST = 1024  # the likeliest tokens, which usually contain the top p, so that the vocabulary need not be sorted
 
 
 class Sampling:
-    """Draws each token from the softmax of logits / temperature, cut to the top k and to the top p of its mass
+    """Draws each token from the softmax of logits / temperature, truncated to the top k and to the top p of its mass
     (Holtzman et al. 2020).
 
-    A row draws one uniform number a step from a generator seeded with (seed, key, sample), so that what has a key of
-    its own, such as a source and its first token, is given the same samples alone and in any batch.
+    Each step a row draws one uniform number from a generator seeded with (seed, key, sample number). The key is, for
+    example, a source and its begin token, so that a source gets the same samples alone and in any batch.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Sampling:
         return not all(self.finished)
 
     def choose(self, logits: Tensor, normaliser: Tensor) -> Tensor | None:
-        """Draw one token a row from logits (R, V); the rows stay where they are."""
+        """Draw one token for each row from logits (R, V); the rows stay where they are."""
         uniform = torch.tensor([generator.random() for generator in self.generators], device=self.device)
         tokens = draw(logits.double() / self.temperature, uniform, self.top_k, self.top_p)  # (R,)
         length = self.history.shape[1]
@@ -68,14 +68,16 @@ class Sampling:
 
 
 def draw(logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) -> Tensor:
-    """The token at which the cumulative probability passes a uniform number, in the order of the ids: in that of
-    likelihood, two that are equal but for rounding would change places from one batch to another.
+    """Inverse transform sampling: the first token at which the cumulative probability exceeds a uniform number.
+
+    Tokens are taken in the order of their ids: in the order of likelihood, two that differ only by rounding would
+    change places between batches.
 
     Args:
         logits: (R, V).
         uniform: (R,) in [0, 1).
         top_k: only the k likeliest; 0 for all.
-        top_p: only the likeliest whose mass reaches p, the one that passes it included.
+        top_p: only the smallest set of the likeliest whose mass reaches p.
 
     Returns:
         (R,) token ids.
@@ -86,21 +88,21 @@ def draw(logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) ->
     mass = kept.cumsum(-1)
     place = (mass <= uniform.double()[:, None] * mass[:, -1:]).sum(-1)  # (R,)
     last = (kept.shape[-1] - 1) - (kept > 0).flip(-1).long().argmax(-1)
-    return place.minimum(last)  # should a uniform number be rounded up to one, or of NaN, whose score says so
+    return place.minimum(last)  # stays in range if `uniform` was rounded up to one, or for NaN, which `finite` reports
 
 
 def _likeliest(probabilities: Tensor, top_k: int, top_p: float) -> Tensor:
-    """Probabilities (R, V) with zeros in place of what is cut; of equal ones the first stay."""
+    """Probabilities (R, V) with those outside the top k and top p set to zero; of equal ones the first stay."""
     size = probabilities.shape[1]
     values = probabilities.topk(min(top_k or FIRST, size), -1).values  # in order
     if top_k:
         shares = values / values.sum(-1, keepdim=True)
-    elif bool((values.sum(-1) < top_p).any()):  # a few of the likeliest hold nearly all, seldom too little
+    elif bool((values.sum(-1) < top_p).any()):  # seldom: the first few usually hold nearly all the mass
         values = shares = probabilities.topk(size, -1).values
     else:
         shares = values
-    count = (shares.cumsum(-1) - shares < top_p).sum(-1, keepdim=True).clamp(min=1)  # (R, 1) that stay
+    count = (shares.cumsum(-1) - shares < top_p).sum(-1, keepdim=True).clamp(min=1)  # (R, 1) how many to keep
     least = values.gather(-1, count - 1)
     more, equal = probabilities > least, probabilities == least
-    among = equal.cumsum(-1) <= count - more.sum(-1, keepdim=True)
-    return probabilities.masked_fill(~(more | (equal & among)), 0.0)
+    first = equal.cumsum(-1) <= count - more.sum(-1, keepdim=True)
+    return probabilities.masked_fill(~(more | (equal & first)), 0.0)

@@ -1,7 +1,7 @@
-"""Search is one loop: the model steps, filters rescore and forbid, a strategy chooses.
+"""Search as one loop: the model steps, filters rescore or forbid tokens, a strategy chooses.
 
-Any model takes part that offers `start` and `step`, and any strategy that offers what `Strategy` says. A model that can
-take several steps of a beam in one call offers `ahead` too.
+Works with any model that has `start` and `step` and any strategy that implements `Strategy`. A model that can take
+several steps of a beam in one call has `ahead` too.
 
 Let B be sources, R = B * beam the rows of the search, V the vocabulary.
 """
@@ -19,7 +19,7 @@ from transduct.functional import kernels, stepping
 from transduct.functional.segments import Segments
 from transduct.functional.stepping import Continuations, Run
 
-PEAK_BLOCK = 64  # numbers looked through at a time for the largest
+PEAK_BLOCK = 64  # logits per block; blocks are ranked by their maxima first
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Hypothesis:
     """One finished output.
 
     Attributes:
-        tokens: ids, without the end of the sentence.
+        tokens: ids, without the end-of-sentence token.
         score: sum of the log-probabilities of the tokens, the end of the sentence included.
-        rank: what hypotheses are sorted by, the score after the length penalty.
+        rank: the score after the length penalty, by which hypotheses are sorted.
     """
 
     tokens: list[int]
@@ -38,7 +38,7 @@ class Hypothesis:
 
 
 class State(Protocol):
-    """What a model carries from token to token."""
+    """The decoder state that a model carries from step to step."""
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, in this order."""
@@ -46,7 +46,7 @@ class State(Protocol):
 
 
 class Decodes(Protocol):
-    """The side of a model that search sees."""
+    """The interface of a model that search uses."""
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> Any:
         """The state before the first token."""
@@ -58,13 +58,13 @@ class Decodes(Protocol):
 
 
 class Filter(Protocol):
-    """Rescores the next tokens, or forbids some by minus infinity; what it remembers of each row follows `select`.
+    """Rescores the next tokens, or forbids some by minus infinity. May modify the logits in place.
 
-    It may change the logits that it is given.
+    `select` keeps its per-row state in step with the search.
     """
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
-        """Logits (R, V) after the tokens (R, t) that each row holds so far -> (R, V)."""
+        """Logits (R, V) after the tokens (R, t) of each row so far -> (R, V)."""
         ...
 
     def select(self, rows: Tensor) -> None:
@@ -73,7 +73,7 @@ class Filter(Protocol):
 
 
 class Strategy(Protocol):
-    """Chooses the next token of every row and keeps what is finished."""
+    """Chooses the next token of every row and collects finished hypotheses."""
 
     beam: int
     hypotheses: list[list[Hypothesis]]
@@ -89,8 +89,8 @@ class Strategy(Protocol):
         ...
 
     def choose(self, logits: Tensor, normaliser: Tensor) -> Tensor | None:
-        """Take in logits (R, V), as filtered, and log-normalisers (R,) of the unfiltered ones; give back the rows that
-        the next step continues, None if they stay as they are."""
+        """Take filtered logits (R, V) and the log-normaliser (R,) of the unfiltered ones. Returns the rows that the
+        next step continues, or None if they stay as they are."""
         ...
 
 
@@ -102,7 +102,7 @@ def search(
     strategy: Strategy,
     filters: Sequence[Filter] = (),
 ) -> list[list[Hypothesis]]:
-    """Run `strategy` to the end; for each source its hypotheses, the best first."""
+    """Run `strategy` to the end. Returns the hypotheses of each source, the best first."""
     state = model.start(memory, segments, strategy.beam)
     while strategy.running:
         if isinstance(strategy, Beam) and (found := strategy.ahead(model, state, filters)) is not None:
@@ -122,10 +122,10 @@ def search(
 
 
 def finite(found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
-    """What was found, unless a model that answers with NaN was searched.
+    """Return the hypotheses if they are all valid.
 
     Raises:
-        NotFinite: a source has no hypothesis, or one that is worth no number.
+        NotFinite: if a source has no hypothesis, or its best score is not finite.
     """
     if not all(hypotheses and isfinite(hypotheses[0].score) for hypotheses in found):
         raise NotFinite
@@ -133,10 +133,10 @@ def finite(found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
 
 
 class Forbid:
-    """Never these tokens.
+    """Forbids these tokens.
 
     Attributes:
-        until: how many tokens a row holds before the filter does something else too.
+        until: the history length up to which the filter does nothing else.
     """
 
     until: float = inf
@@ -144,24 +144,24 @@ class Forbid:
     def __init__(self, tokens: Sequence[int], device: Any = None) -> None:
         self.tokens = torch.tensor(tokens, dtype=torch.int64, device=device)
 
-    def __call__(self, logits: Tensor, history: Tensor) -> Tensor:  # noqa: ARG002 (the protocol's)
+    def __call__(self, logits: Tensor, history: Tensor) -> Tensor:  # noqa: ARG002 (required by `Filter`)
         return logits.index_fill_(1, self.tokens, float("-inf"))
 
     def select(self, rows: Tensor) -> None:
-        """Nothing is known of a row."""
+        """Do nothing: there is no state per row."""
 
 
 class Prefix:
-    """Outputs begin with given tokens and go on as they like; the score of those tokens is the model's too.
+    """Makes outputs begin with given tokens, which are scored by the model like any others.
 
     Args:
-        tokens: of each row, what its output begins with.
+        tokens: the prefix of each row.
     """
 
     def __init__(self, tokens: Sequence[Sequence[int]], device: Any = None) -> None:
         longest = max(map(len, tokens), default=0)
-        free = [[*row, *[-1] * (longest - len(row))] for row in tokens]  # -1 where anything may come
-        self.tokens = torch.tensor(free, dtype=torch.int64, device=device).view(len(tokens), longest)  # (R, L)
+        padded = [[*row, *[-1] * (longest - len(row))] for row in tokens]  # -1 allows any token
+        self.tokens = torch.tensor(padded, dtype=torch.int64, device=device).view(len(tokens), longest)  # (R, L)
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
         place = history.shape[1] - 1
@@ -172,15 +172,15 @@ class Prefix:
         return logits.masked_fill(others & (wanted >= 0), float("-inf"))
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows' tokens, in this order."""
+        """Keep the prefixes of these rows, in this order."""
         self.tokens = self.tokens.index_select(0, rows)
 
 
 class FixedLength(Forbid):
-    """Outputs as long as their limits allow: `end` stands for no token; it comes free at the limit and never before.
+    """Makes every output exactly as long as its limit: `end` has probability one there and is forbidden before.
 
     Args:
-        limits: of each row, the most tokens it may hold, its end included; alike for the rows of a source.
+        limits: the length of each row's output, its end included; the same for all rows of a source.
     """
 
     def __init__(self, end: int, limits: Sequence[int], device: Any = None) -> None:
@@ -192,28 +192,28 @@ class FixedLength(Forbid):
         if history.shape[1] < self.until:
             return super().__call__(logits, history)
         at_limit = history.shape[1] >= self.limits  # (R,)
-        certain = log_normaliser(logits) if bool(at_limit.any()) else 0.0  # the logit of the probability one
+        certain = log_normaliser(logits) if bool(at_limit.any()) else 0.0  # a logit with probability one
         logits[:, self.end] = torch.where(at_limit, certain, float("-inf"))
         return logits
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows' limits, in this order."""
+        """Keep the limits of these rows, in this order."""
         self.limits = self.limits.index_select(0, rows)
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """((5 + |Y|) / 6)^alpha, by which a score is divided (Wu et al. 2016, equation 14)."""
+    """((5 + |Y|) / 6)^alpha, the divisor of a score (Wu et al. 2016, equation 14)."""
     return ((5.0 + length) / 6.0) ** alpha
 
 
 class Beam:
-    """Beam search; with a beam of one it is greedy.
+    """Beam search; greedy search if the beam is 1.
 
-    In each step the best 2 * beam continuations of a source are looked at. Those among the first `beam` that end the
-    sentence are finished; the best `beam` that do not end it go on. A source is done when `beam` hypotheses are
-    finished and none that goes on is likelier than the likeliest of them: a model that is sure of every word puts the
-    end of the sentence second again and again, and its poor early ends must not crowd out the one that is right. At
-    its length limit nothing but the end of the sentence is allowed.
+    Each step considers the best 2 * beam continuations of a source. Those among the first `beam` that end the sentence
+    are finished; the best `beam` that do not end it stay active. A source is done when `beam` hypotheses are finished
+    and no active one is likelier than the likeliest of them. The second condition matters because a confident model
+    ranks the end of the sentence second in step after step, and these poor early ends must not crowd out the right one.
+    At the length limit only the end of the sentence is allowed.
     """
 
     def __init__(
@@ -222,14 +222,14 @@ class Beam:
         self.beam, self.end, self.alpha, self.device = beam, end, alpha, device
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
         self.limits = list(limits)
-        self._limits = torch.tensor(self.limits, dtype=torch.int64, device=device)  # of the sources that go on
-        self.sources = list(range(len(limits)))  # which source each group of rows belongs to
+        self._limits = torch.tensor(self.limits, dtype=torch.int64, device=device)  # of the active sources
+        self.sources = list(range(len(limits)))  # the source that each group of rows belongs to
         self.done = [False] * len(limits)
         self._first_limit = min(self.limits, default=0)
-        self._waiting = False  # for some source's rows to become less likely than what it has finished
+        self._waiting = False  # whether a source has enough hypotheses, but a row that is likelier than all of them
         self.history = first_tokens(begin, len(limits), beam, device)  # (R, t + 1)
         self.scores = torch.full((len(limits), beam), float("-inf"), dtype=torch.float64, device=device)
-        self.scores[:, 0] = 0.0  # all rows of a source begin alike: only the first may be continued
+        self.scores[:, 0] = 0.0  # all rows of a source start alike: only the first may be continued
 
     @property
     def running(self) -> bool:
@@ -243,29 +243,29 @@ class Beam:
         return self.take(continuations(logits, normaliser, self.scores, self.end, limits, length))
 
     def ahead(self, model: Decodes, state: Any, filters: Sequence[Filter]) -> Continuations | None:
-        """Let the model take several steps in one call, through the first in which an output may end: that step's
-        continuations. None where it must be asked for each step, or a filter wants to see the logits."""
+        """Let the model take several steps in one call, up to the first in which an output may end, and return that
+        step's continuations. None if it must step one by one or a filter needs to see the logits."""
         plain = [each for each in filters if isinstance(each, Forbid)]
         most = min([self._first_limit + 1, *(each.until for each in plain)]) - self.history.shape[1]
         if most < 1 or len(plain) < len(filters) or not hasattr(model, "ahead"):
             return None
-        never = torch.cat([each.tokens for each in plain]) if plain else self.history.new_empty(0)
+        forbidden = torch.cat([each.tokens for each in plain]) if plain else self.history.new_empty(0)
         most = 1 if self._waiting else int(most)
-        taken = model.ahead(state, Run(self.history, self.scores, self.end, never, self._limits, most))
+        taken = model.ahead(state, Run(self.history, self.scores, self.end, forbidden, self._limits, most))
         if taken is None:
             return None
         self.history, self.scores = taken.history, taken.scores
         return taken.found
 
     def take(self, found: Continuations) -> Tensor | None:
-        """Follow what was found in a step; gives back the rows as `choose` does."""
+        """Advance by one step's continuations. Returns the rows, as `choose` does."""
         self.scores = found.live
         if self._waiting or self.history.shape[1] >= self._first_limit or found.ends:
             self._collect(found)
         return self._continue(None if self.beam == 1 else found.rows, found.newest)
 
     def _continue(self, rows: Tensor | None, newest: Tensor) -> Tensor | None:
-        """Follow the chosen rows, none if they stay; drop those of finished sources once they are a quarter of all."""
+        """Append each row's newest token; drop the rows of finished sources once these are a quarter of all."""
         if 4 * sum(self.done) >= len(self.done) and self.running:
             stay = [group for group, done in enumerate(self.done) if not done]
             places = torch.tensor(stay, device=self.device)
@@ -281,7 +281,7 @@ class Beam:
         return rows
 
     def _collect(self, continuations: Continuations) -> None:
-        """Keep those that end the sentence."""
+        """Collect the continuations that end the sentence, and find out which sources are done."""
         ended = (continuations.tokens == self.end) & continuations.scores.isfinite()
         groups = ended.nonzero()[:, 0]
         histories = self.history.index_select(0, groups * self.beam + continuations.origin[ended])[:, 1:].tolist()
@@ -289,10 +289,10 @@ class Beam:
             if not self.done[group]:
                 rank = score / length_penalty(len(tokens) + 1, self.alpha)
                 self.hypotheses[self.sources[group]].append(Hypothesis(tokens, score, rank))
-        going_on = continuations.live[:, 0].tolist()
+        best_active = continuations.live[:, 0].tolist()
         for group, source in enumerate(self.sources):
             found = self.hypotheses[source]
-            enough = len(found) >= self.beam and max(h.score for h in found) >= going_on[group]
+            enough = len(found) >= self.beam and max(h.score for h in found) >= best_active[group]
             if not self.done[group] and (enough or self.history.shape[1] >= self.limits[source]):
                 self.done[group] = True
                 found.sort(key=lambda hypothesis: -hypothesis.rank)
@@ -302,26 +302,27 @@ class Beam:
 
 
 def first_tokens(begin: int | Sequence[int], sources: int, beam: int, device: Any) -> Tensor:
-    """(R, 1): what each row begins after, one token for all sources or one for each."""
+    """The begin token of each row (R, 1), given one for all sources or one for each."""
     each = [begin] * sources if isinstance(begin, int) else list(begin)
     return torch.tensor(each, device=device).repeat_interleave(beam)[:, None]
 
 
 def log_normaliser(logits: Tensor) -> Tensor:
-    """log sum exp of each row: (R, V) -> (R,)."""
+    """Log-sum-exp of each row, the logarithm of the softmax denominator: (R, V) -> (R,)."""
     return stepping.log_normaliser(logits) if kernels.usable(logits) else logits.logsumexp(-1)
 
 
 def continuations(
     logits: Tensor, normaliser: Tensor, scores: Tensor, end: int, limits: Tensor | None = None, length: int = 0
 ) -> Continuations:
-    """Look at the 2 * beam likeliest continuations of each source.
+    """The 2 * beam best continuations of each source, split into those that end and those that stay active.
 
     Args:
-        logits: (R, V), and the log-normaliser (R,) of each row.
-        scores: (B, beam) in 64 bits, what each row of a source is worth so far.
-        limits: (B,) how many tokens its rows may hold; where they hold `length`, that is so many, nothing but the end
-            may come. None where no source is at its limit.
+        logits: (R, V).
+        normaliser: (R,) the log-normaliser of each row.
+        scores: (B, beam) the log-probability of each row so far, in float64.
+        limits: (B,) the most tokens of a row; rows of `length` tokens that have reached it must end. None if no source
+            is at its limit.
     """
     sources, beam = scores.shape
     if kernels.usable(logits) and beam <= stepping.WIDEST_BEAM:
@@ -344,20 +345,35 @@ def continuations(
 
 
 def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row, in order, and where they are: (R, V) -> (R, k), (R, k).
+    """The `count` largest of each row, in order, and their indices: (R, V) -> (R, k), (R, k).
 
-    On a CPU a maximum takes a small part of the time of finding where it is, so blocks are looked through by their
-    maxima first: the k largest numbers lie in the k blocks with the largest maxima.
+    On a CPU a maximum is much cheaper than a topk, so blocks are ranked by their maxima first.
     """
-    rows, size = logits.shape
-    blocks = size // PEAK_BLOCK
-    if blocks <= count or logits.device.type != "cpu":
+    if logits.shape[1] // PEAK_BLOCK <= count or logits.device.type != "cpu":
         values, places = logits.topk(count, -1)
         return values, places
-    whole = logits[:, : blocks * PEAK_BLOCK].view(rows, blocks, PEAK_BLOCK)  # (R, V / PEAK_BLOCK, PEAK_BLOCK)
-    chosen = whole.amax(-1).topk(count, -1).indices  # (R, k)
-    places = (chosen[:, :, None] * PEAK_BLOCK + torch.arange(PEAK_BLOCK)).flatten(1)  # (R, k * PEAK_BLOCK)
-    rest = torch.arange(blocks * PEAK_BLOCK, size).expand(rows, -1)
-    places = torch.cat((places, rest), 1)
-    values, order = logits.gather(1, places).topk(count, -1)
+    return largest_in(logits, block_peaks(logits).topk(count, -1).indices, count)
+
+
+def block_peaks(logits: Tensor) -> Tensor:
+    """The maximum of each full block: (R, V) -> (R, V // PEAK_BLOCK)."""
+    blocks = logits.shape[1] // PEAK_BLOCK
+    return logits[:, : blocks * PEAK_BLOCK].view(len(logits), blocks, PEAK_BLOCK).amax(-1)
+
+
+def largest_in(logits: Tensor, blocks: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each row and their indices, (R, k) each, given the `count` blocks (R, k) with the largest
+    maxima, which hold them all unless they lie beyond the last full block."""
+    within = torch.arange(PEAK_BLOCK, device=logits.device)
+    places = torch.add(within, blocks[:, :, None], alpha=PEAK_BLOCK).flatten(1)  # (R, k * PEAK_BLOCK)
+    if rest := logits.shape[1] % PEAK_BLOCK:
+        beyond = torch.arange(logits.shape[1] - rest, logits.shape[1], device=logits.device)
+        places = torch.cat((places, beyond.expand(len(logits), -1)), 1)
+    values, order = largest(logits.gather(1, places), count)
     return values, places.gather(1, order)
+
+
+def largest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each row and their indices; a single one by a maximum."""
+    values, places = x.max(1, keepdim=True) if count == 1 else x.topk(count, -1)
+    return values, places

@@ -1,7 +1,7 @@
-"""A lexical shortlist: the few target tokens that a source's own tokens make likely, so that no others are scored.
+"""Lexical shortlists: score only the few target tokens that a source's tokens make likely.
 
-Jean et al. 2015 take it from a dictionary, Mi et al. 2016 from alignments; here the model's own attention aligns. Let V
-be the target vocabulary, K the tokens of a shortlist.
+Jean et al. 2015 take them from a dictionary, Mi et al. 2016 from alignments; here the model's own attention aligns. Let
+V be the target vocabulary, K the tokens of a shortlist.
 """
 
 from collections.abc import Sequence, Set
@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from transduct.decoding.search import Hypothesis
-from transduct.functional.segments import Segments
+from transduct.functional.segments import Segments, sources_of
 from transduct.functional.stepping import Ahead, Run
 
 
 @dataclass(frozen=True)
 class Shortlist:
-    """For each source token the target tokens it is most often aligned with, and those that are common everywhere.
+    """The target tokens most often aligned with each source token, and the most common ones overall.
 
     Attributes:
-        offsets, tokens: source token s has `tokens[offsets[s] : offsets[s + 1]]`.
-        common: tokens that every shortlist holds.
+        offsets, tokens: the target tokens of source token s are `tokens[offsets[s] : offsets[s + 1]]`.
+        common: tokens on every shortlist.
     """
 
     offsets: Tensor
@@ -34,11 +34,13 @@ class Shortlist:
     def of(
         cls, sources: Tensor, targets: Tensor, size: int, always: Sequence[int], most: int, common: int
     ) -> "Shortlist":
-        """From aligned tokens, (n,) and (n,): the `most` frequent of each source token, the `common` of all.
+        """Build a shortlist from pairs of aligned tokens, (n,) and (n,).
 
         Args:
-            size: of the source vocabulary.
-            always: tokens that are common whatever was seen.
+            size: the size of the source vocabulary.
+            always: tokens to put on every shortlist.
+            most: how many of the most frequent target tokens to keep for each source token.
+            common: how many of the most frequent target tokens overall to put on every shortlist.
         """
         width = max(targets.tolist(), default=0) + 1
         pairs, counts = np.unique((sources * width + targets).numpy(), return_counts=True)
@@ -53,7 +55,7 @@ class Shortlist:
         return cls(torch.from_numpy(offsets), torch.from_numpy(target[kept]), torch.tensor(known))
 
     def fits(self, sources: int, targets: int, always: Set[int]) -> bool:
-        """Whether it is one of vocabularies of these sizes, and some tokens are always among the candidates."""
+        """Whether it is valid for vocabularies of these sizes and has these tokens on every shortlist."""
         if any(x.ndim != 1 or x.dtype != torch.int64 for x in (self.offsets, self.tokens, self.common)):
             return False
         ends = torch.cat((torch.zeros(1, dtype=torch.int64), self.offsets, torch.tensor([len(self.tokens)])))
@@ -63,8 +65,8 @@ class Shortlist:
         return len(self.offsets) == sources + 1 and bool((ends.diff() >= 0).all()) and named and complete
 
     def candidates(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """The tokens that some sources may be translated with, in order (K,), and which of them each source may be
-        translated with (B, K)."""
+        """The candidate target tokens of a batch of sources, sorted (K,), and which of them each source may use
+        (B, K)."""
         own = []
         for source in sources:
             parts = [self.tokens[self.offsets[token] : self.offsets[token + 1]] for token in {*source}]
@@ -77,20 +79,20 @@ class Shortlist:
 
 
 class Narrowed:
-    """What search sees of a model that knows only some tokens of its vocabulary: these tokens, numbered anew.
+    """A model restricted to part of its vocabulary, whose tokens are renumbered for the search.
 
     Args:
-        model: its `step` takes tokens by their old numbers and scores those of `tokens` alone; its `ahead`, if it has
-            one, heeds a run's `names` and `others`.
-        tokens: (K,) in order.
-        allowed: (B, K) those that are of a source's own; what only its neighbours may use is as good as not there.
+        model: its `step` takes tokens by their full ids and scores only `tokens`; its `ahead`, if any, respects the
+            fields `names` and `others` of a run.
+        tokens: (K,) sorted full ids.
+        allowed: (B, K) whether a source may use a token; those that only its neighbours may use get minus infinity.
     """
 
     def __init__(self, model: Any, tokens: Tensor, allowed: Tensor) -> None:
         self.model, self.tokens, self.allowed = model, tokens, allowed
 
     def number(self, token: int) -> int:
-        """The new number of a token that it knows."""
+        """The restricted id of a token in `tokens`."""
         return int(torch.searchsorted(self.tokens, token))
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> "NarrowedState":
@@ -104,18 +106,18 @@ class Narrowed:
         return grouped.masked_fill(state.others[:, None], float("-inf")).view_as(logits), state
 
     def ahead(self, state: "NarrowedState", run: Run) -> Ahead | None:
-        """Several steps of a search, where the model takes them in one call."""
+        """Several search steps in one call, if the model supports it."""
         ahead = getattr(self.model, "ahead", None)
         return ahead and ahead(state.inner, run._replace(names=self.tokens, others=state.others))
 
     def renamed(self, hypothesis: Hypothesis) -> Hypothesis:
-        """A hypothesis with the old numbers."""
+        """A hypothesis with full token ids."""
         return replace(hypothesis, tokens=self.tokens[hypothesis.tokens].tolist())
 
 
 @dataclass
 class NarrowedState:
-    """What the model carries, and for each source the tokens that are none of its own: (B, K)."""
+    """The model's state, and which tokens each source may not use: (B, K)."""
 
     inner: Any
     others: Tensor
@@ -125,4 +127,4 @@ class NarrowedState:
         """Keep these rows, in this order; those of a source stay together."""
         self.inner.select(rows)
         if len(rows) < len(self.others) * self.beam:
-            self.others = self.others.index_select(0, rows[:: self.beam] // self.beam)
+            self.others = self.others.index_select(0, sources_of(rows, self.beam))

@@ -1,4 +1,4 @@
-"""Search restricted to trees: whatever the model would rather say, its output is one well-formed tree over the input.
+"""Search constrained to well-formed trees over the input.
 
 Let R be the rows of the search, V the vocabulary, L the longest output.
 """
@@ -8,18 +8,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-MOST_OPENS = 6  # in a row; the Penn Treebank sample's trees open up to six constituents between two words
-BLANK = "▁"  # before the pieces of a tokenizer that keeps words whole
+MOST_OPENS = 6  # consecutive opening brackets; the Penn Treebank sample has up to six between two words
+BLANK = "▁"  # the word boundary before the pieces of a tokenizer that keeps words whole
 
 
 class WellFormedTrees:
-    """A filter of search after which outputs are linearised trees (Vinyals et al. 2015): "(S (NP XX )NP (VP XX )VP )S".
+    """A search filter that makes outputs linearised trees (Vinyals et al. 2015): "(S (NP XX )NP (VP XX )VP )S".
 
-    One constituent spans everything; what closes is what was opened last, and not before it holds something; there are
-    exactly as many words as asked for, and then the end. Pieces that begin with a bracket open and close constituents,
-    special tokens are forbidden, and every other piece stands for a word. Nothing is opened that could not be closed
-    within the length limit. Where a limit is too short for even one flat constituent (words + 3 tokens), the output
-    is cut there.
+    One constituent spans the whole output. A closing bracket closes the innermost constituent, which must not be empty.
+    The output has exactly the given number of words and then ends. Pieces that begin with a bracket open and close
+    constituents, special tokens are forbidden, and every other piece stands for a word. No constituent is opened that
+    could not be closed within the length limit. If the limit is too short for even one flat constituent (words + 3
+    tokens), the output is cut off there.
     """
 
     def __init__(self, vocabulary: Sequence[str], end: int, bounds: Sequence[tuple[int, int]]) -> None:
@@ -27,7 +27,7 @@ class WellFormedTrees:
         Args:
             vocabulary: the pieces, by id.
             end: the id of the token that ends an output.
-            bounds: for each row the words of its tree, and the most tokens of the output, its end included.
+            bounds: for each row, the number of words of its tree and the most tokens of the output, its end included.
         """
         pieces = [piece.removeprefix(BLANK) for piece in vocabulary]
         kinds = [_kind(piece) for piece in pieces]
@@ -40,18 +40,18 @@ class WellFormedTrees:
         self.closing = torch.tensor([kind == ")" for kind in kinds]) & (self.label >= 0)  # (V,)
         self.word = torch.tensor([kind == "word" for kind in kinds])  # (V,)
         self.words_left, self.limits = (torch.tensor(column) for column in zip(*bounds))  # (R,)
-        self.depth = torch.zeros_like(self.limits)  # (R,) constituents that are open
-        self.opens = torch.zeros_like(self.limits)  # (R,) of them, those opened since the last word or closing
+        self.depth = torch.zeros_like(self.limits)  # (R,) open constituents
+        self.opens = torch.zeros_like(self.limits)  # (R,) those opened since the last word or closing bracket
         self.stack = torch.zeros(len(bounds), int(self.limits.max()) + 1, dtype=torch.int64)  # (R, L + 1) their labels
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
-        """Logits (R, V) after the tokens (R, t) so far -> the same, minus infinity where no tree goes on."""
+        """Logits (R, V) after the tokens (R, t) so far -> the same with minus infinity where no tree can continue."""
         self._to(logits.device)
         if history.shape[1] > 1:
             self._take(history[:, -1])
-        left = self.limits - history.shape[1] + 1  # (R,) tokens that may still come, the end among them
+        left = self.limits - history.shape[1] + 1  # (R,) tokens left, the end included
         begun, unread = self.depth > 0, self.words_left > 0
-        # What must still come after an opening: the words, a closing for each that is open, the end.
+        # After an opening bracket there must be room for the words, all closing brackets and the end.
         fits = self.words_left + (self.depth + 1) + 1 < left
         may_open = unread & (self.opens < MOST_OPENS) & (fits | ~begun)
         may_close = begun & (self.opens == 0) & ((self.depth > 1) | ~unread)
@@ -65,12 +65,12 @@ class WellFormedTrees:
         return logits.masked_fill(~allowed, float("-inf"))
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; a row may come twice."""
+        """Keep these rows, in this order; a row may be repeated."""
         for name in ("words_left", "limits", "depth", "opens", "stack"):
             setattr(self, name, getattr(self, name).index_select(0, rows))
 
     def _take(self, tokens: Tensor) -> None:
-        """Go on by one token a row (R,). A row that search has given up may hold anything."""
+        """Advance by one token per row (R,), which is arbitrary in rows that search has given up."""
         opened, closed, word = self.opening[tokens], self.closing[tokens], self.word[tokens]
         place = self.depth.clamp(min=0)[:, None]
         label = torch.where(opened[:, None], self.label[tokens][:, None], self.stack.gather(1, place))
@@ -87,7 +87,7 @@ class WellFormedTrees:
 
 
 def _kind(piece: str) -> str:
-    """What a piece does: "(" opens a constituent, ")" closes one, a "word" is one; "" is special."""
+    """The kind of a piece: "(" if it opens a constituent, ")" if it closes one, "word", or "" if it is special."""
     if not piece or (piece.startswith("<") and piece.endswith(">")):
         return ""
     return piece[0] if piece[0] in "()" and len(piece) > 1 else "word"

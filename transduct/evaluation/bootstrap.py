@@ -1,4 +1,4 @@
-"""Intervals and p-values by the bootstrap (Koehn 2004): a corpus is drawn anew from its own examples, many times."""
+"""Confidence intervals and p-values by the bootstrap (Koehn 2004): examples are resampled with replacement."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ import numpy as np
 from transduct.evaluation.classification import mcnemar, wilson_interval
 
 RESAMPLES, SEED = 1000, 12345
-Score = Callable[[np.ndarray], float]  # how often each example counts (N,) -> the score of such a corpus
+Score = Callable[[np.ndarray], float]  # how often each example was drawn (N,) -> the score of the resample
 
 
 @dataclass(frozen=True)
 class Share:
-    """A score that is a sum over examples divided by another, in percent, such as edits and words.
+    """A score in percent that is the ratio of two sums over examples, such as edits per word.
 
     Attributes:
-        parts, wholes: (N,) what is summed, of each example.
+        parts, wholes: (N,) the terms of the numerator and of the denominator.
     """
 
     parts: np.ndarray
@@ -24,22 +24,22 @@ class Share:
 
     @property
     def score(self) -> float:
-        """Of all examples."""
+        """The score of all examples."""
         return self.drawn(np.ones(len(self.parts)))
 
     def drawn(self, counts: np.ndarray) -> float:
-        """As `Score`; 0 where the divisor is."""
+        """The `Score` of a resample; 0 if its denominator is 0."""
         whole = float(counts @ self.wholes)
         return 100 * float(counts @ self.parts) / whole if whole else 0.0
 
     def interval(self) -> list[float]:
-        """The 95 % interval; of a proportion by its formula, for drawn corpora never hold what was never seen."""
+        """The 95 % confidence interval; Wilson's for a proportion, since resamples never contain an unseen outcome."""
         if self._is_proportion:
             return wilson_interval(int(self.parts.sum()), len(self.parts))
         return interval(self.drawn, len(self.parts))
 
     def p_value(self, other: "Share") -> float:
-        """How likely the difference to the same examples of another model is chance; of proportions exactly."""
+        """The p-value of the difference to another model on the same examples; McNemar's exact test for proportions."""
         if self._is_proportion and other._is_proportion:
             return mcnemar((self.parts == 1).tolist(), (other.parts == 1).tolist())
         return p_value(self.drawn, other.drawn, len(self.parts))
@@ -50,24 +50,24 @@ class Share:
 
 
 def interval(score: Score, examples: int) -> list[float]:
-    """The bounds between which 95 % of the scores of drawn corpora lie."""
+    """The 95 % interval of the scores of resamples."""
     return [float(bound) for bound in np.percentile([score(counts) for counts in _drawn(examples)], [2.5, 97.5])]
 
 
 def p_value(ours: Score, theirs: Score, examples: int) -> float:
-    """How likely two scores of the same examples differ so much by chance: the share of drawn corpora in which the
-    difference strays as far from its mean. Scores that do not differ have 1."""
+    """The two-sided p-value of the difference of two scores on the same examples: the share of resamples in which it
+    deviates from its mean at least as much as the observed difference from 0. It is 1 for equal scores."""
     everything = np.ones(examples)
-    real = abs(ours(everything) - theirs(everything))
-    if real == 0.0:
+    observed = abs(ours(everything) - theirs(everything))
+    if observed == 0.0:
         return 1.0
     differences = np.array([ours(counts) - theirs(counts) for counts in _drawn(examples)])
-    strayed = np.count_nonzero(abs(differences - differences.mean()) >= real)
-    return (int(strayed) + 1) / (RESAMPLES + 1)
+    extreme = np.count_nonzero(abs(differences - differences.mean()) >= observed)
+    return (int(extreme) + 1) / (RESAMPLES + 1)
 
 
 def _drawn(examples: int) -> Iterator[np.ndarray]:
-    """How often each example is drawn, always the same draws."""
+    """How often each example is drawn, for each resample; the same in every call."""
     random = np.random.default_rng(SEED)
     for _ in range(RESAMPLES):
         yield np.bincount(random.integers(examples, size=examples), minlength=examples)

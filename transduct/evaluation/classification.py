@@ -1,4 +1,4 @@
-"""Predicted labels, tags and spans and the right ones to numbers: accuracy, macro F1, exact match, all in percent."""
+"""Scores of predicted labels, tags and spans: accuracy, macro F1 and exact match, all in percent."""
 
 import re
 from collections import Counter
@@ -10,13 +10,13 @@ from typing import Any
 
 from transduct.errors import TransductError, WrongData
 
-Z = 1.959963984540054  # of a 95 % interval
+Z = 1.959963984540054  # the normal quantile of a 95 % interval
 WITHOUT_PUNCTUATION = str.maketrans("", "", punctuation)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores by name, details (of a score its 95 % `interval`), and whether each answer was right."""
+    """Scores by name, details (such as their 95 % `interval`), and whether each answer was right."""
 
     scores: dict[str, float]
     details: dict[str, Any]
@@ -24,7 +24,7 @@ class Scores:
 
 
 def label_scores(predictions: Sequence[str], answers: Sequence[str]) -> Scores:
-    """`accuracy` and macro `f1` of labels; the details count how often each label was taken for which.
+    """`accuracy` and macro `f1` of labels; the details hold the confusion matrix.
 
     Raises TransductError if the counts differ or there is nothing to score.
     """
@@ -37,10 +37,10 @@ def label_scores(predictions: Sequence[str], answers: Sequence[str]) -> Scores:
 
 
 def span_scores(predictions: Sequence[str], answers: Sequence[str]) -> Scores:
-    """`exact_match` and `f1` of answers in words (Rajpurkar et al. 2016, section 6.1).
+    """`exact_match` and `f1` of answer spans (Rajpurkar et al. 2016, section 6.1).
 
-    Case, punctuation and the English articles do not count. F1 is that of the words shared by prediction and answer,
-    averaged over the questions. Raises TransductError as `label_scores` does.
+    Case, punctuation and English articles are ignored. F1 is computed over the words shared by prediction and answer,
+    and averaged over the questions. Raises like `label_scores`.
     """
     _check(predictions, answers)
     pairs = [(_plain_words(prediction), _plain_words(answer)) for prediction, answer in zip(predictions, answers)]
@@ -53,15 +53,15 @@ def span_scores(predictions: Sequence[str], answers: Sequence[str]) -> Scores:
 
 
 def macro_f1(predictions: Sequence[str], answers: Sequence[str]) -> float:
-    """The mean over labels of 2 TP / (2 TP + FP + FN), over all labels that were predicted or right."""
+    """The mean of 2 TP / (2 TP + FP + FN) over all labels that occur as predictions or answers."""
     _check(predictions, answers)
     right = Counter(prediction for prediction, answer in zip(predictions, answers) if prediction == answer)
-    seen = Counter(predictions) + Counter(answers)  # of each label 2 TP + FP + FN
+    seen = Counter(predictions) + Counter(answers)  # 2 TP + FP + FN of each label
     return 100 * sum(2 * right[label] / count for label, count in seen.items()) / len(seen)
 
 
 def wilson_interval(right: int, count: int) -> list[float]:
-    """The 95 % interval of a proportion (Wilson 1927), in percent: it stays within 0 and 100 and is sound near them."""
+    """The 95 % confidence interval of a proportion (Wilson 1927), in percent: reliable also near 0 and 100."""
     share, spread = right / count, Z * Z / count
     middle = share + spread / 2
     half = Z * sqrt(share * (1 - share) / count + spread / (4 * count))
@@ -70,9 +70,9 @@ def wilson_interval(right: int, count: int) -> list[float]:
 
 
 def mcnemar(ours: Sequence[bool], theirs: Sequence[bool]) -> float:
-    """The exact two-sided p-value that two models err equally often (McNemar 1947), from what each got right.
+    """The two-sided p-value of the exact McNemar test (1947) that two models err equally often.
 
-    Only what one got right and the other wrong tells them apart; of that, each share has a chance of one half.
+    It is a binomial test on the examples that only one of them got right.
     """
     _check(ours, theirs)
     better = sum(a and not b for a, b in zip(ours, theirs))
@@ -92,7 +92,7 @@ def _check(predictions: Sequence[Any], answers: Sequence[Any]) -> None:
 
 
 def _confusion(predictions: Sequence[str], answers: Sequence[str]) -> dict[str, dict[str, int]]:
-    """How often each right label (outer) was predicted as each label (inner), those that occur."""
+    """How often each right label (outer key) was predicted as each label (inner key), without zeros."""
     confusion: dict[str, dict[str, int]] = {}
     for (answer, predicted), count in sorted(Counter(zip(answers, predictions)).items()):
         confusion.setdefault(answer, {})[predicted] = count
@@ -100,12 +100,12 @@ def _confusion(predictions: Sequence[str], answers: Sequence[str]) -> dict[str, 
 
 
 def _plain_words(text: str) -> list[str]:
-    """The words of an answer as SQuAD compares them."""
+    """The words of an answer, normalised like SQuAD's."""
     return re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(WITHOUT_PUNCTUATION)).split()
 
 
 def _overlap(prediction: Sequence[str], answer: Sequence[str]) -> float:
-    """F1 of the words two answers share; where one is empty, whether both are."""
+    """F1 of the words that two answers share; if one is empty, 1 if both are, else 0."""
     if not prediction or not answer:
         return float(prediction == answer)
     return 2 * (Counter(prediction) & Counter(answer)).total() / (len(prediction) + len(answer))

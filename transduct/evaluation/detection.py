@@ -1,9 +1,9 @@
-"""Predicted boxes and the true ones to COCO's average precision, in percent.
+"""Average precision of detected boxes by COCO's rules, in percent.
 
-A detection is right if it has the class and enough of the place (IoU) of an object that no better one has taken. In
-the order of their scores the detections draw a curve of precision over recall; its mean height is average precision.
-The rules are those of Lin et al. 2014 as pycocotools has them: IoU .50 to .95 in steps of .05, 101 places of recall,
-the best 100 detections of a picture and class, objects of any area, the mean over the classes that have an object.
+A detection is right if it has the class of an object, overlaps it enough (IoU), and no detection with a higher score
+matches that object. Average precision is the mean of the interpolated precision-recall curve. The rules are those of
+COCO (Lin et al. 2014) as in pycocotools: IoU .50 to .95 in steps of .05, 101 points of recall, the best 100 detections
+of a picture and class, objects of any area, the mean over the classes that have an object.
 """
 
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ from transduct.functional.boxes import iou, pairwise
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0.0, 1.0, 101)
-MOST_DETECTIONS = 100  # detections of a picture and class
+MOST_DETECTIONS = 100  # per picture and class
 
 
 @dataclass(frozen=True)
 class Objects:
-    """The objects in a picture: those that were found, or, all of one score, those that are there.
+    """The detected or the true objects in a picture.
 
     Attributes:
         boxes: (Q, 4) corners.
         labels: (Q,) class numbers.
-        scores: (Q,) the higher the surer.
+        scores: (Q,) confidences; of true objects they have no effect.
     """
 
     boxes: np.ndarray
@@ -39,12 +39,12 @@ class Objects:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The detections of one class, the surest first.
+    """The detections of one class in all pictures, by falling score.
 
     Attributes:
-        right: (thresholds, D) whether each takes an object.
-        pictures: (D,) the picture each was made in.
-        objects: (pictures,) how many objects of the class each picture holds.
+        right: (thresholds, D) whether each detection matches an object.
+        pictures: (D,) the picture of each detection.
+        objects: (pictures,) the number of objects of the class in each picture.
     """
 
     right: np.ndarray
@@ -52,7 +52,7 @@ class Ranking:
     objects: np.ndarray
 
     def average_precision(self) -> np.ndarray:
-        """(thresholds,) the mean height of the curve of precision over recall."""
+        """The mean of the interpolated precision-recall curve, (thresholds,)."""
         hits = np.cumsum(self.right, axis=1)
         precision = hits / (np.arange(1, hits.shape[1] + 1) + np.spacing(1))
         best_after = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
@@ -60,11 +60,11 @@ class Ranking:
         return np.array([_mean_height(recall[t], best_after[t]) for t in range(len(THRESHOLDS))])
 
     def drawn(self, counts: np.ndarray) -> float | None:
-        """Average precision at IoU .50 where each picture counts so often; None if none of them holds an object."""
+        """Average precision at IoU .50 of resampled pictures, given how often each was drawn; None without objects."""
         objects = counts @ self.objects
         if not objects:
             return None
-        weights, hits = counts[self.pictures], np.flatnonzero(self.right[0])  # precision falls from hit to hit
+        weights, hits = counts[self.pictures], np.flatnonzero(self.right[0])  # the precision is highest at hits
         found = np.cumsum(weights[hits])
         precision = found / (np.cumsum(weights)[hits] + np.spacing(1))
         best_after = np.maximum.accumulate(precision[::-1])[::-1]
@@ -73,10 +73,10 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Scores:
-    """`ap`, `ap50`, in the details both of each class that has an object and the interval of `ap50`.
+    """`ap` and `ap50`; the details hold both for each class that has an object, and the interval of `ap50`.
 
     Attributes:
-        rankings: of each class that has an object.
+        rankings: those of the classes that have an object.
     """
 
     scores: dict[str, float]
@@ -84,7 +84,7 @@ class Scores:
     rankings: list[Ranking]
 
     def drawn(self, counts: np.ndarray) -> float:
-        """`ap50` where each picture counts so often; see `bootstrap.Score`."""
+        """`ap50` of resampled pictures; see `bootstrap.Score`."""
         each = [precision for ranking in self.rankings if (precision := ranking.drawn(counts)) is not None]
         return 100 * float(np.mean(each)) if each else 0.0
 
@@ -93,7 +93,7 @@ def detection_scores(found: Sequence[Objects], there: Sequence[Objects], classes
     """Average precision over all thresholds (`ap`) and at IoU .50 (`ap50`).
 
     Args:
-        found, there: of each picture.
+        found, there: the detected and the true objects in each picture.
         classes: the names of the labels.
 
     Raises:
@@ -103,14 +103,14 @@ def detection_scores(found: Sequence[Objects], there: Sequence[Objects], classes
         raise TransductError(
             f"{len(found):,} predictions for {len(there):,} pictures; give one prediction for each picture"
         )
-    each = {name: ranked(found, there, label) for label, name in enumerate(classes)}
-    held = {name: ranking for name, ranking in each.items() if ranking.objects.any()}
-    if not held:
+    rankings = {name: ranked(found, there, label) for label, name in enumerate(classes)}
+    rankings = {name: ranking for name, ranking in rankings.items() if ranking.objects.any()}
+    if not rankings:
         raise WrongData("there is nothing to score; give at least one picture with an object")
-    precisions = {name: ranking.average_precision() for name, ranking in held.items()}
+    precisions = {name: ranking.average_precision() for name, ranking in rankings.items()}
     details: dict[str, Any] = {"pictures": len(there), "objects": sum(len(picture.labels) for picture in there)}
     details["classes"] = {name: _named(precision) for name, precision in precisions.items()}
-    scores = Scores(_named(np.stack([*precisions.values()])), details, [*held.values()])
+    scores = Scores(_named(np.stack([*precisions.values()])), details, [*rankings.values()])
     details["ap50"] = {"interval": interval(scores.drawn, len(there))}
     return scores
 
@@ -120,7 +120,7 @@ def _named(precision: np.ndarray) -> dict[str, float]:
 
 
 def ranked(found: Sequence[Objects], there: Sequence[Objects], label: int) -> Ranking:
-    """The detections of a class in all pictures."""
+    """Rank the detections of a class in all pictures."""
     scores, rights, objects = [], [], []
     for ours, truth in zip(found, there, strict=True):
         mine = np.flatnonzero(ours.labels == label)
@@ -135,9 +135,9 @@ def ranked(found: Sequence[Objects], there: Sequence[Objects], label: int) -> Ra
 
 
 def _right(boxes: np.ndarray, truths: np.ndarray) -> np.ndarray:
-    """(thresholds, detections) whether each detection, best first, takes an object that is still free.
+    """Match detections, best first, to objects: (thresholds, detections), whether each finds one.
 
-    It takes the one with the highest IoU, of equal ones the last.
+    A detection takes the free object with the highest IoU, the last of equal ones.
     """
     right = np.zeros((len(THRESHOLDS), len(boxes)), bool)
     if not len(boxes) or not len(truths):
@@ -155,6 +155,6 @@ def _right(boxes: np.ndarray, truths: np.ndarray) -> np.ndarray:
 
 
 def _mean_height(recall: np.ndarray, precision: np.ndarray) -> float:
-    """The mean over `RECALLS` of the precision where each is first reached, 0 where it is not."""
+    """The mean precision at the points where each of `RECALLS` is first reached; 0 where it is not."""
     places = np.searchsorted(recall, RECALLS, side="left")
     return float(np.append(precision, 0.0)[places].mean())

@@ -1,32 +1,34 @@
-"""Pictures of generated scenes to what is seen in them: the rule that says whether a picture shows its caption.
+"""Checks whether pictures of generated scenes show what their captions say.
 
-It reads pixels and knows nothing of how they were drawn: things are what is not white and hangs together, and their
-colour, size, shape and place are measured.
+Works on pixels alone: shapes are the connected components that are not white, and their colour, size, shape and place
+are measured.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from transduct.errors import TransductError
+from transduct.errors import TransductError, missing_extra
 from transduct.evaluation.classification import Scores, wilson_interval
 
 Colours = Mapping[str, tuple[int, int, int]]
 
 WHITE = 255
-FAINT = 64  # a pixel is part of a thing if a colour of it is further from white
-LEAST = 0.006  # what is smaller, in parts of the picture, is a speck and no thing
-LARGE = 0.28  # the side of a thing, in sides of the picture, from which it is large
-# How far the middle of the mass hangs below the middle of the box, in heights: a sixth for a triangle, else nothing.
+NEIGHBOURS = np.ones((3, 3), bool)  # of a pixel, by edges and corners
+FAINT = 64  # a pixel is part of a shape if one of its colours is further from white
+LEAST = 0.006  # the smallest area of a shape, as a share of the picture's; below it is a speck
+LARGE = 0.28  # the side from which a shape is large, as a share of the picture's
+# How far the centroid is below the centre of the box, in heights of the box: a sixth for triangles, 0 for the others.
 DROOP = 0.085
-FULL, HALF = 0.89, 0.67  # of its box a square fills all, a circle 0.79, a cross 0.56
-NEAR, FAR = 0.4, 0.6  # the middle of a picture
+FULL, HALF = 0.89, 0.67  # bounds of the share of its box that a shape fills: square 1, circle 0.79, cross 0.56
+NEAR, FAR = 0.4, 0.6  # bounds of the middle of a picture
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A thing in a picture: what it is, and the middle of its box in sides of the picture, y growing down."""
+    """A shape seen in a picture; (x, y) is the centre of its box as shares of the picture's side, y growing down."""
 
     size: str
     colour: str
@@ -39,7 +41,7 @@ class Seen:
 
 
 def attribute_scores(captions: Sequence[str], pictures: Sequence[np.ndarray], colours: Colours) -> Scores:
-    """`attributes_right`: the percentage of pictures that show all that their captions name, and nothing else.
+    """`attributes_right`: the percentage of pictures that show exactly what their captions say.
 
     Raises TransductError if the counts differ or there is nothing to score.
     """
@@ -51,12 +53,12 @@ def attribute_scores(captions: Sequence[str], pictures: Sequence[np.ndarray], co
 
 
 def shows(picture: np.ndarray, caption: str, colours: Colours) -> bool:
-    """Whether a picture (size, size, 3) of 0 to 255 shows what the caption says."""
+    """Whether a picture (size, size, 3), uint8, shows exactly what the caption says."""
     return caption in captions_of(things_in(picture, colours))
 
 
 def captions_of(things: Sequence[Seen]) -> set[str]:
-    """All that may be said of a picture with these things in it; nothing of none, or of more than two."""
+    """The captions that are true of a picture with these shapes; none unless there are one or two."""
     if len(things) == 1:
         [thing] = things
         place = _place(thing.x, thing.y)
@@ -82,36 +84,36 @@ def _relation(a: Seen, b: Seen) -> str:
 
 
 def things_in(picture: np.ndarray, colours: Colours) -> list[Seen]:
-    """The things in a picture (size, size, 3) of 0 to 255."""
-    ink = WHITE - picture.astype(np.float64)  # (size, size, 3), what is missing to white
-    parts = connected(ink.max(2) > FAINT)
-    return [_seen(ink, part, colours) for part in parts if len(part) >= LEAST * ink.shape[0] * ink.shape[1]]
+    """The shapes in a picture (size, size, 3), uint8: its connected components (8-connectivity), without specks.
+
+    Raises MissingExtra if SciPy is not installed.
+    """
+    ndimage = require_ndimage()
+    ink = WHITE - picture.astype(np.float64)  # (size, size, 3), the distance from white
+    numbers, count = ndimage.label(ink.max(2) > FAINT, NEIGHBOURS)  # (size, size), 0 for the background
+    shares = np.bincount(numbers.ravel()) / numbers.size
+    masks = [numbers == number for number in range(1, count + 1) if shares[number] >= LEAST]
+    return [_measured(ink, mask, ndimage.binary_dilation(mask, NEIGHBOURS), colours) for mask in masks]
 
 
-def connected(mask: np.ndarray) -> list[list[tuple[int, int]]]:
-    """The pixels (row, column) of each part of a mask that hangs together by edges or corners."""
-    left = set(zip(*(places.tolist() for places in mask.nonzero())))
-    parts = []
-    while left:
-        part = [left.pop()]
-        for row, column in part:  # which grows as its neighbours are found
-            near = {(row + i, column + j) for i in (-1, 0, 1) for j in (-1, 0, 1)} & left
-            left -= near
-            part += near
-        parts.append(part)
-    return parts
+def require_ndimage() -> Any:
+    """SciPy's image operations.
+
+    Raises:
+        MissingExtra: SciPy is not installed.
+    """
+    try:
+        from scipy import ndimage
+    except ImportError as error:
+        raise missing_extra("SciPy", "vision") from error
+    return ndimage
 
 
-def _seen(ink: np.ndarray, part: list[tuple[int, int]], colours: Colours) -> Seen:
-    """What a part of a picture is, by how much of each pixel it covers, its edges too."""
-    rows, columns = np.array(part).T
-    held = ink[rows, columns]  # (pixels, 3)
-    strength = held.max(1)
-    colour = np.median(held[strength >= 0.8 * strength.max()], 0)  # that of the inside
-    near = np.zeros(ink.shape[:2], bool)
-    for i in (-1, 0, 1):
-        for j in (-1, 0, 1):
-            near[(rows + i).clip(0, len(near) - 1), (columns + j).clip(0, len(near) - 1)] = True
+def _measured(ink: np.ndarray, mask: np.ndarray, near: np.ndarray, colours: Colours) -> Seen:
+    """Measure the shape at `mask`; the pixels `near` it include its antialiased edge, which it covers in part."""
+    inside = ink[mask]  # (pixels, 3)
+    strength = inside.max(1)
+    colour = np.median(inside[strength >= 0.8 * strength.max()], 0)
     covered = np.where(near, (ink @ colour / (colour @ colour)).clip(0.0, 1.0), 0.0)  # (size, size)
     across, down = covered.max(0), covered.max(1)
     width, height = across.sum(), down.sum()
@@ -128,7 +130,7 @@ def _seen(ink: np.ndarray, part: list[tuple[int, int]], colours: Colours) -> See
 
 
 def _shape(extent: float, droop: float) -> str:
-    """The shape that fills so much of its box, its mass so far below the middle."""
+    """The name of a shape, by the share of its box that it fills and the droop of its centroid."""
     if droop > DROOP:
         return "triangle"
     return "square" if extent > FULL else "circle" if extent > HALF else "cross"

@@ -1,8 +1,8 @@
-"""Predicted text and its references to numbers: BLEU, chrF, TER, exact match and error rates, all in percent.
+"""Scores of generated text against references: BLEU, chrF, TER, exact match and error rates, all in percent.
 
-A sentence may have one reference or several, and not every sentence as many. BLEU, chrF and TER are
-sacrebleu's (Post, 2018), so that they compare with published ones: the same numbers, signatures and bootstrap
-(1,000 resamples, seeded by the environment variable SACREBLEU_SEED, 12345 if it is not set).
+Sentences may have different numbers of references, at least one. BLEU, chrF and TER are computed by sacrebleu (Post
+2018), so that they compare with published ones: the same scores, signatures and bootstrap (1,000 resamples, seeded by
+the environment variable SACREBLEU_SEED, 12345 by default).
 """
 
 import json
@@ -15,7 +15,7 @@ from unicodedata import is_normalized, normalize
 
 import numpy as np
 
-if TYPE_CHECKING:  # imported where it is used: whoever translates waits for no metric
+if TYPE_CHECKING:  # imported where used, so that translating does not wait for it
     from sacrebleu.metrics.base import Metric, Score
 
 from transduct.errors import TransductError
@@ -24,7 +24,7 @@ from transduct.evaluation.trees import labelled_f1
 
 log = logging.getLogger("transduct")
 
-# What sacrebleu needs for a tokenizer it does not bring along.
+# The install commands for the tokenizers that need more than sacrebleu.
 TOKENIZER_REMEDIES = {
     "ko-mecab": "pip install 'sacrebleu[ko]'",
     "ja-mecab": "pip install 'sacrebleu[ja]'",
@@ -37,7 +37,7 @@ TOKENIZER_REMEDIES = {
 
 @dataclass(frozen=True)
 class TextScores:
-    """Scores by name, and details: `interval` if asked for; for sacrebleu's also `signature` and `mean`."""
+    """Scores by name, with details: `interval` if requested; for sacrebleu's metrics also `signature` and `mean`."""
 
     scores: dict[str, float]
     details: dict[str, dict[str, Any]]
@@ -51,10 +51,14 @@ def corpus_scores(
     *,
     intervals: bool = True,
 ) -> TextScores:
-    """Scores of a corpus, with 95 % bootstrap intervals (Koehn 2004).
+    """Score a corpus, with 95 % bootstrap intervals (Koehn 2004).
 
-    `metrics` may also name `word_error_rate` and `token_error_rate`; `tokenize` is BLEU's tokenizer. Raises
-    TransductError if counts differ, a sentence has no reference, a metric is unknown or a tokenizer missing.
+    Args:
+        metrics: bleu, chrf, ter, or keys of `PLAIN_METRICS`.
+        tokenize: sacrebleu's tokenizer for BLEU.
+
+    Raises:
+        TransductError: the counts differ, a sentence has no reference, a metric is unknown, or a tokenizer is missing.
     """
     _check(hypotheses, references)
     if intervals and (count := sum(not is_normalized("NFC", each) for options in references for each in options)):
@@ -87,11 +91,10 @@ def paired_test(
     metrics: Sequence[str] = ("bleu", "chrf", "ter"),
     tokenize: str = "13a",
 ) -> dict[str, float]:
-    """How likely each metric's difference is chance: p-values by paired bootstrap (`sacrebleu --paired-bs`).
+    """The p-value of the difference of two systems in each metric, by paired bootstrap (`sacrebleu --paired-bs`).
 
-    Equal scores have a p-value of 1, where sacrebleu, which counts larger differences only, says 1/1001.
-
-    Raises TransductError as `corpus_scores` does.
+    Equal scores have a p-value of 1; sacrebleu, which counts only larger differences, gives 1/1001. Raises like
+    `corpus_scores`.
     """
     _check(hypotheses, references)
     _check(other, references)
@@ -104,55 +107,55 @@ def paired_test(
     from sacrebleu.significance import PairedTest
 
     _, columns = PairedTest(systems, instances, _streams(references), test_type="bs", n_samples=RESAMPLES)()
-    pairs: list[Any] = list(columns.values())[1:]  # the first column holds the systems' names
+    pairs: list[Any] = list(columns.values())[1:]  # without the column of the systems' names
     return plain | {name: 1.0 if a.score == b.score else b.p_value for name, (a, b) in zip(instances, pairs)}
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
-    """Outputs that equal one of their references, but for blanks and composed characters (NFC), which no tokenizer
-    keeps as they were."""
+    """The share of outputs that equal one of their references after `normalised`, since tokenizers do not preserve
+    white space and decomposed characters."""
     _check(hypotheses, references)
-    pairs = ((_plain(output), map(_plain, options)) for output, options in zip(hypotheses, references))
+    pairs = ((normalised(output), map(normalised, options)) for output, options in zip(hypotheses, references))
     right = np.array([output in options for output, options in pairs], np.float64)
     return Share(right, np.ones_like(right))
 
 
-def _plain(text: str) -> str:
+def normalised(text: str) -> str:
+    """The text in NFC, its tokens separated by single blanks."""
     return " ".join(normalize("NFC", text).split())
 
 
 def word_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
-    """Outputs that equal none of their references.
+    """The share of outputs that equal none of their references.
 
-    The convention of grapheme-to-phoneme conversion, where an output is the pronunciation of one word. What
-    speech recognition calls by this name is `token_error_rate`.
+    This is the convention of grapheme-to-phoneme conversion, where an output is the pronunciation of one word. The word
+    error rate of speech recognition is `token_error_rate`.
     """
     right = exact_match(hypotheses, references)
     return Share(1.0 - right.parts, right.wholes)
 
 
 def token_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
-    """Edits per reference token, but for composed characters (NFC), as every tokenizer writes them; white space
-    separates tokens, the nearest reference counts.
+    """Edits per reference token, relative to the nearest reference; white space separates tokens, after `normalised`.
 
-    Of words it is speech recognition's word error rate, of phonemes the phoneme error rate. Raises
+    With words as tokens it is the word error rate of speech recognition, with phonemes the phoneme error rate. Raises
     TransductError if the references hold no token.
     """
     _check(hypotheses, references)
     edits, tokens = [], []
     for hypothesis, options in zip(hypotheses, references):
-        written, wanted = _plain(hypothesis).split(), [_plain(option).split() for option in options]
-        lengths, distances = [*map(len, wanted)], [_edit_distance(written, option) for option in wanted]
+        output, expected = normalised(hypothesis).split(), [normalised(option).split() for option in options]
+        lengths, distances = [*map(len, expected)], [_edit_distance(output, option) for option in expected]
         fewest = min(distances)
         edits.append(fewest)
-        # Of equally near references the longest: the rate that favours the system, as the nearest does.
+        # The longest of equally near references, which gives the lowest rate.
         tokens.append(max(length for length, distance in zip(lengths, distances) if distance == fewest))
     if not any(tokens):
         raise TransductError("the references hold no token, so there is no error rate; check the reference file")
     return Share(np.array(edits, np.float64), np.array(tokens, np.float64))
 
 
-ERROR_METRICS = frozenset({"ter", "word_error_rate", "token_error_rate"})  # the lower the better
+ERROR_METRICS = frozenset({"ter", "word_error_rate", "token_error_rate"})  # lower is better
 PLAIN_METRICS: dict[str, Callable[[Sequence[str], Sequence[Sequence[str]]], Share]] = {
     "exact_match": exact_match,
     "word_error_rate": word_error_rate,
@@ -176,12 +179,12 @@ def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> No
 
 
 def _streams(references: Sequence[Sequence[str]]) -> list[tuple[Any, ...]]:
-    """References as sacrebleu wants them: all first ones, all second ones, ...; None where there is none."""
+    """References in sacrebleu's layout: all first ones, all second ones, ...; None where a sentence has fewer."""
     return list(zip_longest(*references))
 
 
 def check_metrics(metrics: Sequence[str], tokenize: str) -> None:
-    """Raises TransductError, as `corpus_scores` would, if a metric is unknown or BLEU's tokenizer missing."""
+    """Raise TransductError, as `corpus_scores` would, if a metric is unknown or BLEU's tokenizer is missing."""
     for name in ("bleu", *metrics):
         if name not in PLAIN_METRICS:
             _sacrebleu_metric(name, tokenize)
@@ -213,15 +216,15 @@ def _sacrebleu_metric(name: str, tokenize: str) -> "Metric":
 
 
 def _of_one_type(metric: "Metric") -> "Metric":
-    """`metric`, giving every bootstrap score as the float32 that it gives almost all of them.
+    """Make a metric return all bootstrap scores as float32.
 
-    sacrebleu 2.6 gives a plain 0.0 or 1.0 where nothing matches, and its mean of both types is a TypeError.
+    sacrebleu 2.6 returns a Python float where nothing matches, and fails with a TypeError on the mean of both types.
     """
     compute = metric._compute_score_from_stats
 
     def computed(stats: Any) -> "Score":
         score = compute(stats)
-        if isinstance(stats, np.ndarray):  # a resample; the corpus itself comes as a list
+        if isinstance(stats, np.ndarray):  # a resample; those of the whole corpus are a list
             score.score = np.float32(score.score)
         return score
 
@@ -230,14 +233,15 @@ def _of_one_type(metric: "Metric") -> "Metric":
 
 
 def _interval(score: "Score", signature: str) -> dict[str, Any]:
-    """The bootstrap's mean and interval. sacrebleu tells them only in its JSON, where no mean means 0."""
+    """The bootstrap's mean and interval, which sacrebleu gives only in its JSON; a missing mean is 0."""
     published = json.loads(score.format(width=17, signature=signature, is_json=True))
     mean, half_width = published.get("confidence_mean", 0.0), published.get("confidence_var", 0.0)
-    return {"mean": mean, "interval": [mean - half_width, mean + half_width]}
+    low, high = max(0.0, mean - half_width), mean + half_width  # of few sentences the deviation passes the ends
+    return {"mean": mean, "interval": [low, high if score.name == "TER" else min(100.0, high)]}
 
 
 def _edit_distance(left: Sequence[str], right: Sequence[str]) -> int:
-    """Fewest insertions, deletions and substitutions that turn one into the other (Levenshtein, 1966)."""
+    """The Levenshtein distance: the fewest insertions, deletions and substitutions."""
     row = list(range(len(right) + 1))
     for i, token in enumerate(left, start=1):
         diagonal, row[0] = row[0], i

@@ -10,25 +10,25 @@ import numpy as np
 from transduct.errors import TransductError
 from transduct.evaluation.bootstrap import Share
 
-Span = tuple[str, int, int]  # a label, the first word, the one after the last
+Span = tuple[str, int, int]  # label, first word, end (exclusive)
 
 UNCOUNTED = ("", "TOP", "ROOT", "S1")
 SAME = {"PRT": "ADVP"}
-PUNCTUATION = {",", ":", "``", "''", "."}  # tags that are left out
-PUNCTUATION |= {"?", "!", ";", "--", "..."}  # words that always have one of them, for references without tags
+PUNCTUATION = {",", ":", "``", "''", "."}  # ignored tags
+PUNCTUATION |= {"?", "!", ";", "--", "..."}  # words that always have one of these tags, for references without tags
 PARTS = re.compile(r"\(([^\s()]*)|\)([^\s()]*)|([^\s()]+)")
-NUMBER = re.compile(r"#\d+(?=.)")  # before a word that a recipe counts
+NUMBER = re.compile(r"#\d+(?=.)")  # the number before a word, if a recipe numbers them
 
 
 def labelled_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
-    """Harmonic mean of labelled precision and recall over the constituents of all sentences.
+    """F1 of labelled precision and recall over the constituents of all sentences.
 
-    A tree is linearised, "(S (NP XX XX )NP (VP XX )VP . )S", or bracketed, "(S (NP The cat) (VP sat) .)", without a
-    level of tags. TOP does not count, PRT is ADVP, and words that are punctuation in the reference are taken out of
-    both trees, with the constituents that hold nothing else. Of several references the first counts.
+    Trees are linearised, "(S (NP XX XX )NP (VP XX )VP . )S", or bracketed, "(S (NP The cat) (VP sat) .)", without tags
+    over their words. TOP is not counted, PRT equals ADVP, and words that are punctuation in the reference are removed
+    from both trees, along with constituents that hold nothing else. Only the first of several references counts.
 
-    evalb passes over sentences in which the two trees have different numbers of words; here the hypothesis is all
-    wrong, so that failing does not pay. Raises TransductError if the references hold no constituent.
+    evalb skips sentences whose two trees have different numbers of words; here all constituents of such a hypothesis
+    are wrong, so that failing does not pay. Raises TransductError if the references hold no constituent.
     """
     matched, brackets, expected = [], [], 0
     for hypothesis, options in zip(hypotheses, references, strict=True):
@@ -47,10 +47,10 @@ def labelled_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) 
 
 
 def read(text: str) -> tuple[list[str], list[Span]]:
-    """The words of a tree, without numbers before them, and the spans of its constituents, from either notation.
+    """Parse a tree in either notation: its words, without numbers before them, and the spans of its constituents.
 
-    Nothing is refused: what is still open at the end ends there, and a closing bracket closes the innermost constituent
-    whatever label it bears.
+    Accepts any text: constituents still open at the end end there, and a closing bracket closes the innermost one
+    whatever its label.
     """
     words: list[str] = []
     spans: list[Span] = []
@@ -68,7 +68,7 @@ def read(text: str) -> tuple[list[str], list[Span]]:
 
 
 def _counted(spans: Sequence[Span], kept: Sequence[bool]) -> Counter[Span]:
-    """The constituents that count, over the words that are kept."""
-    place = [0, *accumulate(kept)]  # where each word goes
+    """The constituents that count, over the kept words."""
+    place = [0, *accumulate(kept)]  # the number of kept words before each word
     moved = ((SAME.get(label, label), place[start], place[end]) for label, start, end in spans)
     return Counter((label, start, end) for label, start, end in moved if label not in UNCOUNTED and start < end)

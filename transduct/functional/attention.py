@@ -1,7 +1,7 @@
-"""Attention: the formula, and the same over segments at the speed the device allows.
+"""Attention: the formula, and attention over segments by the fastest kernel of the device.
 
-Let T and S be the numbers of queries and keys of one sequence, H heads, G key heads, K and V the widths of a key and
-of a value. Vaswani et al. 2017, section 3.2.
+Let T and S be the numbers of queries and keys of a sequence, H the query heads, G the key heads, K and V the widths of
+a key and of a value. Vaswani et al. 2017, section 3.2.
 """
 
 from collections.abc import Callable
@@ -15,17 +15,17 @@ from transduct.functional.dropout import dropout as drop
 from transduct.functional.segments import Segments, flatten, pad
 from transduct.functional.trials import trusted
 
-# A bias is added to the scores before the softmax; positions such as ALiBi are one. It is called with the padded
-# queries (B, H, T, K) and the number of keys S, and gives anything that broadcasts to (B, H, T, S).
+# A bias on the attention scores, such as ALiBi. It is called with the padded queries (B, H, T, K) and the number of
+# keys S, and returns a tensor that broadcasts to (B, H, T, S).
 Bias = Callable[[Tensor, int], Tensor]
 
-# On a CPU, two matrix products and a softmax beat the fused kernel until the scores of one head outgrow the cache
-# (benchmarks/results/cpu_202611.md).
+# On a CPU, two matrix products and a softmax beat PyTorch's fused kernel until the scores of one head, T * S, outgrow
+# the cache (benchmarks/results/cpu_202611.md).
 LARGEST_EXPLICIT = 128 * 128
-# The kernel of training, which keeps the weights, is faster than either up to so many of a head that are seen.
-MOST_KEPT, LONGEST_KEPT = 384 * 384, 2048  # no side is longer than the second
+# Our training kernel, which keeps the attention weights, is faster than both up to this many unmasked scores per head,
+MOST_KEPT, LONGEST_KEPT = 384 * 384, 2048  # if neither T nor S exceeds the second number.
 
-# On a GPU, the kernel made for short sequences is for keys up to this many; beyond them padding is what is small.
+# On a GPU, our kernel for short sequences serves up to this many keys; with longer sequences padding wastes little.
 LONGEST_SHORT = 1024
 KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -36,8 +36,8 @@ def attention_weights(query: Tensor, key: Tensor, scale: float | None = None, bi
     Args:
         query: (..., T, K).
         key: (..., S, K).
-        scale: what the scores are multiplied with; 1 / sqrt(K) if not given, 1.0 for the unscaled form.
-        bias: added to the scaled scores, minus infinity where a query may not look; broadcasts to (..., T, S).
+        scale: factor of the scores; 1 / sqrt(K) by default, 1.0 for the unscaled form.
+        bias: added to the scaled scores, minus infinity for masked keys; broadcasts to (..., T, S).
 
     Returns:
         (..., T, S): rows that sum to one.
@@ -57,7 +57,7 @@ def attention(
 
 
 def attention_without_projections(x: Tensor) -> Tensor:
-    """y_i = sum_j a_ij x_j with a = softmax(x x^T): attention before anything is learnt; (..., T, D) -> same."""
+    """Self-attention without parameters, y_i = sum_j a_ij x_j with a = softmax(x x^T): (..., T, D) -> (..., T, D)."""
     return attention(x, x, x, scale=1.0)
 
 
@@ -72,10 +72,10 @@ def general_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
 
 
 def concat_scores(query: Tensor, key: Tensor, weight_query: Tensor, weight_key: Tensor, vector: Tensor) -> Tensor:
-    """v^T tanh(W [q; k]) (Luong et al. 2015, section 3.1), W written as its two halves.
+    """v^T tanh(W [q; k]) (Luong et al. 2015, section 3.1), with W given as its two halves.
 
-    Bahdanau et al. 2015 (appendix A.1.2) have the same form, v^T tanh(W s + U h), with the decoder's state before the
-    token for the query.
+    The score of Bahdanau et al. 2015 (appendix A.1.2), v^T tanh(W s + U h), has the same form; there the query is the
+    decoder's state before the token.
 
     Args:
         query: (..., T, D).
@@ -90,32 +90,32 @@ def concat_scores(query: Tensor, key: Tensor, weight_query: Tensor, weight_key: 
 
 
 def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
-    """v^T tanh(q + k), `concat_scores` of what is projected already, for keys that are looked at again and again:
-    (..., T, A), (..., S, A), (A,) -> (..., T, S)."""
+    """v^T tanh(q + k), which is `concat_scores` of projected queries and keys: (..., T, A), (..., S, A), (A,) ->
+    (..., T, S). Keys that are used at every step need to be projected only once."""
     return (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh() @ vector  # (..., T, S)
 
 
 def hiding(hidden: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """What is added to scores: minus infinity where a key is hidden, zero elsewhere."""
+    """Returns an additive mask: minus infinity where `hidden` is True, zero elsewhere."""
     return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, float("-inf"))
 
 
 def causal_bias(queries: int, keys: int, device: torch.device | None = None) -> Tensor:
-    """(T, S): minus infinity above the diagonal. The last query stands at the last key, as when a cache holds
-    the keys before it."""
+    """The causal mask (T, S): minus infinity above the diagonal. The last query is aligned with the last key, as when a
+    cache holds the keys before it."""
     return hiding(torch.ones(queries, keys, dtype=torch.bool, device=device).triu(keys - queries + 1))
 
 
 def padding_bias(segments: Segments) -> Tensor | None:
-    """(B, 1, 1, L): minus infinity where there is no token; None where every place holds one.
+    """The padding mask (B, 1, 1, L): minus infinity at padding; None if there is no padding.
 
-    A sequence without tokens keeps its first place: what stands there is zero, and attention over nothing is zero.
+    The first place of an empty sequence stays visible: its value is zero, so attention over an empty sequence is zero.
     """
     if segments.equal:
         return None
-    held = segments.mask.clone()
-    held[:, 0] = True
-    return hiding(~held)[:, None, None]
+    visible = segments.mask.clone()
+    visible[:, 0] = True
+    return hiding(~visible)[:, None, None]
 
 
 def segment_attention(
@@ -132,14 +132,14 @@ def segment_attention(
 
     Args:
         query: (N, H, K), laid out by `queries`.
-        key: (M, G, K), laid out by `keys`; each of the G heads serves H / G query heads in turn (Ainslie et al. 2023).
+        key: (M, G, K), laid out by `keys`; each key head serves H / G consecutive query heads (Ainslie et al. 2023).
         value: (M, G, V).
-        causal: no query sees a key after its own place; needs queries and keys of the same lengths.
+        causal: masks the keys after each query; needs queries and keys of the same lengths.
         bias: added to the scores of each head.
-        dropout: the rate at which attention weights are dropped; above zero the plain formula is used.
+        dropout: rate of dropout on the attention weights; above zero the plain formula is used.
 
     Returns:
-        (N, H, V). A sequence without keys gives zeros.
+        (N, H, V); zeros for a sequence without keys.
     """
     if keys.longest == 0:
         return query.new_zeros(query.shape[0], query.shape[1], value.shape[2]) + 0.0 * query.sum()
@@ -150,7 +150,7 @@ def segment_attention(
     if few and bias is None and dropout == 0.0 and training_kernels.usable(query, key, value):
         return training_kernels.attention(query, key, value, queries, keys, causal)
     padded = pad(query, queries).transpose(1, 2)  # (B, H, T, K)
-    plain = causal and bias is None  # then there is no mask to be made, except for the formula
+    plain = causal and bias is None  # PyTorch's kernel masks the future itself
     term = None if plain else _scores_bias(padded, keys, causal, bias)
     dense_keys, dense_values = pad(key, keys).transpose(1, 2), pad(value, keys).transpose(1, 2)
     output = padded_attention(padded, dense_keys, dense_values, term, dropout, plain)  # (B, H, T, V)
@@ -158,7 +158,7 @@ def segment_attention(
 
 
 def _fits(query: Tensor, value: Tensor, keys: Segments) -> bool:
-    """Whether the kernel for short sequences takes this device, these types, widths and lengths."""
+    """Whether the kernel for short sequences supports this device, dtype, head widths and lengths."""
     widths = query.shape[2], value.shape[2]
     if query.dtype not in KERNEL_TYPES or keys.longest > LONGEST_SHORT:
         return False
@@ -170,7 +170,7 @@ def _fits(query: Tensor, value: Tensor, keys: Segments) -> bool:
 def _short_attention(
     query: Tensor, key: Tensor, value: Tensor, queries: Segments, keys: Segments, causal: bool
 ) -> Tensor:
-    """`segment_attention` by the kernel, which is told what each query sees and what sees each key."""
+    """`segment_attention` by the kernel for short sequences, whose masks are runs of keys and of queries."""
     from transduct.functional.short_attention import short_attention
 
     seen = queries.past if causal else keys.runs_of(queries)  # (2, N)
@@ -186,14 +186,14 @@ def segment_weights(
     causal: bool = False,
     bias: Bias | None = None,
 ) -> Tensor:
-    """The weights of `segment_attention` by the plain formula, padded: (B, H, T, S)."""
+    """The attention weights of `segment_attention`, computed by the plain formula and padded: (B, H, T, S)."""
     padded = pad(query, queries).transpose(1, 2)  # (B, H, T, K)
     dense = pad(key, keys).transpose(1, 2).repeat_interleave(query.shape[1] // key.shape[1], 1)  # (B, H, S, K)
     return attention_weights(padded, dense, None, _scores_bias(padded, keys, causal, bias))
 
 
 def _scores_bias(query: Tensor, keys: Segments, causal: bool, bias: Bias | None) -> Tensor | None:
-    """What is added to the scores of padded queries (B, H, T, K): causality or padding, and positions."""
+    """The bias on the scores of padded queries (B, H, T, K): the causal or padding mask, plus `bias`."""
     mask = causal_bias(query.shape[2], keys.longest, query.device) if causal else padding_bias(keys)
     if bias is None:
         return mask
@@ -211,7 +211,7 @@ def padded_attention(
 ) -> Tensor:
     """Attention over dense arrays by the fastest kernel: (B, H, T, K), (B, G, S, K), (B, G, S, V) -> (B, H, T, V).
 
-    Causal attention wants as many queries as keys and no bias.
+    With `causal`, T must equal S and `bias` must be None.
     """
     if key.shape[1] != query.shape[1]:
         repeats = query.shape[1] // key.shape[1]

@@ -1,42 +1,43 @@
-"""Boxes in a picture: two ways to write them, and how much two of them have in common.
+"""Bounding boxes: conversion between two formats, IoU and generalised IoU.
 
-A box is (x0, y0, x1, y1), its upper left and lower right corner, or (x, y, width, height) with its centre in front.
-Let A be boxes and Q others.
+A box is given by its upper left and lower right corners, (x0, y0, x1, y1), or by its centre and size, (x, y, width,
+height). Let A and Q be numbers of boxes.
 """
 
 import torch
 from torch import Tensor
 
-SMALLEST = 1e-20  # area that is divided by: two boxes without any have nothing in common
+SMALLEST = 1e-20  # smallest area to divide by, so that the IoU of two empty boxes is 0
 
 
 def to_corners(boxes: Tensor) -> Tensor:
-    """Centre, width and height to corners: (..., 4) -> (..., 4)."""
+    """Converts centre, width and height to corners: (..., 4) -> (..., 4)."""
     centre, half = boxes[..., :2], boxes[..., 2:] / 2
     return torch.cat((centre - half, centre + half), -1)  # (..., 4)
 
 
 def to_centres(boxes: Tensor) -> Tensor:
-    """Corners to centre, width and height: (..., 4) -> (..., 4)."""
+    """Converts corners to centre, width and height: (..., 4) -> (..., 4)."""
     first, last = boxes[..., :2], boxes[..., 2:]
     return torch.cat(((first + last) / 2, last - first), -1)  # (..., 4)
 
 
 def area(boxes: Tensor) -> Tensor:
-    """Of boxes given by their corners: (..., 4) -> (...)."""
+    """The area of corner boxes: (..., 4) -> (...)."""
     return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
 
 
 def iou(boxes: Tensor, others: Tensor) -> Tensor:
-    """Intersection over union of corner boxes, of each with its counterpart: (..., 4), (..., 4) -> (...)."""
+    """Intersection over union of corresponding corner boxes: (..., 4), (..., 4) -> (...)."""
     intersection, union = _overlap(boxes, others)
     return intersection / union.clamp(min=SMALLEST)
 
 
 def generalised_iou(boxes: Tensor, others: Tensor) -> Tensor:
-    """IoU - (C - U) / C with U the union and C the smallest box around both (Rezatofighi et al. 2019, algorithm 1).
+    """IoU - (C - U) / C, where U is the union and C the smallest box that encloses both: (..., 4), (..., 4) -> (...).
 
-    It goes from -1, far apart, to 1, equal, and has a gradient where boxes do not meet: (..., 4), (..., 4) -> (...).
+    It ranges from -1, far apart, to 1, equal, and has a gradient even where the boxes do not overlap (Rezatofighi et
+    al. 2019, algorithm 1).
     """
     intersection, union = _overlap(boxes, others)
     first = torch.minimum(boxes[..., :2], others[..., :2])
@@ -46,13 +47,13 @@ def generalised_iou(boxes: Tensor, others: Tensor) -> Tensor:
 
 
 def pairwise(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-    """Each box beside each other, for `iou` and `generalised_iou`: (A, 4), (Q, 4) -> twice (A, Q, 4)."""
+    """All pairs of boxes, for `iou` and `generalised_iou`: (A, 4), (Q, 4) -> (A, Q, 4), (A, Q, 4)."""
     shape = (len(boxes), len(others), 4)
     return boxes[:, None].expand(shape), others[None].expand(shape)  # (A, Q, 4)
 
 
 def _product(sizes: Tensor) -> Tensor:
-    """Width times height (..., 2) -> (...); the derivative of `prod` would wait for the device to look for zeros."""
+    """Width times height: (..., 2) -> (...). The gradient of `prod` would wait for the GPU to look for zeros."""
     return sizes[..., 0] * sizes[..., 1]
 
 

@@ -1,4 +1,4 @@
-"""Who uses the cores: PyTorch's operations, or products of ours (`functional.kernels`), or workers side by side."""
+"""Divides the CPU cores between PyTorch's operations, our kernels (`functional.kernels`) and parallel workers."""
 
 import threading
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import torch
 
 
 class Cores:
-    """Gives PyTorch its threads back after calls that kept it to one. Calls may overlap, and a new thread takes over
+    """Restores PyTorch's thread count after calls that set it to one. The calls may overlap, and a new thread inherits
     the count that was set last."""
 
     def __init__(self) -> None:
@@ -25,24 +25,24 @@ class Cores:
             torch.set_num_threads(self.threads)
 
     def count(self) -> int:
-        """PyTorch's threads, as they are when no call is under way."""
+        """PyTorch's thread count outside of such calls."""
         with self.lock:
             return self.threads if self.calls else torch.get_num_threads()
 
     @property
     def sharing(self) -> int:
-        """How many threads share a product that this one asks for."""
+        """The number of threads that share a kernel called from this thread."""
         return getattr(self.own, "sharing", None) or torch.get_num_threads()
 
     def work_alone(self) -> None:
-        """Keep this thread, which is one of several workers, to a core of its own."""
+        """Restricts this thread, one of several parallel workers, to a single core."""
         torch.set_num_threads(1)
         self.own.sharing = 1
 
     @contextmanager
     def products_alone(self) -> Iterator[None]:
-        """Share nothing but products meanwhile. An operation of PyTorch's on a few rows takes less time than to wake
-        another thread, which then stays awake on a core that the next product wants."""
+        """Within this context our kernels use all threads, PyTorch's operations only one: an operation on a few rows
+        takes less time than waking another thread, which would then keep spinning on a core that our kernels need."""
         if getattr(self.own, "sharing", None):
             yield
             return

@@ -1,4 +1,4 @@
-"""Dropout from sixteen random bits a number."""
+"""Dropout with sixteen random bits per element."""
 
 import torch
 from torch import Tensor
@@ -8,11 +8,11 @@ from transduct.functional import training_kernels
 
 
 def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
-    """Zero each number with probability `rate` and scale the rest by 1 / (1 - rate) (Srivastava et al. 2014).
+    """Zeroes each element with probability `rate` and scales the others by 1 / (1 - rate) (Srivastava et al. 2014).
 
     On a CPU the Bernoulli draws of `torch.nn.functional.dropout` take a fifth of a small model's training step. Here
-    sixteen bits decide a number, so the rate is rounded to a multiple of 1 / 65536; a kernel draws them, or else
-    PyTorch, 64 at a time.
+    sixteen bits decide about an element, so the rate is rounded to a multiple of 1 / 65536. They are drawn by a kernel
+    of ours or, without it, by PyTorch, 64 bits at a time.
     """
     if not training or rate == 0.0:
         return x

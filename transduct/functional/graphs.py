@@ -1,4 +1,4 @@
-"""CUDA graphs: the calls before a capture, and the capture."""
+"""CUDA graphs: warm-up calls before a capture, and the capture."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +10,8 @@ import torch
 
 @cache
 def _stream(device: torch.device) -> Any:
-    """A stream, and with it a graph of next to nothing: before PyTorch 2.13 the first graph alive brings what all of
-    them know of random numbers, and if that were one of a search, in inference mode, no training could write to it."""
+    """A capture stream, plus one tiny graph. Before PyTorch 2.13 the first live graph owns the random-number state that
+    all graphs share; if a search made it in inference mode, training could not write to it."""
     stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
     with torch.inference_mode(False), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         torch.zeros((), device=device)
@@ -21,8 +21,8 @@ def _stream(device: torch.device) -> Any:
 
 @contextmanager
 def beside(device: torch.device) -> Iterator[None]:
-    """On another stream than all else, as PyTorch asks for the calls before a capture: libraries choose their kernels
-    in these, and take their memory. It is one for all, for each has a workspace of its own."""
+    """Runs the warm-up calls before a capture on the capture stream, as PyTorch demands: in these, libraries choose
+    their kernels and allocate memory. All share one stream, because each stream has a workspace of its own."""
     stream, present = _stream(device), torch.cuda.current_stream(device)
     stream.wait_stream(present)
     with torch.cuda.stream(stream):
@@ -32,13 +32,13 @@ def beside(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def recording(graph: Any, device: torch.device, pool: Any = None) -> Iterator[None]:
-    """What is called within becomes the graph.
+    """Captures the calls within into `graph`.
 
-    A graph that is destroyed takes along the workspace of cuBLAS on its stream (PyTorch 2.13), which others recorded
-    there would go on to use; so each has one in memory of its own.
+    A destroyed graph frees the cuBLAS workspace of its stream (PyTorch 2.13), which other graphs captured there would
+    still use; so each graph gets a workspace in its own memory.
 
     Args:
-        pool: the memory that graphs share, of which never two run at once.
+        pool: memory shared by graphs that never run at the same time.
     """
     torch._C._cuda_clearCublasWorkspaces()
     with torch.cuda.graph(graph, pool=pool, stream=_stream(device), capture_error_mode="thread_local"):

@@ -1,10 +1,10 @@
-"""Bindings to the kernels in C beside it: loops of decoding on a CPU that PyTorch has no kernel for. Those for training
-are in `functional.training_kernels`.
+"""Bindings to the C kernels in this folder for decoding on a CPU. Those for training are in
+`functional.training_kernels`.
 
-Whoever calls asks `usable` first and has the formula at hand: the library is there if it could be compiled when the
-package was installed, and it wants AVX512-VNNI of the processor; AMX, where there is AMX, gives the same bits sooner.
-The GIL is released in every call, so that threads decode side by side. Let R be rows, D the width that is read, F the
-width that is written, V the vocabulary.
+Callers check `usable` first and fall back to the plain formula: the library exists only if it could be compiled when
+the package was installed, and it needs a processor with AVX512-VNNI; with AMX it returns the same bits faster. Every
+call releases the GIL, so that threads can decode in parallel. Let R be rows, D the input width, F the output width, V
+the vocabulary.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from torch import Tensor
 from transduct.functional.cores import CORES
 
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int64
-FOUND = ("best", "live", "origin", "chosen", "rows", "newest")  # of a search
+FOUND = ("best", "live", "origin", "chosen", "rows", "newest")  # the outputs of a search
 
 
 class _Linear(ctypes.Structure):
@@ -88,12 +88,12 @@ ARGUMENTS: dict[str, list[Any]] = {
     **{name: [POINTER, NUMBER] for name in ("segments_attention", "drop", "turn_rows", "row_losses")},
 }
 RESULTS = dict.fromkeys(("packed_size", "layer_room", "decode", "ahead", "attention_room"), NUMBER)
-BLOCK = 64  # columns of a packed matrix that lie side by side
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")  # that the kernels know
+BLOCK = 64  # columns of a packed matrix that are stored together
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")  # supported by the kernels, which know them by index
 
 
 def usable(*tensors: Tensor) -> bool:
-    """Whether there is a library, for tensors like these, through which no gradient goes: it has none."""
+    """Whether the kernels can take these tensors: float32 on the CPU, without gradients."""
     if library() is None or any(not x.is_cpu or x.dtype != torch.float32 for x in tensors):
         return False
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
@@ -101,67 +101,67 @@ def usable(*tensors: Tensor) -> bool:
 
 @cache
 def library() -> Any:
-    """The compiled library, None where there is none, it was built for another system or from other sources than lie
-    here, or the processor does not know its instructions."""
+    """The compiled library. None if there is none, if it was built for another system or from other sources than those
+    in this folder, or if the processor lacks its instructions."""
     folder, wrong = Path(__file__).parent, ""
     sources = b"".join(path.read_bytes() for path in sorted(folder.glob("kernels*.[ch]")))
     for path in sorted(folder.glob("_kernels*.so")):
         try:
-            found = ctypes.CDLL(str(path))
-        except OSError as error:  # another system may share the folder
+            native = ctypes.CDLL(str(path))
+        except OSError as error:  # the folder may be shared with another system
             wrong = f"{path}: cannot be loaded ({error})"
             continue
-        if sources and getattr(found, "sources", int)() != ctypes.c_int(crc32(sources)).value:
+        if sources and getattr(native, "sources", int)() != ctypes.c_int(crc32(sources)).value:
             wrong = f"{path}: built from other sources"
-        elif found.supported():
+        elif native.supported():
             for name, arguments in ARGUMENTS.items():
-                function = getattr(found, name)
+                function = getattr(native, name)
                 function.argtypes, function.restype = arguments, RESULTS.get(name)
-            parallel = getattr(ctypes.CDLL(None), "GOMP_parallel", None)  # of the OpenMP that PyTorch has loaded
-            found.share_threads(parallel and ctypes.cast(parallel, POINTER))
-            return found
+            parallel = getattr(ctypes.CDLL(None), "GOMP_parallel", None)  # the OpenMP runtime that PyTorch loaded
+            native.share_threads(parallel and ctypes.cast(parallel, POINTER))
+            return native
     if wrong:
         warnings.warn(f"{wrong}; decoding and training are slower until you install again", stacklevel=2)
     return None
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Room on the CPU, whatever type and device others have made PyTorch's defaults."""
+    """An uninitialised tensor on the CPU, whatever the default dtype and device of PyTorch."""
     return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 def pointer(x: Tensor | None) -> int | None:
-    assert x is None or x.is_contiguous(), f"numbers with strides {x.stride()} would be read as if they lay in a row"
+    """The address of a contiguous tensor; None for None."""
+    assert x is None or x.is_contiguous(), f"the kernels read contiguous tensors, found strides {x.stride()}"
     return None if x is None else x.data_ptr()
 
 
 class _PointedAt:
-    """What holds pointers to numbers that nobody changes: a copy of a model has the same ones."""
+    """Holds pointers to numbers that never change, so that copies of a model can share them."""
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self
 
 
 class Packed(_PointedAt):
-    """A linear layer as the kernels read it: a weight (F, D), of 8-bit integers with steps (F,) or of float32 without,
-    and a bias or none."""
+    """A linear layer in the layout of the kernels: a weight (F, D), either int8 with `steps` (F,) or float32 without,
+    and an optional bias (F,)."""
 
     def __init__(self, weight: Tensor, steps: Tensor | None, bias: Tensor | None) -> None:
         (self.size, self.width), weight = weight.shape, weight.contiguous()
         if steps is None:
             packed = empty(-(-self.size // BLOCK) * BLOCK * self.width)
-            given = weight.data_ptr(), self.size, self.width, packed.data_ptr(), CORES.sharing
-            library().pack_floats(*given)
+            library().pack_floats(weight.data_ptr(), self.size, self.width, packed.data_ptr(), CORES.sharing)
         else:
             packed, steps = empty(library().packed_size(self.size, self.width), dtype=torch.int8), steps.detach()
             library().pack(weight.data_ptr(), self.size, self.width, packed.data_ptr())
-        self.held = packed, steps, None if bias is None else bias.detach()  # what the pointers point at
+        self.held = packed, steps, None if bias is None else bias.detach()  # keeps alive what `native` points to
         self.native = _Linear(*map(pointer, self.held), self.width, self.size)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x W^T + b, of integers as `functional.quantisation.int8_linear`, in one pass: (..., D) -> (..., F)."""
+        """x W^T + b in one pass, for int8 as `functional.quantisation.int8_linear`: (..., D) -> (..., F)."""
         if x.shape[-1] != self.width:
-            raise ValueError(f"the rows are {x.shape[-1]} wide, the matrix reads {self.width}")
+            raise ValueError(f"the input is {x.shape[-1]} wide, the matrix expects {self.width}")
         x = x.float().contiguous()
         rows, out = x.numel() // self.width, empty(*x.shape[:-1], self.size)
         bytes_ = 0 if self.held[1] is None else rows * ((self.width + 3) // 4 * 4 + 4)
@@ -173,43 +173,44 @@ class Packed(_PointedAt):
 def remember(
     key: Packed, value: Packed, x: Tensor, offsets: Tensor, longest: int, groups: int
 ) -> tuple[Tensor, Tensor]:
-    """Keys (B, G, S, K) and values (B, G, S, V) of flat sequences (N, D) that begin at `offsets` (B + 1,), zero where a
-    sequence is over."""
+    """Projects flat sequences (N, D), which begin at `offsets` (B + 1,), to keys (B, G, S, K) and values (B, G, S, V),
+    padded with zeros to S = `longest`."""
     sources, x = len(offsets) - 1, x.contiguous()
     keys, values = (empty(sources, groups, longest, packed.size // groups) for packed in (key, value))
     work = empty(len(x) * (max(key.size, value.size) + key.width // 4 + 2))
-    where, threads = (offsets.data_ptr(), sources, longest, groups), CORES.sharing
-    given = x.data_ptr(), work.data_ptr(), threads, keys.data_ptr(), values.data_ptr()
-    library().remember(key.native, value.native, *where, *given)
+    library().remember(
+        key.native, value.native, offsets.data_ptr(), sources, longest, groups,
+        x.data_ptr(), work.data_ptr(), CORES.sharing, keys.data_ptr(), values.data_ptr(),
+    )  # fmt: skip
     return keys, values
 
 
-Norm = tuple[Tensor, Tensor | None, float]  # the scale, the shift or None (root mean square), and the epsilon
+Norm = tuple[Tensor, Tensor | None, float]  # scale, shift (None for RMSNorm) and epsilon
 
 
 class PackedNorm(_PointedAt):
-    """A norm as the kernels read it."""
+    """A norm in the layout of the kernels."""
 
     def __init__(self, norm: Norm) -> None:
-        self.held, self.native = norm, _norm(norm)  # what the pointers point at, and they
+        self.held, self.native = norm, _norm(norm)  # the tensors, and the pointers to them
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(R, D) -> (R, D)."""
+        """Normalises each row: (R, D) -> (R, D)."""
         x, out = x.contiguous(), empty(*x.shape)
         library().normalised(self.native, x.data_ptr(), *x.shape, out.data_ptr())
         return out
 
 
 class PackedLayers(_PointedAt):
-    """Layers as the kernels read them.
+    """The layers of an encoder or a decoder in the layout of the kernels.
 
     Args:
-        sizes: D, H, G, K, V of the values, whether norms stand before the sublayers, and the number of the activation
-            in `ACTIVATIONS`.
-        layers: of each its norms, that of the cross-attention or None between the others, and its linear layers: query,
-            key and value in one; output; query and output of the cross-attention, or None; the two of the feed-forward
-            part.
-        turns: (positions, K), the sines and then the cosines of rotary positions; None without them.
+        sizes: D, H, G, K, the width V of a value, whether the layers are pre-norm, and the index of the activation in
+            `ACTIVATIONS`.
+        layers: for each layer its norms (self-attention, cross-attention or None, feed-forward) and its linear layers
+            (query, key and value as one; output; query and output of the cross-attention, or None; the two of the
+            feed-forward network).
+        turns: (positions, K), sines followed by cosines for rotary positions; None without them.
     """
 
     def __init__(
@@ -218,16 +219,16 @@ class PackedLayers(_PointedAt):
         layers: Sequence[tuple[Sequence[Norm | None], Sequence[Packed | None]]],
         turns: Tensor | None = None,
     ) -> None:
-        self.held = layers, turns  # what the pointers point at
+        self.held = layers, turns  # keeps alive what `native` points to
         natives = []
         for norms, linears in layers:
             parts = [_Linear() if linear is None else linear.native for linear in linears]
             natives.append(_Layer(*sizes, pointer(turns), (_Norm * 3)(*map(_norm, norms)), *parts))
         self.native, self.width = (_Layer * len(natives))(*natives), sizes[0]
-        self.longest = math.inf if turns is None else len(turns)  # tokens of a sequence
+        self.longest = math.inf if turns is None else len(turns)  # the most tokens of a sequence
 
     def encode(self, x: Tensor, offsets: Tensor, longest: int) -> Tensor:
-        """Flat sequences through the layers of an encoder: (N, D), and where each begins (B + 1,) -> (N, D)."""
+        """Runs an encoder over flat sequences (N, D), which begin at `offsets` (B + 1,): -> (N, D)."""
         x = x.clone(memory_format=torch.contiguous_format)
         rows, sources = x.shape[0], len(offsets) - 1
         work, threads = empty(library().layer_room(self.native, rows, longest)), CORES.sharing
@@ -237,12 +238,13 @@ class PackedLayers(_PointedAt):
 
 
 class PackedDecoder(_PointedAt):
-    """A decoder as the kernels read it, from tokens to logits.
+    """A whole decoder, from tokens to logits, in the layout of the kernels.
 
     Args:
-        table: (V, D) of float32, or of 8-bit integers with steps (V,); a token is its row times `factor`.
-        positions: (longest, D), what each position adds; None for nothing.
-        last: the norm after the layers, if there is one.
+        table: (V, D), the embeddings, float32 or int8 with `steps` (V,).
+        factor: scales the embeddings.
+        positions: (longest, D), added to the embeddings, or None.
+        last: the norm after the layers, or None.
     """
 
     def __init__(
@@ -254,7 +256,7 @@ class PackedDecoder(_PointedAt):
         positions: Tensor | None,
         last: Norm | None,
     ) -> None:
-        self.held = layers, table, steps, positions, last  # what the pointers point at
+        self.held = layers, table, steps, positions, last  # keeps alive what `native` points to
         self.layers, self.longest = layers, layers.longest if positions is None else min(layers.longest, len(positions))
         pointers = pointer(table), len(table), pointer(steps), pointer(positions)
         self.native = _Decoder(layers.native, len(layers.native), *pointers, factor, _norm(last))
@@ -272,14 +274,14 @@ def rows_attention(
     lengths: Tensor | None = None,
     slots: Tensor | None = None,
 ) -> Tensor:
-    """Attention of one query a row over what its source has: (R, H, K) -> (R, H, V).
+    """Attention of one query per row over the keys of its source: (R, H, K) -> (R, H, V).
 
     Args:
-        query: the heads of a row lie side by side.
-        keys, values: (B, G, capacity, width, K) and (B, G, capacity, width, V), in one piece; R / B rows to a source.
-        times: how many places are filled.
-        lengths: (B,) how many of them a source has; all if not given.
-        slots: (R, times) in 32 bits, which of the width each row sees at each time; the first if not given.
+        query: the heads of a row are contiguous.
+        keys, values: (B, G, capacity, width, K) and (B, G, capacity, width, V), contiguous; R / B rows per source.
+        times: the number of time steps that are filled.
+        lengths: (B,) the number of them that each source has; all by default.
+        slots: (R, times) int32, which of the `width` entries a row sees at each time step; the first by default.
     """
     (rows, heads, d_k), (sources, groups, capacity, width, d_v) = query.shape, values.shape
     out, weights = empty(rows, heads, d_v), empty(max(times, 1))

@@ -1,7 +1,7 @@
-"""Rows of a table, whose derivative is fast where rows repeat.
+"""Table look-up with a gradient that is fast where rows repeat.
 
-On a GPU the deterministic derivative of `index_select` walks through every copy of a row one by one; that of an
-embedding does not. The compiler would make the former of the latter, so both directions are closed to it.
+On a GPU the deterministic gradient of `index_select` handles the copies of a row one by one; that of an embedding does
+not. `torch.compile` would turn the latter back into the former, so both directions are custom operators.
 """
 
 from typing import Any
@@ -11,13 +11,13 @@ from torch import Tensor
 
 
 def lookup(table: Tensor, index: Tensor) -> Tensor:
-    """(V, D), (N,) -> (N, D)."""
+    """The rows of a table at these indices: (V, D), (N,) -> (N, D)."""
     return rows(table, index) if table.is_cuda else table.index_select(0, index)
 
 
 @torch.library.custom_op("transduct::rows", mutates_args=())
 def rows(table: Tensor, index: Tensor) -> Tensor:
-    """As `lookup`, on any device."""
+    """`lookup` by the custom operator, on any device."""
     return table.index_select(0, index)
 
 
@@ -28,13 +28,13 @@ def _(table: Tensor, index: Tensor) -> Tensor:
 
 @torch.library.custom_op("transduct::rows_backward", mutates_args=())
 def _sums(grad: Tensor, index: Tensor, count: int) -> Tensor:
-    """The gradient of the table (V, D): of each row the sum of what its copies get."""
-    found: Tensor = torch.ops.aten.embedding_dense_backward(grad.contiguous(), index, count, -1, False)
-    return found
+    """The gradient of the table (V, D): each row gets the sum of the gradients of its copies."""
+    sums: Tensor = torch.ops.aten.embedding_dense_backward(grad.contiguous(), index, count, -1, False)
+    return sums
 
 
 @_sums.register_fake
-def _(grad: Tensor, index: Tensor, count: int) -> Tensor:  # noqa: ARG001 (the signature is that of what it stands for)
+def _(grad: Tensor, index: Tensor, count: int) -> Tensor:  # noqa: ARG001 (the operator's signature)
     return grad.new_empty(count, grad.shape[1])
 
 

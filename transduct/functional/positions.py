@@ -1,4 +1,4 @@
-"""Where a token stands, said in every way of the lecture notes and after.
+"""Positional encodings: those of the lecture notes, and newer ones.
 
 Let N be tokens, `positions` (N,) their indices from 0, D a width, H heads, T queries and S keys of a sequence.
 """
@@ -10,64 +10,65 @@ from torch import Tensor
 
 from transduct.functional import training_kernels
 
-LONGEST_TABLE = 1 << 16  # positions whose sines and cosines are held
+LONGEST_TABLE = 1 << 16  # positions whose sines and cosines are cached
+LENGTH_DEPENDENT = frozenset({"normalised_index"})  # schemes that depend on the sequence's length: no table holds them
 
 
 def index(positions: Tensor) -> Tensor:
-    """(N,) -> (N, 1): the index itself."""
+    """The index itself: (N,) -> (N, 1)."""
     return positions[:, None].float()  # (N, 1)
 
 
 def normalised_index(positions: Tensor, lengths: Tensor) -> Tensor:
-    """(N,), (N,) -> (N, 1): the index divided by the length of its sequence, so that all lie in [0, 1)."""
+    """The index divided by the length of its sequence, in [0, 1): (N,), (N,) -> (N, 1)."""
     return (positions / lengths)[:, None]  # (N, 1)
 
 
 def binary(positions: Tensor, bits: int) -> Tensor:
-    """(N,) -> (N, bits): the index in base two, lowest bit first."""
+    """The index in binary, lowest bit first: (N,) -> (N, bits)."""
     return (positions[:, None] >> torch.arange(bits, device=positions.device) & 1).float()  # (N, bits)
 
 
 def one_hot(positions: Tensor, max_length: int) -> Tensor:
-    """(N,) -> (N, max_length): one at the index; times a learned table it is the learned embedding."""
+    """One-hot vectors: (N,) -> (N, max_length). Multiplied by a learned table they are learned position embeddings."""
     return (positions[:, None] == torch.arange(max_length, device=positions.device)).float()  # (N, max_length)
 
 
 def frequencies(width: int, device: torch.device | None = None) -> Tensor:
-    """(width / 2,): w_k = 10000^(-2k / width), a geometric row from 1 down to nearly 1 / 10000."""
+    """(width / 2,): w_k = 10000^(-2k / width), a geometric sequence from 1 down to nearly 1 / 10000."""
     return 10000.0 ** (-torch.arange(0, width, 2, device=device) / width)  # (width / 2,)
 
 
 def sinusoidal(positions: Tensor, width: int) -> Tensor:
-    """(N,) -> (N, width): PE(t, 2k) = sin(w_k t), PE(t, 2k + 1) = cos(w_k t), as the paper's text has it (3.5)."""
+    """PE(t, 2k) = sin(w_k t), PE(t, 2k + 1) = cos(w_k t), as in section 3.5 of the paper: (N,) -> (N, width)."""
     angles = positions[:, None] * frequencies(width + width % 2, positions.device)  # (N, width / 2)
     return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, :width]  # (N, width)
 
 
 def sinusoidal_concatenated(positions: Tensor, width: int) -> Tensor:
-    """(N,) -> (N, width): all sines, then all cosines, as Hugging Face's Marian has it."""
+    """All sines, then all cosines, as in Hugging Face's Marian: (N,) -> (N, width)."""
     angles = positions[:, None] * frequencies(width + width % 2, positions.device)  # (N, width / 2)
     return torch.cat((angles.sin(), angles.cos()), -1)[:, :width]  # (N, width)
 
 
 def sinusoidal_2d(rows: Tensor, columns: Tensor, width: int) -> Tensor:
-    """(P,), (P,) -> (P, width): the sinusoids of the row in the first half, those of the column in the second.
+    """Sinusoids of the row in the first half, of the column in the second: (P,), (P,) -> (P, width).
 
-    Places may lie between whole numbers, as those of boxes do (Carion et al. 2020, appendix A.4).
+    Rows and columns may be fractions, as for boxes (Carion et al. 2020, appendix A.4).
     """
     halves = sinusoidal(rows, width - width // 2), sinusoidal(columns, width // 2)
     return torch.cat(halves, -1)  # (P, width)
 
 
 def dot_product_by_distance(distances: Tensor, width: int) -> Tensor:
-    """PE(t) . PE(t + d) = sum_k cos(w_k d): it depends on the distance d alone; (...,) -> (...,)."""
+    """PE(t) . PE(t + d) = sum_k cos(w_k d), which depends only on the distance d: (...,) -> (...,)."""
     return (distances[..., None] * frequencies(width, distances.device)).cos().sum(-1)
 
 
 def rotary(x: Tensor, positions: Tensor) -> Tensor:
-    """Turn each pair (x_k, x_{k + K/2}) of a query or key by the angle w_k t (Su et al. 2021): (N, H, K) -> same.
+    """Rotates each pair (x_k, x_{k + K/2}) of a query or key by the angle w_k t: (N, H, K) -> (N, H, K).
 
-    The dot product of a turned query and a turned key depends on their distance alone.
+    The dot product of a rotated query and a rotated key depends only on their distance (RoPE; Su et al. 2021).
     """
     if training_kernels.usable(x) and positions.dtype == torch.int64 and 0 < len(positions) == len(x):
         least, most = map(int, positions.aminmax())
@@ -81,39 +82,42 @@ def rotary(x: Tensor, positions: Tensor) -> Tensor:
 
 @cache
 def turns(length: int, width: int) -> Tensor:
-    """(length, width): sines and then cosines of the angles of so many positions, in float32 on the CPU, whatever type
-    and device others have made PyTorch's defaults."""
+    """(length, width): the sines and then the cosines of the rotary angles of the first `length` positions, in float32
+    on the CPU, whatever the default dtype and device of PyTorch."""
     exponents = torch.arange(0, width, 2, dtype=torch.float32, device="cpu") / width
     angles = torch.arange(length, device="cpu")[:, None] * 10000.0**-exponents  # (length, width / 2)
     return torch.cat((angles.sin(), angles.cos()), 1)
 
 
 def distances(queries: int, keys: int, device: torch.device | None = None) -> Tensor:
-    """(T, S): key place minus query place; the last query stands at the last key."""
+    """(T, S): key position minus query position; the last query is aligned with the last key."""
     places = torch.arange(keys, device=device)
     return places - places[keys - queries :, None]  # (T, S)
 
 
 def alibi_slopes(num_heads: int, device: torch.device | None = None) -> Tensor:
-    """(H,): the geometric row 2^(-8/H), 2^(-16/H), ... of Press et al. 2022."""
+    """(H,): the geometric sequence 2^(-8/H), 2^(-16/H), ... of Press et al. 2022."""
     return 2.0 ** (-8.0 * torch.arange(1, num_heads + 1, device=device) / num_heads)
 
 
 def alibi(num_heads: int, queries: int, keys: int, device: torch.device | None = None) -> Tensor:
-    """(H, T, S): minus slope times distance, added to the scores (Press et al. 2022)."""
+    """ALiBi (H, T, S): minus slope times distance, to be added to the scores (Press et al. 2022)."""
     return -alibi_slopes(num_heads, device)[:, None, None] * distances(queries, keys, device).abs()  # (H, T, S)
 
 
 def relative(query: Tensor, table: Tensor, keys: int) -> Tensor:
-    """q . a_{j-i} / sqrt(K) with a learned vector for each distance, clipped (Shaw et al. 2018, equation 5).
+    """Relative positions, q . a_{j-i} / sqrt(K), with a learned vector for each clipped distance j - i.
+
+    This is the second term of equation 5 of Shaw et al. 2018. Their second table, added to the values, made no
+    difference in their ablation and is left out.
 
     Args:
         query: (B, H, T, K).
         table: (2 c + 1, K), a vector for each distance from -c to c.
+        keys: S.
 
     Returns:
-        (B, H, T, S), to be added to the scores. The paper's second table, added to the values, changed nothing in
-        its own ablation and is left out.
+        (B, H, T, S), to be added to the scores.
     """
     reach = table.shape[0] // 2
     rows = distances(query.shape[2], keys, query.device).clamp(-reach, reach) + reach  # (T, S)

@@ -1,8 +1,8 @@
-"""Matrix products of float32 by the faster of the two libraries that PyTorch brings along.
+"""float32 matrix products on a CPU by the faster of PyTorch's two libraries.
 
-On a CPU PyTorch multiplies float32 with MKL, which on AMD's processors reaches half of what oneDNN does, and on Intel's
-as much, or twice as much where a matrix lies turned (benchmarks/results/cpu_202611.md); the precision is the same. Let
-N be tokens, D the width that is read, F the width that is written.
+PyTorch multiplies float32 with MKL. On AMD processors MKL is half as fast as oneDNN; on Intel's it is as fast, or twice
+as fast for a transposed matrix (benchmarks/results/cpu_202611.md). The precision is the same. Let N be tokens, D the
+input width, F the output width.
 """
 
 import platform
@@ -18,12 +18,12 @@ from torch.nn import functional as F
 
 from transduct.functional import kernels
 
-FEWEST = 64  # rows that are worth the time it takes to lay a matrix out
-SMALL, FEW = 2**18, 8  # numbers of a matrix of which so few rows are faster as they were
+FEWEST = 64  # rows; with fewer, oneDNN's conversion of the matrix takes longer than it saves
+SMALL, FEW = 2**18, 8  # a matrix of up to SMALL weights times fewer than FEW rows is faster unpacked
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """a b^T: (N, D), (F, D) -> (N, F), whose strides may be any."""
+    """a b^T, for any strides: (N, D), (F, D) -> (N, F)."""
     plain = a.dtype != torch.float32 or a.device.type != "cpu" or torch.compiler.is_compiling()
     if not plain and min(len(a), a.shape[1]) >= FEWEST and _faster():
         return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
@@ -39,7 +39,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """The products of the backward pass go the same way as that of the forward pass."""
+    """A linear layer whose backward pass uses `product` too."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -59,8 +59,8 @@ class _Linear(torch.autograd.Function):
 
 
 def packed_linear(weight: Tensor, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-    """`linear` for a matrix (F, D) that stays as it is, laid out for the processor: (..., D) -> (..., F). It has no
-    gradient."""
+    """Returns `linear` for a constant matrix (F, D), packed for the processor: (..., D) -> (..., F), without
+    gradients."""
     if kernels.usable(weight.detach()):
         return kernels.Packed(weight, None, bias)
     narrow = weight.dtype == torch.bfloat16
@@ -79,7 +79,7 @@ def packed_linear(weight: Tensor, bias: Tensor | None = None) -> Callable[[Tenso
 
 @cache
 def made_by_intel() -> bool:
-    """Whether the processor is Intel's, as far as Linux tells."""
+    """Whether the processor is Intel's, according to Linux; False on other systems."""
     try:
         return "GenuineIntel" in Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -88,12 +88,12 @@ def made_by_intel() -> bool:
 
 @cache
 def _onednn() -> bool:
-    """Whether the library is there, on x86-64."""
+    """Whether oneDNN is available, on x86-64."""
     return hasattr(torch.ops.mkldnn, "_linear_pointwise") and platform.machine().lower() in ("x86_64", "amd64")
 
 
 @cache
 def _faster() -> bool:
-    """Whether it is faster than the default one. That is said by the maker and not by a clock, for a run that goes on
-    must multiply as it did before."""
+    """Whether oneDNN is faster than MKL. Decided by the CPU vendor, not by timing, because a resumed run must multiply
+    exactly as before."""
     return _onednn() and not made_by_intel()

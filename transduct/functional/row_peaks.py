@@ -1,7 +1,7 @@
-"""Where the largest logits of each row lie, and the mass of the row, in Triton: one pass over what search looks at.
+"""The maxima of blocks of logits and the log-sum-exp of each row in Triton, for search: one pass over the logits.
 
-In single steps the same takes half a dozen passes over the largest array of a step of decoding. Let R be rows, V the
-vocabulary.
+PyTorch's separate operations need half a dozen passes over the logits, the largest tensor of a decoding step. Let R be
+rows, V the vocabulary.
 """
 
 import torch
@@ -11,25 +11,25 @@ from torch import Tensor
 
 from transduct.functional.trials import close
 
-PIECE, WARPS = 4096, 8  # logits at a time
+PIECE, WARPS = 4096, 8  # logits per program
 
 
 def row_peaks(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """The maxima of blocks of `width` neighbours, and log sum exp of pieces of the row: (R, V) -> (R, V / width) and
-    (R, V / PIECE), float32; the last block and the last piece may be smaller. The width is a power of two."""
+    """The maxima of blocks of `width` logits, and the log-sum-exp of pieces of `PIECE`: (R, V) -> (R, V / width) and
+    (R, V / PIECE), float32. The width is a power of two; the last block and the last piece may be shorter."""
     logits, (rows, size) = logits.contiguous(), logits.shape
     blocks, pieces = triton.cdiv(size, width), triton.cdiv(size, PIECE)
     peaks, masses = (logits.new_empty(rows, count, dtype=torch.float32) for count in (blocks, pieces))
     if rows:
         grid = (rows, pieces)
         shape = {"WIDTH": width, "BLOCKS": PIECE // width}
-        with torch.cuda.device_of(logits):  # Triton starts on the present one
+        with torch.cuda.device_of(logits):  # Triton launches on the current device
             _kernel[grid](logits, peaks, masses, size, blocks, pieces, **shape, num_warps=WARPS)
     return peaks, masses
 
 
 def trial(device: torch.device, dtype: torch.dtype, width: int) -> bool:
-    """Whether it finds what single steps find."""
+    """Whether the results agree with PyTorch's operations."""
     size = PIECE + 3 * width
     logits = torch.arange(2.0 * size, device=device).sin().to(dtype).view(2, size)
     peaks, masses = row_peaks(logits, width)
@@ -48,7 +48,7 @@ def _kernel(logits, peaks, masses, size, blocks, pieces, WIDTH: tl.constexpr, BL
     highest = tl.max(x, 1)
     tl.store(peaks + row.to(tl.int64) * blocks + block, highest, mask=block < blocks)
     top = tl.max(highest, 0)
-    level = tl.where(top == float("-inf"), 0.0, top)  # all of them may be forbidden
-    mass = tl.sum(tl.sum(tl.exp(x - level), 1), 0)  # at least one, that of the highest, or else zero
-    mass = tl.where(mass == mass, tl.maximum(mass, 1.0), mass)  # NaN stays, which a compiled maximum loses
+    level = tl.where(top == float("-inf"), 0.0, top)  # all logits may be minus infinity
+    mass = tl.sum(tl.sum(tl.exp(x - level), 1), 0)  # 1 or more, because of the maximum, or else 0
+    mass = tl.where(mass == mass, tl.maximum(mass, 1.0), mass)  # keeps NaN, which a compiled maximum loses
     tl.store(masses + row * pieces + piece, tl.log(mass) + top)

@@ -1,6 +1,6 @@
-"""A batch of sequences without padding: one flat run of tokens and where each sequence begins.
+"""A batch of sequences without padding: one flat run of tokens, and where each sequence begins.
 
-Let N be the tokens of a batch, B its sequences, L the longest of them.
+Let N be the number of tokens in a batch, B of its sequences, L the length of the longest.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FILLER = 32  # tokens of a sequence that fills up: about as many as a sentence has, so that it costs no more than one
+FILLER = 32  # tokens of a filler sequence: about a sentence, so that attention over filler costs no more than over text
 
 
 class remembered:
-    """A property computed once. `cached_property` takes a lock that the compiler cannot trace.
+    """A property computed once. Up to Python 3.11 `cached_property` takes a lock, which `torch.compile` cannot trace.
 
-    While compiling nothing is stored; the compiler removes the repetition itself.
+    Nothing is stored while compiling; the compiler removes repeated computations itself.
     """
 
     def __init__(self, function: Callable[[Any], Tensor]) -> None:
@@ -26,18 +26,18 @@ class remembered:
     def __get__(self, owner: Any, kind: type) -> Tensor:
         value = self.function(owner)
         if not torch.compiler.is_compiling():
-            owner.__dict__[self.name] = value  # found before this descriptor from now on
+            owner.__dict__[self.name] = value  # from now on found before this descriptor
         return value
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The fixed shape to which every batch is filled up, where a compiler or a captured graph needs one.
+    """A fixed shape to which batches are filled up, for a compiler or a captured graph.
 
     Attributes:
         tokens: N.
         sequences: B.
-        longest: L, the most tokens that a sequence may have.
+        longest: L, the maximum length of a sequence.
     """
 
     tokens: int
@@ -46,7 +46,11 @@ class Shape:
 
     @classmethod
     def around(cls, tokens: int, sequences: int, longest: int) -> "Shape":
-        """Room for so many sequences of so many tokens in all, for what fills up, and to the next multiple of 128."""
+        """Returns a shape for these sequences and the filler they need, with N rounded up to a multiple of 128.
+
+        Args:
+            tokens: of all sequences together.
+        """
         tokens = -(-max(tokens, longest) // 128) * 128
         return cls(tokens, sequences + -(-tokens // max(1, min(FILLER, longest))), longest)
 
@@ -56,11 +60,11 @@ class Segments:
     """Where each of B sequences lies in a flat run of N tokens.
 
     Attributes:
-        lengths: (B,) tokens of each sequence, zero allowed.
-        offsets: (B + 1,) where each begins; the last is N.
+        lengths: (B,) the length of each sequence; zero is allowed.
+        offsets: (B + 1,) where each sequence begins; the last is N.
         longest: L, a Python number, so that shapes never wait for the device.
         total: N.
-        equal: whether all sequences have the same length, so that a flat run is a dense array already.
+        equal: whether all sequences have the same length, so that the flat run is already a dense array.
     """
 
     lengths: Tensor
@@ -71,7 +75,7 @@ class Segments:
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device | str | None = None) -> "Segments":
-        """Segments of the given lengths, on `device`."""
+        """Returns the segments of these lengths, on `device`."""
         counts = torch.tensor(list(lengths), dtype=torch.int64)
         offsets = torch.zeros(len(counts) + 1, dtype=torch.int64)
         torch.cumsum(counts, 0, out=offsets[1:])
@@ -81,10 +85,10 @@ class Segments:
 
     @classmethod
     def filled(cls, lengths: Sequence[int], shape: Shape) -> "Segments":
-        """Segments that end in filler: short sequences up to `shape.tokens`, empty ones up to `shape.sequences`.
+        """Returns segments filled up with short sequences to `shape.tokens` and empty ones to `shape.sequences`.
 
         Raises:
-            ValueError: the sequences are too long or too many for the shape.
+            ValueError: if the sequences are too long or too many for the shape.
         """
         free, short = shape.tokens - sum(lengths), min(FILLER, shape.longest)
         pieces = [min(short, free - start) for start in range(0, free, short)]
@@ -97,12 +101,12 @@ class Segments:
         return replace(cls.of([*lengths, *pieces, *[0] * empty]), longest=shape.longest, equal=False)
 
     def to(self, device: torch.device) -> "Segments":
-        """The same on another device."""
+        """Returns the same segments on another device."""
         lengths, offsets = (x.to(device, non_blocking=True) for x in (self.lengths, self.offsets))
         return replace(self, lengths=lengths, offsets=offsets)
 
     def twice(self) -> "Segments":
-        """The same sequences, and behind them once more."""
+        """Returns the sequences followed by the same sequences again."""
         offsets = torch.cat((self.offsets, self.offsets[1:] + self.total))
         return replace(self, lengths=self.lengths.repeat(2), offsets=offsets, total=2 * self.total)
 
@@ -111,54 +115,54 @@ class Segments:
 
     @remembered
     def sequence(self) -> Tensor:
-        """(N,) which sequence each token belongs to."""
+        """(N,) the index of the sequence each token belongs to."""
         numbers = torch.arange(len(self), device=self.lengths.device)
         return torch.repeat_interleave(numbers, self.lengths, output_size=self.total)  # (N,)
 
     @remembered
     def positions(self) -> Tensor:
-        """(N,) the index of each token in its own sequence, from 0."""
+        """(N,) the position of each token in its own sequence, from 0."""
         return torch.arange(self.total, device=self.lengths.device) - self.offsets[self.sequence]
 
     @remembered
     def runs(self) -> Tensor:
-        """(2, N) of 32 bits: the first token of each token's own sequence, and the one after the last."""
+        """(2, N) int32: where the sequence of each token begins, and where it ends (exclusive)."""
         return self._bounds.index_select(1, self.sequence)
 
     @remembered
     def past(self) -> Tensor:
-        """(2, N): the tokens of its own sequence up to each token, as `runs` tells them."""
+        """(2, N) like `runs`, but each run ends with the token itself: what a causal query sees."""
         own = torch.arange(self.total, dtype=torch.int32, device=self.lengths.device)
         return torch.stack((self.runs[0], own + 1))
 
     @remembered
     def future(self) -> Tensor:
-        """(2, N): the tokens of its own sequence from each token on; the inverse of `past`."""
+        """(2, N) like `runs`, but each run begins with the token itself: the causal queries that see a key."""
         own = torch.arange(self.total, dtype=torch.int32, device=self.lengths.device)
         return torch.stack((own, self.runs[1]))
 
     def runs_of(self, others: "Segments") -> Tensor:
-        """(2, M): where the sequence of the same number begins and ends here, for each of the others' M tokens."""
+        """(2, M): for each of the M tokens of `others`, the run of the sequence with the same index here."""
         return self.runs if others is self else self._bounds.index_select(1, others.sequence)
 
     @remembered
     def _bounds(self) -> Tensor:
-        """(2, B) of 32 bits: the first token of each sequence, and the one after the last."""
+        """(2, B) int32: where each sequence begins, and where it ends (exclusive)."""
         return torch.stack((self.offsets[:-1], self.offsets[1:])).int()
 
     @remembered
     def slots(self) -> Tensor:
-        """(N,) where each token stands in the padded array flattened to (B * L)."""
+        """(N,) the index of each token in the padded array, flattened to (B * L)."""
         return self.sequence * self.longest + self.positions
 
     @remembered
     def mask(self) -> Tensor:
-        """(B, L) true where the padded array holds a token."""
+        """(B, L) True where the padded array holds a token."""
         return torch.arange(self.longest, device=self.lengths.device) < self.lengths[:, None]
 
 
 def pad(flat: Tensor, segments: Segments) -> Tensor:
-    """(N, ...) -> (B, L, ...), zero where there is no token; a view where all lengths are equal."""
+    """Pads with zeros: (N, ...) -> (B, L, ...). Returns a view if all lengths are equal."""
     shape = (len(segments), segments.longest, *flat.shape[1:])
     if segments.equal:
         return flat.view(shape)  # (B, L, ...)
@@ -167,7 +171,12 @@ def pad(flat: Tensor, segments: Segments) -> Tensor:
 
 
 def flatten(padded: Tensor, segments: Segments) -> Tensor:
-    """(B, L, ...) -> (N, ...): the inverse of `pad`."""
+    """The inverse of `pad`: (B, L, ...) -> (N, ...)."""
     if segments.equal:
         return padded.flatten(0, 1)  # (N, ...)
     return padded.flatten(0, 1).index_select(0, segments.slots)  # (N, ...)
+
+
+def sources_of(rows: Tensor, beam: int) -> Tensor:
+    """The sources (B',) that search rows (R',) belong to; each kept source has `beam` rows, side by side."""
+    return rows[::beam] // beam

@@ -1,13 +1,13 @@
-"""Attention over short sequences that lie one after the other: several of them share a tile of a kernel in Triton.
+"""Attention over flat batches of short sequences in Triton: several sequences share a tile.
 
-Every query sees one run of neighbouring keys, and so every key is seen by one run of neighbouring queries. Those runs
-are all the kernel is told: sequences, causality and cross-attention are only other runs. A tile of queries goes over
-the tiles of keys from the first that any of them sees to the last. The softmax is made on the way and its logarithmic
-mass kept for the backward pass (Dao et al. 2022), which goes over the queries for their gradients and over the keys for
-theirs, so that every number has one writer and the result is the same to the bit each time.
+Every query sees one contiguous run of keys, so every key is seen by one contiguous run of queries. These runs are the
+only masks of the kernel; they express segments, causality and cross-attention alike. A tile of queries passes over the
+tiles of keys from the first that any of its queries sees to the last. The softmax is computed online, and its
+log-sum-exp kept for the backward pass (Dao et al. 2022). That runs one kernel over the queries for their gradients and
+one over the keys for theirs, so that every number has one writer and the result is deterministic.
 
-Let N queries have H heads, M keys G heads, each of which serves H / G query heads in turn; K and V are the widths of a
-key and of a value.
+Let N queries have H heads and M keys G heads, each of which serves H / G consecutive query heads; K and V are the
+widths of a key and of a value.
 """
 
 import torch
@@ -19,23 +19,23 @@ from torch.nn.functional import scaled_dot_product_attention
 from transduct.functional.segments import Segments
 from transduct.functional.trials import close
 
-TILE = 64  # queries, and keys, at a time: two or three sentences of a news text
+TILE = 64  # queries, and keys, per tile: two or three sentences of news text
 WARPS = 4
-STAGES = 2  # of the backward kernels: a sentence is a tile or two, and with a third stage registers spill (sm_90)
-SIZES = ["count", "keys", "heads", "groups"]  # of which no other compilation is made, whatever they are divisible by
+STAGES = 2  # pipeline stages of the backward kernels: a sentence spans one or two tiles; a third spills (sm_90)
+SIZES = ["count", "keys", "heads", "groups"]  # arguments for whose values Triton must not compile the kernel anew
 LOG2_E = 1.4426950408889634
-TRIAL = [3, TILE + 6, 1]  # lengths of sequences
+TRIAL = [3, TILE + 6, 1]  # sequence lengths of the trial
 
 
 def short_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, seen_by: Tensor) -> Tensor:
-    """Attention of each query over the keys it sees; a query that sees none gives zeros.
+    """Attention of each query over the keys it sees; zeros for a query that sees none.
 
     Args:
-        query: (N, H, K), float32, bfloat16 or float16; K and V are powers of two, 16 at least.
+        query: (N, H, K), float32, bfloat16 or float16; K and V are powers of two, at least 16.
         key: (M, G, K).
         value: (M, G, V).
-        seen: (2, N) of 32 bits, the first key that each query sees and the one after the last.
-        seen_by: (2, M), the same for each key and the queries that see it.
+        seen: (2, N) int32, the run of keys that each query sees: its begin, and its end (exclusive).
+        seen_by: (2, M) int32, the run of queries that see each key.
 
     Returns:
         (N, H, V).
@@ -45,8 +45,8 @@ def short_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, see
 
 
 def trial(device: torch.device, dtype: torch.dtype, d_k: int, d_v: int, trained: bool) -> bool:
-    """Whether the output and, if it is to be `trained`, the gradients are PyTorch's, for two heads that share their
-    keys. Each kernel takes seconds to compile, and whoever only searches has no use for those of gradients."""
+    """Whether the output and, if `trained`, the gradients agree with PyTorch's, for two heads that share their keys.
+    Each kernel takes seconds to compile, and search does not need those for gradients."""
     layout, count, tolerance = Segments.of(TRIAL, device), sum(TRIAL), 1e-4 if dtype == torch.float32 else 5e-2
     shapes = (count, 2, d_k), (count, 1, d_k), (count, 1, d_v), (count, 2, d_v)
     drawn = [torch.arange(float(a * b * c), device=device).sin().to(dtype).view(a, b, c) for a, b, c in shapes]
@@ -65,23 +65,23 @@ def trial(device: torch.device, dtype: torch.dtype, d_k: int, d_v: int, trained:
 
 
 def tile_size(query: Tensor, value: Tensor) -> int:
-    """Rows of a tile, so few that the shared memory of every card since 2020 holds what the backward pass needs."""
+    """Rows per tile, few enough for the backward pass to fit into the shared memory of every GPU since 2020."""
     widest = max(query.shape[2], value.shape[2]) * query.element_size()  # bytes of a row
-    if widest <= 128 and query.element_size() < 4:  # the registers hold no larger tiles of float32
+    if widest <= 128 and query.element_size() < 4:  # float32 would need too many registers
         return TILE
     return TILE // 2 if widest <= 256 else TILE // 4
 
 
 @torch.library.custom_op("transduct::short_attention", mutates_args=())
 def _attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, seen_by: Tensor) -> tuple[Tensor, Tensor]:
-    """The output (N, H, V) and the binary logarithm of each query's mass (H, N)."""
+    """The output (N, H, V), and the base-2 log-sum-exp of each query's scores (H, N)."""
     query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     (count, heads, d_k), d_v = query.shape, value.shape[2]
     output = query.new_empty(count, heads, d_v)
     mass = query.new_empty(heads, count, dtype=torch.float32)
     tile = tile_size(query, value)
     if count:
-        with torch.cuda.device_of(query):  # Triton starts on the present one
+        with torch.cuda.device_of(query):  # Triton launches on the current device
             _forward_kernel[(triton.cdiv(count, tile), heads)](
                 query, key, value, seen, output, mass, count, len(key), heads, key.shape[1], d_k**-0.5 * LOG2_E,
                 K=d_k, V=d_v, QUERIES=tile, KEYS=tile, num_warps=WARPS,
@@ -104,7 +104,7 @@ def _gradients(
     grad, query, key, value = (x.contiguous() for x in (grad, query, key, value))
     (count, heads, d_k), (keys, groups, d_v) = query.shape, value.shape
     grad_query, grad_key, grad_value = (torch.empty_like(x) for x in (query, key, value))
-    inner = torch.empty_like(mass)  # (H, N), what the softmax takes off every gradient of a query's scores
+    inner = torch.empty_like(mass)  # (H, N), sum of grad * output: subtracted in the gradient of the softmax
     sizes = (count, keys, heads, groups, d_k**-0.5, d_k**-0.5 * LOG2_E)
     tile = tile_size(query, value)
     tiles = {"K": d_k, "V": d_v, "QUERIES": tile, "KEYS": tile, "num_warps": WARPS, "num_stages": STAGES}
@@ -142,7 +142,7 @@ _attend.register_autograd(_backward, setup_context=_remember)
 
 @triton.jit
 def _tile(pointer, rows, inside, heads, head, WIDTH: tl.constexpr):
-    """Some rows of one head of an array (rows, heads, WIDTH), zero outside of it."""
+    """Loads rows of one head of a tensor (rows, heads, WIDTH), zeros outside of it."""
     columns = tl.arange(0, WIDTH)
     places = (rows.to(tl.int64) * heads + head)[:, None] * WIDTH + columns[None, :]
     return tl.load(pointer + places, mask=inside[:, None], other=0.0)
@@ -150,7 +150,7 @@ def _tile(pointer, rows, inside, heads, head, WIDTH: tl.constexpr):
 
 @triton.jit
 def _write(pointer, tile, rows, inside, heads, head, WIDTH: tl.constexpr):
-    """The inverse of `_tile`."""
+    """Stores what `_tile` loads."""
     columns = tl.arange(0, WIDTH)
     places = (rows.to(tl.int64) * heads + head)[:, None] * WIDTH + columns[None, :]
     tl.store(pointer + places, tile.to(pointer.dtype.element_ty), mask=inside[:, None])
@@ -158,7 +158,7 @@ def _write(pointer, tile, rows, inside, heads, head, WIDTH: tl.constexpr):
 
 @triton.jit
 def _runs(pointer, rows, inside, count, others):
-    """Where the run of each row begins and ends, and where to go from and to, to pass all of them."""
+    """Where the run of each row begins and ends, and the range that covers all of them."""
     first = tl.load(pointer + rows, mask=inside, other=0)
     last = tl.load(pointer + count + rows, mask=inside, other=0)
     begin = tl.min(tl.where(last > first, first, others), 0)
@@ -186,7 +186,7 @@ def _forward_kernel(
         visible = (columns[None, :] >= first[:, None]) & (columns[None, :] < last[:, None])
         scores = tl.where(visible, tl.dot(q, tl.trans(k), input_precision="ieee") * scale, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
-        level = tl.where(higher == float("-inf"), 0.0, higher)  # nothing is seen yet
+        level = tl.where(higher == float("-inf"), 0.0, higher)  # no visible key so far
         weights = tl.exp2(scores - level[:, None])
         shrink = tl.exp2(highest - level)
         v = _tile(value, columns, columns < keys, groups, group, V)
@@ -204,7 +204,7 @@ def _query_kernel(
     query, key, value, seen, output, mass, grad, inner, grad_query, count, keys, heads, groups, scale, scale2,
     K: tl.constexpr, V: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of one tile of queries of one head, and what the softmax takes off."""
+    """The gradients of one tile of queries of one head, and `inner`."""
     head = tl.program_id(1)
     group = head // (heads // groups)
     rows = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
@@ -216,7 +216,7 @@ def _query_kernel(
     off = tl.sum(out.to(tl.float32) * g.to(tl.float32), 1)
     tl.store(inner + head * count + rows, off, mask=inside)
     logarithm = tl.load(mass + head * count + rows, mask=inside, other=0.0)
-    found = tl.zeros([QUERIES, K], tl.float32)
+    of_query = tl.zeros([QUERIES, K], tl.float32)
     for start in range(begin, end, KEYS):
         columns = start + tl.arange(0, KEYS)
         k = _tile(key, columns, columns < keys, groups, group, K)
@@ -226,8 +226,8 @@ def _query_kernel(
         weights = tl.exp2(tl.where(visible, scores, float("-inf")))
         of_weights = tl.dot(g, tl.trans(v), input_precision="ieee")
         of_scores = weights * (of_weights - off[:, None])
-        found += tl.dot(of_scores.to(k.dtype), k, input_precision="ieee")
-    _write(grad_query, found * scale, rows, inside, heads, head, K)
+        of_query += tl.dot(of_scores.to(k.dtype), k, input_precision="ieee")
+    _write(grad_query, of_query * scale, rows, inside, heads, head, K)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -235,7 +235,7 @@ def _key_kernel(
     query, key, value, seen_by, mass, grad, inner, grad_key, grad_value, count, keys, heads, groups, scale, scale2,
     K: tl.constexpr, V: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of one tile of keys and values of one key head, over all query heads that it serves."""
+    """The gradients of one tile of keys and values of one key head, summed over the query heads that it serves."""
     group = tl.program_id(1)
     columns = tl.program_id(0) * KEYS + tl.arange(0, KEYS)
     within = columns < keys

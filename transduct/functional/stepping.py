@@ -1,8 +1,6 @@
-"""What a search takes from the kernels: the steps of a packed decoder, several in one call where it can, and the choice
-of what goes on.
+"""Search with the C kernels: decoder steps, several in one call where possible, and the choice of continuations.
 
-Let R be rows, B sources, V the vocabulary, t the tokens that the rows hold. As of all kernels, whoever calls has asked
-`kernels.usable` first.
+Let R be rows, B sources, V the vocabulary, t the number of tokens in each row. Callers check `kernels.usable` first.
 """
 
 from collections.abc import Sequence
@@ -16,19 +14,20 @@ from transduct.functional import kernels
 from transduct.functional.cores import CORES
 from transduct.functional.kernels import Packed, PackedDecoder, empty, pointer
 
-WIDEST_BEAM = 32  # rows of a source that `choose` looks at
-TOGETHER = 64  # rows whose logits are held at a time; those of more leave the cache before they have been looked at
+WIDEST_BEAM = 32  # the most rows per source that `choose` supports
+TOGETHER = 64  # rows whose logits are computed at a time; more would leave the cache before they are read
 UNKNOWN = "a token is not in the vocabulary"
 
 
 class Continuations(NamedTuple):
-    """The likeliest next tokens of each source, in order; a score of minus infinity stands where less is possible.
+    """The best continuations of each source, in order; padded with scores of minus infinity if there are fewer.
 
     Attributes:
-        scores, origin, tokens: (B, beam) of the best, ends among them: score, row of the source gone on from, token.
-        live: (B, beam) the scores of the best that do not end the sentence.
-        rows, newest: (R,) the row that each of those goes on from, and its token.
-        ends: whether any of the likeliest may end the sentence.
+        scores, origin, tokens: (B, beam) of the best continuations, including ends: the score, the row of the source
+            that is continued, and the token.
+        live: (B, beam) the scores of the best continuations that do not end the sentence.
+        rows, newest: (R,) the row that each live continuation extends, and its token.
+        ends: whether any of the best may end the sentence.
     """
 
     scores: Tensor
@@ -41,17 +40,17 @@ class Continuations(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A search before some steps.
+    """The input of `ahead`: a search before some steps.
 
     Attributes:
-        history: (R, t) the tokens of each row, of which the caches hold all but the newest.
-        scores: (B, beam) what the rows are worth, in 64 bits.
+        history: (R, t) the tokens of each row; the caches hold all but the newest.
+        scores: (B, beam) float64, the scores of the rows.
         end: the token that ends an output.
-        never: tokens that no output may hold.
-        limits: (B,) how many tokens the rows of a source may hold; the next is the end, and the last that is taken.
-        most: steps, one at least.
-        names: (K,) where the search knows few tokens only, what the decoder's table calls them.
-        others: (B, K) which of them a source does not know.
+        never: tokens that may not occur in an output.
+        limits: (B,) the maximum number of tokens in the rows of a source; after them only the end is allowed.
+        most: the maximum number of steps, at least one.
+        names: (K,) if the search is restricted to a shortlist, the ids of its tokens in the decoder's table.
+        others: (B, K) which tokens of the shortlist are not allowed for a source.
     """
 
     history: Tensor
@@ -65,10 +64,10 @@ class Run(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """A search before the last of some steps, as in `Run`, and what that step found.
+    """The output of `ahead`: a search before the last of the steps taken, as in `Run`, and that step's continuations.
 
     Attributes:
-        slots: (R, t) of `rows_attention`, with that step's own.
+        slots: (R, t) for `rows_attention`, including that step.
     """
 
     history: Tensor
@@ -78,12 +77,13 @@ class Ahead(NamedTuple):
 
 
 class Steps:
-    """A decoder's steps over keys and values that stay where they are, made ready once for all of them.
+    """Steps of a decoder over keys and values at fixed addresses, with the pointers prepared once for all steps.
 
     Args:
-        output: the matrix that gives the logits.
-        caches: of each layer keys (B, G, capacity, beam, K) and values of what the rows have written.
-        memories: of each layer keys (B, G, S, K) and values, of which each source has `lengths`, or all of them.
+        output: the output projection.
+        caches: per layer, the keys (B, G, capacity, beam, K) and values of the tokens that the rows have written.
+        memories: per layer, the keys (B, G, S, K) and values of the sources.
+        lengths: (B,) the lengths of the sources; None if all are S.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class Steps:
     ) -> None:
         (sources, _, capacity, beam, _), longest = caches[0][0].shape, memories[0][0].shape[2]
         self.rows, self.size, self.keys = sources * beam, output.size, caches[0][0]
-        self.reach = int(min(capacity, decoder.longest))  # tokens that a row may hold
+        self.reach = int(min(capacity, decoder.longest))  # the most tokens of a row
         numbers = kernels.library().layer_room(decoder.layers.native, self.rows, max(capacity, longest))
         work = empty(numbers + self.rows * decoder.layers.width)
         parts = [part for both in zip(caches, memories, strict=True) for pair in both for part in pair]
-        self.held = decoder, output, parts, lengths, work  # what the pointers point at
+        self.held = decoder, output, parts, lengths, work  # keeps alive what the pointers point to
         self.place = kernels.Place(capacity, beam, 0, longest, None, pointer(lengths))
         pasts = (kernels.POINTER * len(parts))(*map(pointer, parts))
         self.before = decoder.native, output.native, pasts, self.place
@@ -108,14 +108,14 @@ class Steps:
         self.together = min(max(TOGETHER // beam, 1), sources)
 
     def __call__(self, tokens: Tensor, length: int, slots: Tensor | None) -> Tensor:
-        """The newest token of each row (R,) -> logits of the next (R, V); its keys and values join the caches.
+        """The newest token of each row (R,) -> logits of the next (R, V); its keys and values are added to the caches.
 
         Args:
-            length: how many tokens these hold so far, less than the decoder's `longest` and their capacity.
-            slots: (R, length + 1), as `rows_attention` takes them.
+            length: the number of tokens in the caches, less than their capacity and the decoder's `longest`.
+            slots: (R, length + 1), as in `rows_attention`.
 
         Raises:
-            IndexError: a token is not in the vocabulary.
+            IndexError: if a token is not in the vocabulary.
         """
         assert tokens.shape == (self.rows,), f"{self.rows} rows are stepped, not {len(tokens)}"
         tokens, logits = tokens.to(torch.int64).contiguous(), empty(self.rows, self.size)
@@ -125,63 +125,63 @@ class Steps:
         return logits
 
     def ahead(self, run: Run, slots: Tensor | None) -> Ahead:
-        """Steps of a search until an output may end, the caches are full, or as many as are asked for.
+        """Takes steps of a search until an output may end, the caches are full, or `run.most` steps are done.
 
         Args:
-            slots: (R, t) as `rows_attention` takes them; None without a beam.
+            slots: (R, t), as in `rows_attention`; None without a beam.
 
         Raises:
-            IndexError: a token is not in the vocabulary.
+            IndexError: if a token is not in the vocabulary.
         """
-        (rows, times), found = run.history.shape, _room_for_found(run.scores)
+        (rows, times), results = run.history.shape, _result_buffer(run.scores)
         most = min(run.most, self.reach - times + 1)
-        held = empty(2, 2, rows * (times + most), dtype=torch.int32)  # tokens and slots, twice each, to write in turn
-        for part, given in zip(held[:, 0], (run.history, slots)):
-            if given is not None:
-                part[: rows * times].view(rows, times).copy_(given)
-        found[-1] = run.history[:, -1].view_as(run.scores)
+        buffers = empty(2, 2, rows * (times + most), dtype=torch.int32)  # tokens and slots, each double-buffered
+        for buffer, initial in zip(buffers[:, 0], (run.history, slots)):
+            if initial is not None:
+                buffer[: rows * times].view(rows, times).copy_(initial)
+        results[-1] = run.history[:, -1].view_as(run.scores)
         scores = run.scores.clone(memory_format=torch.contiguous_format)
-        (tokens, writers), named = held[:, 0], torch.empty_like(found[-1])
-        search = _searching(
-            found, end=run.end, forbidden=len(run.never), span=held.shape[2], together=self.together, never=run.never,
-            limits=run.limits, names=run.names, others=run.others, named=named, tokens=tokens, slots=writers,
-            scores=scores, **self._scored,
+        (tokens, writers), named = buffers[:, 0], torch.empty_like(results[-1])
+        search = _search(
+            results, end=run.end, forbidden=len(run.never), span=buffers.shape[2], together=self.together,
+            never=run.never, limits=run.limits, names=run.names, others=run.others, named=named, tokens=tokens,
+            slots=writers, scores=scores, **self._scored,
         )  # fmt: skip
         self.place.length = times - 1
         taken = kernels.library().ahead(*self.before, search, most, *self.after)
         if not taken:
             raise IndexError(UNKNOWN)
         times += taken - 1
-        tokens, writers = held[:, (taken - 1) % 2, : rows * times].view(2, rows, times)
-        return Ahead(tokens.long(), None if slots is None else writers, scores, _found(found, search.ends))
+        tokens, writers = buffers[:, (taken - 1) % 2, : rows * times].view(2, rows, times)
+        return Ahead(tokens.long(), None if slots is None else writers, scores, _continuations(results, search.ends))
 
     @cached_property
     def _scored(self) -> dict[str, Tensor]:
-        """Room for the logits of some sources and their log-normalisers."""
+        """Buffers for the logits of some sources and for their log-normalisers."""
         rows = self.together * self.place.beam
         return {"logits": empty(rows, self.size), "normaliser": empty(rows)}
 
 
 def log_normaliser(logits: Tensor) -> Tensor:
-    """log sum exp of each row: (R, V) -> (R,)."""
+    """The log-sum-exp of each row: (R, V) -> (R,)."""
     logits = logits.contiguous()
     out = empty(logits.shape[0])
     kernels.library().log_normaliser(logits.data_ptr(), *logits.shape, out.data_ptr())
     return out
 
 
-def _room_for_found(scores: Tensor) -> Tensor:
+def _result_buffer(scores: Tensor) -> Tensor:
     return empty(6, *scores.shape, dtype=torch.int64)
 
 
-def _searching(found: Tensor, **given: Tensor | int | None) -> kernels.Search:
-    """A search of these fields, and room for what it finds; whoever calls holds on to all of them."""
-    fields = given | dict(zip(kernels.FOUND, found, strict=True))
+def _search(results: Tensor, **inputs: Tensor | int | None) -> kernels.Search:
+    """The kernels' record of a search. It holds pointers only: the caller must keep all tensors alive."""
+    fields = inputs | dict(zip(kernels.FOUND, results, strict=True))
     return kernels.Search(**{name: pointer(x) if isinstance(x, Tensor) else x for name, x in fields.items()})
 
 
-def _found(room: Tensor, ends: int) -> Continuations:
-    best, live, origin, tokens, rows, newest = room.unbind()
+def _continuations(results: Tensor, ends: int) -> Continuations:
+    best, live, origin, tokens, rows, newest = results.unbind()
     best, live = best.view(torch.float64), live.view(torch.float64)
     return Continuations(best, origin, tokens, live, rows.view(-1), newest.view(-1), ends > 0)
 
@@ -189,10 +189,10 @@ def _found(room: Tensor, ends: int) -> Continuations:
 def choose(
     logits: Tensor, normaliser: Tensor, scores: Tensor, end: int, limits: Tensor | None = None, length: int = 0
 ) -> Continuations:
-    """`decoding.search.continuations` for at most `WIDEST_BEAM` rows a source. Of equal ones that of the
-    first row, and its first token, come first."""
+    """`decoding.search.continuations` for at most `WIDEST_BEAM` rows per source. Ties are broken by the lower row, then
+    the lower token."""
     beam, (logits, normaliser, scores) = scores.shape[1], (x.contiguous() for x in (logits, normaliser, scores))
-    found = _room_for_found(scores)
-    search = _searching(found, end=end, limits=limits, scores=scores, logits=logits, normaliser=normaliser)
+    results = _result_buffer(scores)
+    search = _search(results, end=end, limits=limits, scores=scores, logits=logits, normaliser=normaliser)
     kernels.library().choose(search, 0, len(scores), logits.shape[1], beam, length)
-    return _found(found, search.ends)
+    return _continuations(results, search.ends)

@@ -1,8 +1,8 @@
-"""The face of kernels_training.c: what a training step on a CPU does between its matrix products, with gradients.
+"""Bindings to kernels_training.c, with gradients: the operations of a CPU training step besides its matrix products.
 
-The formulas in `functional.attention`, `functional.positions`, `functional.dropout` and `functional.losses` say what is
-computed, and do it where `usable` says no. Let N queries have H heads, M keys G heads, each of which serves H / G query
-heads in turn; K and V are the widths of a key and of a value.
+The formulas in `functional.attention`, `functional.positions`, `functional.dropout` and `functional.losses` define what
+is computed and serve as the fallback where `usable` returns False. Let N queries have H heads and M keys G heads, each
+of which serves H / G consecutive query heads; K and V are the widths of a key and of a value.
 """
 
 import ctypes
@@ -17,9 +17,9 @@ from transduct.functional.kernels import NUMBER, POINTER, empty, pointer
 from transduct.functional.segments import Segments
 
 NARROW = torch.bfloat16
-LANES, DRAWS = 16, 128  # numbers of a vector; random numbers that are drawn at a time
-SHARES = 4  # parts of each thread's work, which another may take,
-LARGE = 2**16  # unless each of them needs room for more numbers than this
+LANES, DRAWS = 16, 128  # elements of a vector; elements whose random bits are drawn together
+SHARES = 4  # parts per thread, so that idle threads can take over work,
+LARGE = 2**16  # unless a part needs scratch space for more numbers than this
 
 
 class _Attention(ctypes.Structure):
@@ -57,7 +57,7 @@ class _Losses(ctypes.Structure):
 
 
 def usable(*tensors: Tensor) -> bool:
-    """Whether there is a library, for tensors like these, which are all of one type."""
+    """Whether the kernels can take these tensors: on the CPU, and all float32 or all bfloat16."""
     if torch.compiler.is_compiling() or any(not x.is_cpu for x in tensors):
         return False
     kinds = {x.dtype for x in tensors}
@@ -68,22 +68,22 @@ def attention(query: Tensor, key: Tensor, value: Tensor, queries: Segments, keys
     """Attention of each sequence's queries over its own keys: (N, H, K), (M, G, K), (M, G, V) -> (N, H, V).
 
     Raises:
-        ValueError: the tensors and the sequences do not fit together, so that others' memory would be read.
+        ValueError: if the shapes do not fit the sequences, so that the kernel would read foreign memory.
     """
     shapes = tuple(query.shape), tuple(key.shape), tuple(value.shape)
     (_, heads, d_k), groups = shapes[0], shapes[1][1]
-    wanted = (queries.total, heads, d_k), (keys.total, groups, d_k), (keys.total, groups, value.shape[2])
-    alike = query.dtype == key.dtype == value.dtype
-    if shapes != wanted or not alike or len(queries) != len(keys) or heads % groups:
+    expected = (queries.total, heads, d_k), (keys.total, groups, d_k), (keys.total, groups, value.shape[2])
+    same_dtype = query.dtype == key.dtype == value.dtype
+    if shapes != expected or not same_dtype or len(queries) != len(keys) or heads % groups:
         raise ValueError(
-            f"{len(queries)} and {len(keys)} sequences of {queries.total} and {keys.total} tokens: {shapes}"
+            f"{len(queries)} and {len(keys)} sequences of {queries.total} and {keys.total} tokens do not fit {shapes}"
         )
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     return _SegmentsAttention.apply(query, key, value, queries, keys, causal, keep)  # type: ignore[no-untyped-call]
 
 
 class _SegmentsAttention(torch.autograd.Function):
-    """The weights are kept for the gradients: they are few where sequences are short."""
+    """Keeps the attention weights for the backward pass; short sequences have few."""
 
     @staticmethod
     def forward(
@@ -105,36 +105,36 @@ class _SegmentsAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights = ctx.saved_tensors
-        found = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-        named = dict(zip(("grad_query", "grad_key", "grad_value"), found))
+        gradients = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+        named = dict(zip(("grad_query", "grad_key", "grad_value"), gradients))
         _attend(ctx.layout, query, key, value, weights, grad=_row(grads[0]), **named)
-        return *found, None, None, None, None
+        return *gradients, None, None, None, None
 
 
 def _attend(layout: Any, query: Tensor, key: Tensor, value: Tensor, weights: Tensor | None, **others: Tensor) -> None:
-    """Write the output, or the gradients from that of the output."""
+    """Writes the output or, from `grad`, the gradients into the tensors `others`."""
     (queries, keys, cells, causal), threads = layout, torch.get_num_threads()
-    given = _Attention(
+    arguments = _Attention(
         *map(pointer, (query, key, value)), weights=pointer(weights), queries=pointer(queries.offsets),
         keys=pointer(keys.offsets), cells=pointer(cells), back="grad" in others, sources=len(queries),
         heads=query.shape[1], groups=key.shape[1], dk=key.shape[2], dv=value.shape[2], causal=causal,
         narrow=query.dtype == NARROW, most_queries=queries.longest, most_keys=keys.longest,
         **{name: pointer(tensor) for name, tensor in others.items()},
     )  # fmt: skip
-    room = kernels.library().attention_room(ctypes.byref(given))
-    given.parts = min(len(queries) * key.shape[1], threads * (SHARES if room <= LARGE else 1))
-    work = empty(given.parts * room)
-    given.work = pointer(work)
-    kernels.library().segments_attention(ctypes.byref(given), threads)
+    room = kernels.library().attention_room(ctypes.byref(arguments))
+    arguments.parts = min(len(queries) * key.shape[1], threads * (SHARES if room <= LARGE else 1))
+    work = empty(arguments.parts * room)
+    arguments.work = pointer(work)
+    kernels.library().segments_attention(ctypes.byref(arguments), threads)
 
 
 def dropped(x: Tensor, threshold: int) -> Tensor:
-    """Zero each number with a probability of `threshold` / 65536 and scale the rest by the inverse of what is kept."""
+    """Zeroes each element with probability p = `threshold` / 65536 and scales the others by 1 / (1 - p)."""
     return _Dropped.apply(x, threshold)  # type: ignore[no-untyped-call]
 
 
 class _Dropped(torch.autograd.Function):
-    """A bit for each number says what was kept."""
+    """Keeps a bit per element for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, threshold: int) -> Tensor:
@@ -155,30 +155,30 @@ def _keep(x: Tensor, kept: Tensor, scale: float, **draws: int) -> Tensor:
     x = _row(x)
     out = torch.empty_like(x)
     tensors = {"x": pointer(x), "out": pointer(out), "kept": pointer(kept)}
-    given = _Dropout(**tensors, count=x.numel(), narrow=x.dtype == NARROW, scale=scale, **draws)
-    kernels.library().drop(ctypes.byref(given), torch.get_num_threads())
+    arguments = _Dropout(**tensors, count=x.numel(), narrow=x.dtype == NARROW, scale=scale, **draws)
+    kernels.library().drop(ctypes.byref(arguments), torch.get_num_threads())
     return out
 
 
 def turned(x: Tensor, positions: Tensor, turns: Tensor) -> Tensor:
-    """Rotary positions (N,) in each head of (N, H, K), by a table (positions, K) of sines and then cosines.
+    """Applies rotary positions (N,) to (N, H, K), by a table (positions, K) of sines followed by cosines.
 
     Raises:
-        ValueError: they do not fit together, so that others' memory would be read.
+        ValueError: if the shapes or dtypes do not fit, so that the kernel would read foreign memory.
     """
     rows, _, d_k = x.shape
     whole = positions.dtype == torch.int64 and turns.dtype == torch.float32 and d_k % 2 == 0
     if not whole or (len(positions), turns.shape[1]) != (rows, d_k):
-        raise ValueError(f"{positions.dtype} positions {tuple(positions.shape)} for {tuple(x.shape)}")
+        raise ValueError(f"{positions.dtype} positions {tuple(positions.shape)} do not fit {tuple(x.shape)}")
     return _Turned.apply(x, positions.contiguous(), turns)  # type: ignore[no-untyped-call]
 
 
 class _Turned(torch.autograd.Function):
-    """The gradient is turned back."""
+    """The backward pass rotates the gradient by the opposite angle."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, positions: Tensor, turns: Tensor) -> Tensor:
-        ctx.places = positions, turns  # which may have been made in inference mode, that nothing is saved of
+        ctx.places = positions, turns  # not by save_for_backward, which refuses tensors made in inference mode
         return _turn(x, positions, turns)
 
     @staticmethod
@@ -190,44 +190,46 @@ class _Turned(torch.autograd.Function):
 def _turn(x: Tensor, positions: Tensor, turns: Tensor, *, back: bool = False) -> Tensor:
     x, threads = _row(x), torch.get_num_threads()
     (rows, heads, d_k), out = x.shape, torch.empty_like(x)
-    given = _Rotary(
+    arguments = _Rotary(
         *map(pointer, (x, out, positions, turns)), rows=rows, heads=heads, dk=d_k, back=back, narrow=x.dtype == NARROW,
         parts=min(rows, threads * SHARES),
     )  # fmt: skip
-    kernels.library().turn_rows(ctypes.byref(given), threads)
+    kernels.library().turn_rows(ctypes.byref(arguments), threads)
     return out
 
 
 def row_losses(
     logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool, agreement: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Each row's smoothed loss and its negative log-likelihood, (N,) and (N,); the logits (N, V) are overwritten with
-    their gradient if that is `wanted`. Arguments as those of `functional.row_losses`; with an `agreement` the second
-    half of the rows reads the tokens of the first, whose losses hold `agreement` times `symmetric_divergence` too.
+    """The smoothed loss and the negative log-likelihood of each row, (N,) and (N,); the logits (N, V) are overwritten
+    with their gradient if `wanted`.
+
+    Arguments as for `functional.row_losses`. With `agreement`, the second half of the rows are second readings of the
+    tokens of the first half, whose losses include `agreement` times the `symmetric_divergence` of the two.
 
     Raises:
-        ValueError: there is not a target, or a share, for each row, or a row that is to agree has none to agree with.
-        IndexError: a target is none of the logits.
+        ValueError: if targets or shares do not match the rows, or if there is an odd number of rows to agree.
+        IndexError: if a target is outside of the vocabulary.
     """
     (rows, size), targets = logits.shape, targets.long().contiguous()
     counted = None if counted is None else counted.float().contiguous()
     if any(len(each) != rows for each in (targets, counted) if each is not None):
-        raise ValueError(f"{rows} rows of logits, {len(targets)} targets; expected one for each, and so of shares")
+        raise ValueError(f"{rows} rows of logits, {len(targets)} targets; expected one target and one share per row")
     if agreement and rows % 2:
-        raise ValueError(f"{rows} rows of logits; expected two readings of each token")
+        raise ValueError(f"{rows} rows of logits; expected an even number, two readings of each token")
     least, most = (int(targets.min()), int(targets.max())) if rows else (0, size - 1)
     if least < 0 or most >= size:
-        raise IndexError(f"a target is {least} or {most}; there are {size} logits")
+        raise IndexError(f"the targets range from {least} to {most}; expected 0 to {size - 1}")
     losses, nlls = empty(rows), empty(rows)
     tensors = map(pointer, (logits, targets, counted, losses, nlls))
-    given = _Losses(
+    arguments = _Losses(
         *tensors, rows=rows, size=size, wanted=wanted, narrow=logits.dtype == NARROW, smoothing=smoothing,
         agreement=agreement,
     )  # fmt: skip
-    kernels.library().row_losses(ctypes.byref(given), torch.get_num_threads())
+    kernels.library().row_losses(ctypes.byref(arguments), torch.get_num_threads())
     return losses, nlls
 
 
 def _row(x: Tensor) -> Tensor:
-    """The numbers as they are to be read, one after the other."""
+    """The tensor as the kernels read it: contiguous, without a pending negation."""
     return x.resolve_neg().contiguous()

@@ -1,6 +1,6 @@
-"""Which Triton kernels are used: those whose trial on this device gave the right numbers.
+"""Decides which Triton kernels are used: those that pass a trial on this device.
 
-Triton compiles on the user's machine, where a C compiler, its headers or the card may not be what it wants.
+Triton compiles on the user's machine, where the C compiler, its headers or the GPU may not meet its needs.
 """
 
 import warnings
@@ -16,21 +16,21 @@ import torch
 Result = TypeVar("Result")
 
 TRITON = find_spec("triton") is not None  # it comes with PyTorch for CUDA
-OLDEST = (8, 0)  # the first cards that multiply bfloat16 and have the shared memory which tiles are made for
+OLDEST = (8, 0)  # the first compute capability with bfloat16 products and enough shared memory for the tiles
 
 
 def trusted(kernel: str, device: torch.device, *about: object) -> bool:
-    """Whether a kernel is to be used: on a CUDA device, if its module's `trial(device, *about)` found it right.
+    """Whether to use a kernel: on a CUDA device, if its module's `trial(device, *about)` succeeds.
 
-    One that fails is warned of once, and PyTorch's own operations do its work.
+    A kernel that fails is reported once as a warning, and PyTorch's operations take its place.
     """
     return TRITON and device.type == "cuda" and _passes(kernel, device, *about)
 
 
 def compiled(function: Callable[..., Result]) -> Callable[..., Result]:
-    """`torch.compile` for fixed shapes; what `trusted` says is a constant to it.
+    """`torch.compile` for fixed shapes, which treats the result of `trusted` as a constant.
 
-    It is told so here, not where `trusted` stands: whoever only translates need not wait for the compiler to be loaded.
+    `trusted` is marked here rather than where it is defined, so that translating does not load the compiler.
     """
     torch.compiler.assume_constant_result(trusted)  # type: ignore[no-untyped-call]
     return torch.compile(function, dynamic=False)
@@ -43,17 +43,17 @@ def _passes(kernel: str, device: torch.device, *about: object) -> bool:
     from triton.errors import TritonError
 
     module = import_module(f"transduct.functional.{kernel}")
-    try:  # Triton has errors of its own, those of its C compiler, and assertions about the driver
+    try:  # Triton raises its own errors, those of its C compiler, and assertions about the driver
         with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
-            problem = None if module.trial(device, *about) else "its numbers are not those of the formula"
+            problem = None if module.trial(device, *about) else "its results differ from the formula's"
     except (TritonError, RuntimeError, OSError, AssertionError, CalledProcessError) as error:
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
     if problem:
-        warnings.warn(f"{kernel} does not run here, PyTorch's operations do its work, slower: {problem}", stacklevel=2)
+        warnings.warn(f"{kernel} cannot be used, PyTorch's slower operations take its place: {problem}", stacklevel=2)
     return problem is None
 
 
 def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
-    """Whether a kernel's numbers are those of the formula, relative to their size."""
+    """Whether a kernel's result equals the formula's, up to a relative error of `tolerance`."""
     expected = expected.detach().double().cpu()
     return bool((found.detach().double().cpu() - expected).norm() <= tolerance * expected.norm())  # NaN is not

@@ -1,6 +1,6 @@
-"""Many requests, one batch: what waits is answered together, in slices that no request fills for long.
+"""Dynamic batching: requests that wait at the same time are answered together, in slices shared fairly among them.
 
-All of it but the work itself happens in one event loop, so nothing is locked.
+Everything except the work itself runs in one event loop, so no locks are needed.
 """
 
 import asyncio
@@ -15,16 +15,16 @@ from typing import Any
 
 from transduct.errors import TransductError
 
-AT_ONCE, DEAREST = 64, 16_000  # the most inputs that are answered together, and what they cost, one at least
-LONGEST_ADVICE = 60  # seconds after which one is asked to come back, at most
-MEMORY = 0.9  # of the pace, for each slice
+AT_ONCE, DEAREST = 64, 16_000  # the most inputs in a slice, and their total cost (a slice holds at least one input)
+LONGEST_ADVICE = 60  # the largest Retry-After, in seconds
+MEMORY = 0.9  # decay of the moving average of seconds per input
 
 Options = Mapping[str, Any]
 Work = Callable[[str, list[Any], Options], list[Any]]
 
 
 class Full(Exception):
-    """More is waiting than may wait; `seconds` is after how long to come back."""
+    """The queue is full; retry after `seconds`."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__(f"too much is waiting; come back in {seconds} s")
@@ -33,11 +33,11 @@ class Full(Exception):
 
 @dataclass(eq=False)
 class _Request:
-    """What one caller waits for.
+    """A pending request.
 
     Attributes:
-        kind: verb and options, as text; what is alike in them may be answered together.
-        begun: how many inputs have been taken from it.
+        kind: verb and options as text; requests of the same kind may share a slice.
+        begun: how many of its inputs have been put into slices.
     """
 
     verb: str
@@ -50,24 +50,24 @@ class _Request:
 
 
 def _counted(error: BaseException, before: int) -> BaseException:
-    """An error that names an input of a slice by its number, with its number in the request; others as they are."""
+    """Renumber an error about "input N" of a slice to N's number in the request; other errors are left as they are."""
     place = re.match(r"(input|pair|prefix) (\d+)\b", str(error))
     if not isinstance(error, TransductError) or place is None:
         return error
     return TransductError(f"{place[1]} {before + int(place[2])}{str(error)[place.end() :]}")
 
 
-Part = tuple[_Request, list[Any]]  # some inputs of a request
+Part = tuple[_Request, list[Any]]  # a request and some of its inputs
 
 
 class Batcher:
-    """Answers requests that come at the same time together.
+    """Answers concurrent requests in batches.
 
     Args:
-        work: (verb, inputs, options) to one output for each input, which does not depend on its neighbours.
+        work: (verb, inputs, options) -> one output per input, each independent of the other inputs.
         most: how many inputs may wait.
-        cost: of an input, with its verb and options, beside `DEAREST`.
-        watch: told of each slice how many inputs it held and how many seconds it took.
+        cost: (verb, input, options) -> the cost of an input, limited by `DEAREST` for a slice.
+        watch: called after each slice with its number of inputs and its seconds.
     """
 
     def __init__(
@@ -76,20 +76,20 @@ class Batcher:
         self._work, self.most, self._cost, self._watch = work, most, cost, watch
         self._requests: deque[_Request] = deque()
         self._some = asyncio.Event()
-        self._pace = 0.1  # seconds an input, of late
-        self._slice_size, self._slice_began = 0, 0.0  # of what is being worked on
+        self._pace = 0.1  # moving average of seconds per input
+        self._slice_size, self._slice_began = 0, 0.0  # the slice being worked on
 
     @property
     def waiting(self) -> int:
-        """How many inputs nobody works on yet."""
+        """How many inputs are queued."""
         return sum(len(request.inputs) - request.begun for request in self._requests)
 
     async def ask(self, verb: str, inputs: Sequence[Any], options: Options) -> list[Any]:
-        """One output for each input. Whoever stops waiting, being cancelled, is not worked for any longer.
+        """Return one output for each input. Cancelling removes the rest of the request from the queue.
 
         Raises:
-            Full: more is waiting than may wait.
-            TransductError: there are more inputs than may ever wait; and what the work raises.
+            Full: if the queue is full.
+            TransductError: if there are more inputs than the queue could ever take, or from the work itself.
         """
         if not inputs:
             return []
@@ -106,23 +106,23 @@ class Batcher:
             self._forget(request)
 
     def check(self, count: int) -> None:
-        """Refuse more inputs than may ever wait.
+        """Check that the queue could take this many inputs.
 
         Raises:
-            TransductError: they are more.
+            TransductError: if it could not.
         """
         if count > self.most:
             raise TransductError(f"found {count} inputs, at most {self.most} may wait; send fewer at once")
 
     @property
     def advice(self) -> int:
-        """After how many seconds what is here now should be done."""
+        """The estimated seconds until everything now here is done."""
         expected = self._pace * (self.waiting + self._slice_size)
         elapsed = perf_counter() - self._slice_began if self._slice_size else 0.0
         return min(LONGEST_ADVICE, max(1, ceil(max(expected, elapsed))))
 
     async def run(self) -> None:
-        """Work until cancelled, in one thread."""
+        """Answer requests until cancelled; the work runs in one thread."""
         pool = ThreadPoolExecutor(1)
         try:
             while True:
@@ -131,21 +131,21 @@ class Batcher:
                 while self._requests:
                     await self._answer(self._slice(), pool)
         finally:
-            pool.shutdown(wait=False)  # whoever waited for its last slice has gone
+            pool.shutdown(wait=False)  # nobody waits for its last slice any more
 
     def _slice(self) -> list[Part]:
-        """What is answered next: inputs of the first request, and of those like it; one that is not exhausted by this
-        goes to the end of the queue."""
+        """Take the next inputs of the first request and of others of its kind. Requests with inputs left go to the end
+        of the queue."""
         parts: list[Part] = []
-        room, money, kind = AT_ONCE, DEAREST, self._requests[0].kind
+        room, budget, kind = AT_ONCE, DEAREST, self._requests[0].kind
         for request in [each for each in self._requests if each.kind == kind]:
             taken: list[Any] = []
             while request.begun < len(request.inputs) and room:
                 cost = self._cost(request.verb, request.inputs[request.begun], request.options)
-                if cost > money and room < AT_ONCE:
+                if cost > budget and room < AT_ONCE:
                     break
                 taken.append(request.inputs[request.begun])
-                request.begun, room, money = request.begun + 1, room - 1, money - cost
+                request.begun, room, budget = request.begun + 1, room - 1, budget - cost
             if taken:
                 parts.append((request, taken))
                 self._requests.remove(request)
@@ -154,8 +154,8 @@ class Batcher:
         return parts
 
     async def _answer(self, parts: Sequence[Part], pool: Executor) -> None:
-        """Answer a slice. If that fails, its halves are tried, so that whose fault it is suffers alone."""
-        parts = [part for part in parts if not part[0].done.done()]  # the others have gone meanwhile
+        """Answer a slice. If that fails, retry its halves, so that only the request at fault gets the error."""
+        parts = [part for part in parts if not part[0].done.done()]  # the other requests have been cancelled
         if not parts:
             return
         first, inputs = parts[0][0], [each for _, taken in parts for each in taken]

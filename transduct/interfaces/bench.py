@@ -1,4 +1,4 @@
-"""`transduct bench`: our speed beside a peer's, each in a process of its own, turn by turn."""
+"""`transduct bench`: our speed compared with a peer's, each in a process of its own, taking turns."""
 
 import math
 import multiprocessing
@@ -23,16 +23,16 @@ from transduct.interfaces import peers
 from transduct.training.memory import peak_memory
 
 DECODING_PEERS, TRAINING_PEERS = ("ctranslate2", "transformers"), ("transformers", "torch")
-# What sentences are like: mean and spread of the logarithm of their length, shortest, longest.
+# Log-normal sentence lengths: mean and standard deviation of the logarithm, shortest, longest.
 CAPTIONS, NEWS = (2.65, 0.3, 5, 40), (3.0, 0.6, 3, 100)
-LONGER = 1.13  # a translation is than its source
-SHORTEST = 0.5  # seconds of a turn; what takes less is done again and again
-LARGEST = 1 << 24  # of what is counted
+LONGER = 1.13  # the length of a translation over that of its source
+SHORTEST = 0.5  # seconds that a turn takes at least; shorter work is repeated
+LARGEST = 1 << 24  # the largest number of sentences, threads, rounds or tokens
 
 
 @dataclass(frozen=True)
 class Side:
-    """One contender: the function of a module that prepares its work, and what it is given."""
+    """One contender: a module-level function that prepares its work, and the function's arguments."""
 
     label: str
     function: Callable[..., Callable[[], int]]
@@ -41,7 +41,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Row:
-    """What is measured: the speed of our side against the best of the peer's settings."""
+    """One measurement: our speed against the best of the peer's settings."""
 
     name: str
     ours: Side
@@ -50,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large the model and the work are."""
+    """The sizes of the model and the workload, and the device."""
 
     size: str
     vocabulary: int
@@ -60,16 +60,16 @@ class Sizes:
 
 
 def measure(row: Row, rounds: int) -> dict[str, Any]:
-    """The medians of one row, in tokens a second, and the memory of each side at its peak."""
+    """Measure one row: median speeds in tokens per second, and the peak memory of each side."""
     sides = [row.ours, *row.peers]
     medians, memories = measured(sides, rounds)
-    found: dict[str, Any] = {"name": row.name, "ours": medians[0], "peer": None, "ratio": None}
-    found["memory_mb"] = round(memories[0])
+    result: dict[str, Any] = {"name": row.name, "ours": medians[0], "peer": None, "ratio": None}
+    result["memory_mb"] = round(memories[0])
     if row.peers:
         best = max(range(1, len(sides)), key=lambda i: medians[i])
-        found |= {"peer": medians[best], "ratio": medians[0] / medians[best]}
-        found |= {"peer_setting": sides[best].label, "peer_memory_mb": round(memories[best])}
-    return found
+        result |= {"peer": medians[best], "ratio": medians[0] / medians[best]}
+        result |= {"peer_setting": sides[best].label, "peer_memory_mb": round(memories[best])}
+    return result
 
 
 def measured(
@@ -79,13 +79,13 @@ def measured(
     failed: dict[str, str] | None = None,
     patience: float | None = None,
 ) -> tuple[list[float], list[float]]:
-    """The median speed of each side, in tokens a second, and its memory in MB; they take turns.
+    """The median speed of each side in tokens per second and its peak memory in MB; the sides take turns.
 
     Args:
-        together: whether all are loaded and warmed up at once, where compilers have cores enough.
-        failed: takes up, by the label of each side that cannot be measured, why; its speed is NaN. If not given, the
-            first such ends all.
-        patience: seconds after which a side that has not answered has failed; any number if not given.
+        together: load and warm up all sides in parallel, for machines with enough cores for their compilers.
+        failed: collects the errors of sides that cannot be measured, by label; their speed is NaN. If not given, the
+            first error is raised.
+        patience: seconds to wait for an answer before a side counts as failed; unlimited if not given.
     """
     speeds: list[list[float]] = [[] for _ in sides]
     memories = [0.0 for _ in sides]
@@ -101,7 +101,7 @@ def measured(
 
 @contextmanager
 def _noted(side: Side, failed: dict[str, str] | None) -> Iterator[None]:
-    """Record the error of a side in `failed`, if that is given; otherwise raise it."""
+    """Record a side's error in `failed` if given, otherwise let it through."""
     try:
         yield
     except TransductError as error:
@@ -114,7 +114,7 @@ def _noted(side: Side, failed: dict[str, str] | None) -> Iterator[None]:
 def _running(
     sides: Sequence[Side], together: bool, failed: dict[str, str] | None, patience: float | None
 ) -> Iterator[list["_Contender"]]:
-    """The sides, each prepared and warmed up in a process of its own."""
+    """Start each side in a process of its own, prepared and warmed up; end the processes afterwards."""
     contenders: list[_Contender] = []
     try:
         for side in sides:
@@ -134,15 +134,16 @@ def _running(
         yield contenders
     finally:
         for contender in contenders:
-            contender.pipe.close()  # which each takes for the end
+            contender.pipe.close()  # tells the process to end
         for contender in contenders:
             contender.end()
 
 
 class _Contender:
-    """The process of a side, seen from the one that measures.
+    """The measuring process's handle to the process of a side.
 
-    Its work comes by the pipe and is no argument: starting a process waits until it has read its arguments.
+    The work is sent through the pipe, not as an argument, because starting a process waits until it has read its
+    arguments.
     """
 
     def __init__(self, side: Side, patience: float | None) -> None:
@@ -154,10 +155,10 @@ class _Contender:
         theirs.close()
 
     def tell(self, what: Any) -> None:
-        """Give it its work, or have it take a turn.
+        """Send the process its work, or the signal for a turn.
 
         Raises:
-            TransductError: it has ended.
+            TransductError: if the process has ended.
         """
         try:
             self.pipe.send(what)
@@ -165,10 +166,10 @@ class _Contender:
             raise self._ended() from error
 
     def answer(self) -> Any:
-        """None once it is warm; of a turn tokens a second, and MB of memory at its peak.
+        """Wait for the answer: None after warming up; after a turn, tokens per second and peak memory in MB.
 
         Raises:
-            TransductError: it has failed, has ended, or takes too long, which ends it.
+            TransductError: if the process failed, ended, or took too long and was killed.
         """
         try:
             if not self.pipe.poll(self.patience):
@@ -182,19 +183,19 @@ class _Contender:
         return answer
 
     def end(self) -> None:
-        """Wait until it has ended by itself, or end it."""
+        """Wait for the process to end, and kill it if it does not."""
         self.process.join(5)
         self.process.kill()
         self.process.join()
 
     def _ended(self) -> TransductError:
-        said = "ended without an answer; see what it said, or whether memory ran out (fewer --sentences)"
-        return TransductError(f"{self.side.label}: {said}")
+        advice = "see its output, or whether memory ran out (fewer --sentences)"
+        return TransductError(f"{self.side.label}: ended without an answer; {advice}")
 
 
 def _contend(pipe: Connection) -> None:
-    """A contender's process: prepare, warm up, and take a turn whenever it is told to."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches whoever tells it, who ends it
+    """The main function of a contender's process: prepare, warm up, then take a turn at each signal."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the measuring process handles Ctrl-C and ends this one
     try:
         side: Side = pipe.recv()
         run = side.function(**side.arguments)
@@ -217,8 +218,12 @@ def _contend(pipe: Connection) -> None:
 
 
 def decoding_rows(sizes: Sizes, against: str | None, folder: Path, given: tuple[str, Path] | None) -> list[Row]:
-    """What `bench decode` measures, with models written to `folder`: drawn weights and forced lengths, or a model and
-    a text that were given."""
+    """The rows of `bench decode`: random weights and forced lengths, or a given model and text.
+
+    Args:
+        folder: where to write the converted models.
+        given: a trained model and a text to translate.
+    """
     from transduct.interop import ctranslate2, int8
     from transduct.tasks.base import model_directory
     from transduct.tasks.speed import decoding, read_sentences, untrained
@@ -242,51 +247,51 @@ def decoding_rows(sizes: Sizes, against: str | None, folder: Path, given: tuple[
         ("greedy, int8, one sentence", CAPTIONS, 1, 1, "int8", 1),
         ("beam 4, int8, one sentence", CAPTIONS, 1, 4, "int8", 1),
     ]
+    if sizes.device.startswith("cuda"):
+        plans = [plan for plan in plans if plan[4] != "int8"]
+    if trained is not None:
+        plans = [(plan[0].replace("captions", "a text"), *plan[1:]) for plan in plans if plan[1] is not NEWS]
     rows = []
     for name, kind, count, beam, precision, batch in plans:
-        if sizes.device.startswith("cuda") and precision == "int8":
-            continue
         sources, lengths = drawn(kind, max(count, 1), sizes.vocabulary, batch)
         if trained is not None:
-            name, sources = name.replace("captions", "a text"), trained if batch > 1 else [trained[len(trained) // 2]]
-            if kind is NEWS:
-                continue
+            sources = trained if batch > 1 else [trained[len(trained) // 2]]
         work = {"sources": sources, "lengths": None if trained else lengths, "beam": beam, "precision": precision}
         ours = {**work, "model": str(folder / "int8" if precision == "int8" else model), "device": sizes.device}
         others = _decoding_peers(against, work, folder, sizes, batch)
-        for said, how in _ways(sizes, "captured"):
+        for suffix, switch in _variants(sizes, "captured"):
             if others or against is None:
-                given_us = {**ours, "threads": sizes.threads, **how}
-                rows.append(Row(name + said, Side("transduct", decoding, given_us), others))
+                arguments = {**ours, "threads": sizes.threads, **switch}
+                rows.append(Row(name + suffix, Side("transduct", decoding, arguments), others))
     return rows
 
 
-def _ways(sizes: Sizes, *switches: str) -> list[tuple[str, dict[str, bool]]]:
-    """As recipes have it, and on a GPU with each switch besides: what the name of a row says of it, and the switch."""
+def _variants(sizes: Sizes, *switches: str) -> list[tuple[str, dict[str, bool]]]:
+    """Our variants of a row, (suffix of its name, switch): the default and, on a GPU, one with each switch on."""
     on_gpu = sizes.device.startswith("cuda")
     return [("", {}), *((f", {switch}", {switch: True}) for switch in switches if on_gpu)]
 
 
 def _decoding_peers(against: str | None, work: dict[str, Any], folder: Path, sizes: Sizes, batch: int) -> list[Side]:
-    """The peer's settings that are tried; none where it cannot do this work."""
+    """The peer with each setting to try; empty if it cannot do this work."""
     on_gpu = sizes.device.startswith("cuda")
     if against == "ctranslate2" and (work["precision"] != "bfloat16" or on_gpu):
         settings = dict.fromkeys([(1, sizes.threads), (sizes.threads, 1), (1, 1)][: 3 if batch == 1 else 2])
         if on_gpu:
             settings = {(1, sizes.threads): None}
-        given = {**work, "model": str(folder / "ctranslate2"), "batch": batch, "device": sizes.device}
+        common = {**work, "model": str(folder / "ctranslate2"), "batch": batch, "device": sizes.device}
         return [
-            Side(f"{w} workers, {t} threads", peers.ctranslate2_decoding, {**given, "workers": w, "threads": t})
+            Side(f"{w} workers, {t} threads", peers.ctranslate2_decoding, {**common, "workers": w, "threads": t})
             for w, t in settings
         ]
     if against == "transformers" and work["precision"] != "int8":
-        given = {**work, "shape": _shape(sizes), "batch": batch, "threads": sizes.threads, "device": sizes.device}
-        return [Side("generate", peers.transformers_decoding, given)]
+        arguments = {**work, "shape": _shape(sizes), "batch": batch, "threads": sizes.threads, "device": sizes.device}
+        return [Side("generate", peers.transformers_decoding, arguments)]
     return []
 
 
 def training_rows(sizes: Sizes, against: str | None) -> list[Row]:
-    """What `bench train` measures."""
+    """The rows of `bench train`."""
     from transduct.tasks.speed import training
 
     kind = CAPTIONS if sizes.size in ("tiny", "small") else NEWS
@@ -305,8 +310,8 @@ def training_rows(sizes: Sizes, against: str | None) -> list[Row]:
         theirs = {**work, "shape": _shape(sizes)}
         others = [] if against is None else [Side(against, getattr(peers, f"{against}_training"), theirs)]
         name = f"training, {sizes.size}, {precision}, batches of 4096 tokens"
-        for said, how in _ways(sizes, "captured", "compiled"):
-            rows.append(Row(name + said, Side("transduct", training, {**ours, **how}), others))
+        for suffix, switch in _variants(sizes, "captured", "compiled"):
+            rows.append(Row(name + suffix, Side("transduct", training, {**ours, **switch}), others))
     return rows
 
 
@@ -320,7 +325,7 @@ def _shape(sizes: Sizes) -> dict[str, Any]:
 def drawn(
     kind: tuple[float, float, int, int], count: int, vocabulary: int, batch: int
 ) -> tuple[list[list[int]], list[int]]:
-    """Sentences of drawn words, sorted by length, and how long their translations are: alike in a batch."""
+    """Random sentences sorted by length, and the lengths of their translations, which are equal within a batch."""
     mean, spread, shortest, longest = kind
     random = Random(1)
     sizes = sorted(min(max(round(random.lognormvariate(mean, spread)), shortest), longest) for _ in range(count))
@@ -335,7 +340,7 @@ def drawn(
 
 
 def about() -> dict[str, Any]:
-    """The machine and the versions, for whoever reads the numbers later."""
+    """The machine and the software versions, to report with the numbers."""
     versions = {}
     for package in ("transduct", "torch", "ctranslate2", "transformers"):
         try:
@@ -366,7 +371,7 @@ def _check(sizes: Sizes, rounds: int) -> None:
         raise TransductError(f"unknown size '{sizes.size}'; known are: {', '.join(known)}")
     counts = {"sentences": sizes.sentences, "threads": sizes.threads, "rounds": rounds, "vocabulary": sizes.vocabulary}
     for name, count in counts.items():
-        least = 4 if name == "vocabulary" else 1  # a word beside those with a meaning
+        least = 4 if name == "vocabulary" else 1  # one word besides the three special tokens
         if not least <= count <= LARGEST:
             raise TransductError(f"{name} is {count}, must be from {least} to {LARGEST}")
 
@@ -374,10 +379,15 @@ def _check(sizes: Sizes, rounds: int) -> None:
 def run(
     what: str, against: str | None, sizes: Sizes, rounds: int, only: str, given: tuple[str, Path] | None
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a benchmark, one by one as they are measured.
+    """Run a benchmark, yielding its rows as they are measured.
+
+    Args:
+        only: measure only rows whose names contain this.
+        given: a trained model and a text to translate.
 
     Raises:
-        TransductError: the peer is unknown or not installed, a size is impossible, or nothing is called `only`.
+        TransductError: if the peer is unknown or not installed, a size is out of range, or no row's name contains
+            `only`.
     """
     from transduct.training.machine import pick_device
 

@@ -1,8 +1,9 @@
-"""The one program, `transduct`. Results go to stdout, progress and errors to stderr; exit 0 done, 1 failed, 2 wrong."""
+"""The `transduct` program. Results go to stdout, the rest to stderr; exit 0 done, 1 failed, 2 wrong input or call."""
 
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -11,7 +12,7 @@ from typer.core import TyperGroup
 
 
 class _Program(TyperGroup):
-    """Ends in silence, with 0, when whoever reads its output has had enough (`| head`), with a line if interrupted."""
+    """Exits silently with status 0 if the reader of the output closes the pipe (`| head`), with a line on Ctrl-C."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -23,7 +24,7 @@ class _Program(TyperGroup):
 
             raise TrainingFailed("interrupted") from None
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python's final flush succeeds
             raise SystemExit(0) from None
 
 
@@ -35,10 +36,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+_file = partial(typer.Option, metavar="FILE")
 Model = Annotated[str, typer.Argument(help="A run or a model directory.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Precision = Annotated[str, typer.Option(help="float32 or bfloat16.")]
+Beam = Annotated[int | None, typer.Option(help="Beam size; 1 is greedy. By default the model's own.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-UsageError: Any = typer.BadParameter.__bases__[0]  # click's, which typer brings along
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Task option, such as beam=1.")]
+UsageError: Any = typer.BadParameter.__bases__[0]  # click's, which typer bundles
 
 
 def _say_version(asked: bool) -> None:
@@ -56,11 +61,11 @@ def options(
         bool, typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Options of every command."""
+    """The options of all commands."""
 
 
 def _say(line: object, stream: TextIO | None = None) -> None:
-    """Print to stderr, or to `stream`; of the processes that torchrun began only rank 0 prints."""
+    """Print to stderr or to `stream`; under torchrun only rank 0 prints."""
     from transduct.interfaces.ending import rank
 
     if rank() == "0":
@@ -68,26 +73,26 @@ def _say(line: object, stream: TextIO | None = None) -> None:
 
 
 def main() -> None:
-    """Run the program; an error a user can mend is one line and exit status 2."""
+    """Run the program; an error that the user can fix is one line and exit status 2."""
     from transduct import share_cores
     from transduct.interfaces.ending import ended, from_home, open_streams, rank, repeated
 
     open_streams()
     words = from_home(sys.argv[1:])
-    debug = "--debug" in (words[: words.index("--")] if "--" in words else words)  # wherever it stands
+    debug = "--debug" in (words[: words.index("--")] if "--" in words else words)  # at any position
     if debug:
         words.remove("--debug")
     if next((word for word in words if not word.startswith("-")), None) == "train":
         words = repeated(words)
     share_cores()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which is Ctrl-C's
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
     try:
         raise SystemExit(app(words or ["--help"], standalone_mode=False))
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else "transduct"
         print(f"transduct: {error.format_message()} (see: {command} --help)", file=sys.stderr)
         raise SystemExit(2) from None
-    except Exception as error:  # noqa: BLE001 (whatever it is, it is said in one line)
+    except Exception as error:  # noqa: BLE001 (any error is reported in one line)
         line, status = ended(error, debug)
         print(f"transduct: {'' if rank() == '0' else f'rank {rank()}: '}{line}", file=sys.stderr)
         raise SystemExit(status) from None
@@ -95,7 +100,7 @@ def main() -> None:
 
 @app.command()
 def demo(out: Annotated[Path, typer.Option(help="Where to train.")] = Path("runs/demo")) -> None:
-    """Train the built-in example, show it work.
+    """Train the built-in example and show what it does.
 
     Example: transduct demo
     """
@@ -107,17 +112,15 @@ def demo(out: Annotated[Path, typer.Option(help="Where to train.")] = Path("runs
 @app.command()
 def train(
     recipe: Annotated[
-        list[str] | None, typer.Argument(help="A recipe, and overrides such as training.steps=2000.", metavar="RECIPE")
+        list[str] | None, typer.Argument(metavar="RECIPE|KEY=VALUE", help="A recipe; overrides (training.steps=2000).")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run directory; else runs/RECIPE or runs/translation.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     profile: Annotated[str | None, typer.Option(help="A profile of the recipe, such as quick or cpu.")] = None,
-    source: Annotated[list[str] | None, typer.Option(help="Training text, a file or more, no recipe.")] = None,
-    target: Annotated[list[str] | None, typer.Option(help="Its translation, line by line.")] = None,
-    valid_source: Annotated[
-        str | None, typer.Option(help="Text to validate on; if not given, a tenth is held out, at most 1,000 pairs.")
-    ] = None,
-    valid_target: Annotated[str | None, typer.Option(help="Its translation.")] = None,
+    source: Annotated[list[str] | None, _file(help="Training text, one file or more, instead of a recipe.")] = None,
+    target: Annotated[list[str] | None, _file(help="Its translation, line by line.")] = None,
+    valid_source: Annotated[str | None, _file(help="Validation text; else 10 %, up to 1,000 pairs.")] = None,
+    valid_target: Annotated[str | None, _file(help="Its translation.")] = None,
 ) -> None:
     """Train a recipe, or a translator from two files.
 
@@ -144,23 +147,23 @@ def train(
 @app.command()
 def translate(
     model: Model,
-    file: Annotated[Path | None, typer.Argument(help="Text, one sentence a line; stdin if not given.")] = None,
-    beam: Annotated[int | None, typer.Option(help="Hypotheses searched; 1 is greedy.")] = None,
-    n_best: Annotated[int, typer.Option(help="Alternatives a line: LINE, SCORE and TEXT, with tabs.")] = 1,
-    scores: Annotated[bool, typer.Option("--scores", help="SCORE and a tab before each line.")] = False,
+    file: Annotated[Path | None, typer.Argument(help="Text, one sentence per line; stdin if not given.")] = None,
+    beam: Beam = None,
+    n_best: Annotated[int, typer.Option(help="Alternatives for each line: LINE, SCORE and TEXT, tab-separated.")] = 1,
+    scores: Annotated[bool, typer.Option("--scores", help="Put SCORE and a tab before each line.")] = False,
     length_penalty: Annotated[float | None, typer.Option(help="Above 0 favours longer output.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Source tokens decoded together.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Batches decoded side by side; one a core if not given.")] = None,
-    shortlist: Annotated[bool, typer.Option("--shortlist", help="Use the shortlist of the model: faster.")] = False,
-    captured: Annotated[bool, typer.Option("--captured", help="On a GPU, replay steps as graphs.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Batches decoded in parallel; by default one per core.")] = None,
+    shortlist: Annotated[bool, typer.Option("--shortlist", help="Use the model's shortlist, which is faster.")] = False,
+    captured: Annotated[bool, typer.Option("--captured", help="On a GPU, replay steps as CUDA graphs.")] = False,
     temperature: Annotated[float | None, typer.Option(help="Above 0 samples instead of searching.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest tokens of mass p.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the random samples.")] = None,
-    prefixes: Annotated[Path | None, typer.Option(help="Text: what each line's translation begins with.")] = None,
-    attention: Annotated[Path | None, typer.Option(help="Picture of the first line's attention: .svg or .png.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest tokens of total mass p.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed for sampling.")] = None,
+    prefixes: Annotated[Path | None, _file(help="Text: what the translation of each line begins with.")] = None,
+    attention: Annotated[Path | None, _file(help="Draw the first line's attention: .svg or .png.")] = None,
     device: Device = "auto",
-    precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    precision: Precision = "float32",
 ) -> None:
     """Translate text, one line out for each line in.
 
@@ -196,7 +199,7 @@ def translate(
                 rows = [f"{found.score:.6f}\t{found.text}" if scores else found.text]
             output.writelines(f"{row}\n".encode() for row in rows)
         output.flush()
-    if attention is not None:  # once all is translated: what cannot be drawn loses no line
+    if attention is not None:  # after all is translated, so that an error here loses no line
         if shown is None:
             raise TransductError("found no line to draw the attention of; give one at least")
         draw_attention(translator, shown[0], attention, {"target": shown[1]})
@@ -205,22 +208,13 @@ def translate(
 @app.command()
 def predict(
     model: Model,
-    inputs: Annotated[
-        list[str], typer.Argument(help="What the task takes: texts (a tab between the two of a pair), or files.")
-    ],
-    options: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="An option of the task; once for each: --set length=500 --set beam=1."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Where to draw the answer, .png or .jpg: boxes, a painted caption.")
-    ] = None,
-    attention: Annotated[
-        Path | None, typer.Option(help="Where to draw what the model looks at in the first input: .svg or .png.")
-    ] = None,
+    inputs: Annotated[list[str], typer.Argument(help="Texts (a tab between the two of a pair) or files.")],
+    options: Settings = None,
+    out: Annotated[Path | None, _file(help="Draw the answer (boxes, a painted caption): .png or .jpg.")] = None,
+    attention: Annotated[Path | None, _file(help="Draw attention to the first input: .svg or .png.")] = None,
     device: Device = "auto",
 ) -> None:
-    """The model's answer to each input, for any task.
+    """Print the model's answer to each input, for any task.
 
     \b
     Examples:
@@ -251,24 +245,29 @@ def predict(
 @app.command()
 def evaluate(
     model: Model,
-    source: Annotated[
-        str | None, typer.Option(help="A text, pictures or sounds; the recipe's test set if not given.")
-    ] = None,
-    reference: Annotated[str | None, typer.Option(help="What is right for it, such as its translation.")] = None,
+    source: Annotated[str | None, _file(help="Text, pictures or sounds; by default the recipe's test set.")] = None,
+    reference: Annotated[str | None, _file(help="The right answers, such as the translation.")] = None,
     against: Annotated[str | None, typer.Option(help="Another model, for a paired significance test.")] = None,
-    beam: Annotated[int | None, typer.Option(help="Hypotheses searched; 1 is greedy.")] = None,
+    beam: Beam = None,
+    settings: Settings = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Score a model as its task is scored, with 95 % intervals: a translator by sacrebleu, with signatures.
+    """Score a model on a test set.
 
-    Example: transduct evaluate runs/de-en --source test.de --reference test.en
+    Prints the scores of the task with 95 % intervals; for translation, those of sacrebleu with their signatures.
+
+    \b
+    Examples:
+    transduct evaluate runs/de-en --source test.de --reference test.en
+    transduct evaluate runs/de-en --set beam=4 --set length_penalty=0.6
     """
     from transduct.interfaces.lines import table
+    from transduct.interfaces.requests import options_said
     from transduct.tasks.base import evaluate as evaluate_model
 
     files = {name: value for name, value in (("source", source), ("reference", reference)) if value is not None}
-    options = {} if beam is None else {"beam": beam}
+    options = options_said(settings or []) | ({} if beam is None else {"beam": beam})
     report = evaluate_model(model, files, against, device, **options)
     if as_json:
         print(report.as_json())
@@ -278,16 +277,16 @@ def evaluate(
 
 @app.command()
 def convert(
-    model: Annotated[str, typer.Argument(help="A run, a model directory, or a folder of Hugging Face's Marian.")],
+    model: Annotated[str, typer.Argument(help="A run, a model directory, or a Marian model of Hugging Face's.")],
     out: Annotated[Path, typer.Argument(help="A new directory.")],
-    to: Annotated[str | None, typer.Option("--format", help="ctranslate2, huggingface or onnx.")] = None,
-    precision: Annotated[str | None, typer.Option(help="int8: write an 8-bit copy.")] = None,
-    shortlist: Annotated[
-        Path | None, typer.Option(help="Text like that to be translated, for a shortlist of a model of ours.")
-    ] = None,
-    others: Annotated[list[str] | None, typer.Option("--with", help="A model to decide together with.")] = None,
+    to: Annotated[str | None, typer.Option("--format", help="Another tool: ctranslate2, huggingface or onnx.")] = None,
+    precision: Annotated[str | None, typer.Option(help="int8: write a smaller and faster copy.")] = None,
+    shortlist: Annotated[Path | None, _file(help="Text like that to be translated: add a lexical shortlist.")] = None,
+    others: Annotated[list[str] | None, typer.Option("--with", metavar="MODEL", help="Join in an ensemble.")] = None,
 ) -> None:
-    """Write a model for another tool, a smaller and faster one, or several as one; Hugging Face's Marian becomes ours.
+    """Convert a model to or from another format.
+
+    Writes a model for another tool, a smaller and faster copy or an ensemble; reads Hugging Face's Marian models.
 
     \b
     Examples:
@@ -319,7 +318,7 @@ def convert(
         huggingface.read(model_directory(model), out)
     else:
         directory = model_directory(model)
-        configuration(directory)  # what is no model of ours is said first
+        configuration(directory)  # first of all, refuse what is not a model of ours
         if (to is None) == (precision is None and shortlist is None):
             raise TransductError("give --format, for another tool, or --precision and --shortlist, for a model of ours")
         if to:
@@ -337,17 +336,19 @@ def bench(
         str | None, typer.Option(help="A peer: ctranslate2 or transformers to decode, transformers or torch to train.")
     ] = None,
     size: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "base",
-    vocabulary: Annotated[int, typer.Option(help="How many tokens the model knows.")] = 32_000,
-    sentences: Annotated[int | None, typer.Option(help="How many; 512 to decode, 192 to train on.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Of each side; all cores if not given.")] = None,
+    vocabulary: Annotated[int, typer.Option(help="The size of the vocabulary.")] = 32_000,
+    sentences: Annotated[int | None, typer.Option(help="By default 512 to decode, 192 to train on.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of each side; by default all cores.")] = None,
     rounds: Annotated[int, typer.Option(help="Turns of each side; the median counts.")] = 3,
-    only: Annotated[str, typer.Option(help="Rows whose name holds this.")] = "",
-    model: Annotated[str | None, typer.Option(help="A trained model to decode with, instead of drawn weights.")] = None,
-    text: Annotated[Path | None, typer.Option(help="What it is to translate.")] = None,
+    only: Annotated[str, typer.Option(help="Measure only rows whose names contain this.")] = "",
+    model: Annotated[str | None, typer.Option(help="A trained model to decode with; else random weights.")] = None,
+    text: Annotated[Path | None, _file(help="The text it translates.")] = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Tokens a second, ours beside a peer's: the same sentences, model size, precision and threads, turn by turn.
+    """Measure speed, also against other tools.
+
+    Prints tokens per second. The sides take turns, with the same sentences, model size, precision and threads.
 
     \b
     Examples:
@@ -382,11 +383,13 @@ def bench(
 @app.command()
 def score(
     model: Model,
-    source: Annotated[Path, typer.Option(help="Text.")],
-    target: Annotated[Path, typer.Option(help="Its translation, line by line.")],
+    source: Annotated[Path, _file(help="Text.")],
+    target: Annotated[Path, _file(help="Its translation, line by line.")],
     device: Device = "auto",
 ) -> None:
-    """Forced decoding: the log-probability of each target given its source, one a line.
+    """Score given translations (forced decoding).
+
+    Prints the log-probability of each target given its source, one per line.
 
     Example: transduct score runs/de-en --source test.de --target test.en
     """
@@ -399,14 +402,14 @@ def score(
 @app.command()
 def serve(
     model: Model,
-    port: Annotated[int, typer.Option(help="Where to listen; 0 for any that is free.")] = 5000,
-    host: Annotated[str, typer.Option(help="Of this machine alone, or 0.0.0.0 for all that reach it.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 for any free one.")] = 5000,
+    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all interfaces.")] = "127.0.0.1",
     waiting: Annotated[int, typer.Option(help="Texts or files that may wait; more are turned away.")] = 1000,
-    keys: Annotated[Path | None, typer.Option(help="A file of keys, one a line; requests must bring one.")] = None,
+    keys: Annotated[Path | None, _file(help="API keys, one per line; requests must bring one.")] = None,
     device: Device = "auto",
-    precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    precision: Precision = "float32",
 ) -> None:
-    """Serve a model over HTTP, with a page to try it, until Ctrl-C.
+    """Serve a model over HTTP, with a web page, until Ctrl-C.
 
     \b
     Example: transduct serve runs/de-en --port 5000

@@ -1,5 +1,7 @@
-"""Connections that ask for nothing, never come to the end of asking, or do not read what they asked for are hung up on:
-there is room for so many, and whoever held them all would keep everybody else out."""
+"""Closes idle and slow connections: clients that send no request, never finish one, or do not read the answer.
+
+The number of connections is limited, so such clients could otherwise lock everyone else out.
+"""
 
 import asyncio
 from typing import Any
@@ -8,32 +10,31 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class Impatient(H11Protocol):
-    """uvicorn's protocol, with an end to every wait for the head of a request, and for answers to be read; bodies have
-    theirs in the service."""
+    """uvicorn's protocol with timeouts for request heads and for reading answers; the service times out bodies."""
 
     patience = 60.0  # seconds
-    slowest = 1 << 16  # bytes that are read in this time at least, of what is there to be read
+    slowest = 1 << 16  # the fewest bytes of an answer that a client must read in this time
     _waiting: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait."""
+        """Start the timeout for the first request."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(0)  # so that we are told of whatever waits to be read
+        transport.set_write_buffer_limits(0)  # so that `pause_writing` is called for any unread data
         self._wait()
 
     def pause_writing(self) -> None:
-        """Something waits to be read."""
+        """Start watching whether the client reads its answer."""
         super().pause_writing()
         self._watch()
 
     def resume_writing(self) -> None:
-        """All has been read."""
+        """Stop watching: everything has been read."""
         super().resume_writing()
         self._unwatch()
 
     def data_received(self, data: bytes) -> None:
-        """Wait no more once a request has begun, and again where a next one has begun to come."""
+        """Stop the timeout once a request's head is complete; restart it when the next request begins to arrive."""
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:
             self._wait()
@@ -41,7 +42,7 @@ class Impatient(H11Protocol):
             self._stop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Stop all timers."""
         self._stop()
         self._unwatch()
         super().connection_lost(exc)
@@ -55,7 +56,7 @@ class Impatient(H11Protocol):
 
         def look() -> None:
             if self.transport.get_write_buffer_size() > max(0, left - self.slowest):
-                self.transport.abort()  # to close it would wait for the rest to be read
+                self.transport.abort()  # `close` would wait until the rest has been read
             else:
                 self._watch()
 

@@ -21,7 +21,7 @@ SHOWN = (
 
 
 def run(directory: Path) -> None:
-    """Train in `directory` (a finished run is shown again), translate, draw an alignment, and score unseen numbers."""
+    """Train in `directory` unless the run is finished; then translate, draw an alignment and score unseen numbers."""
     recipe = load_recipe(RECIPE)
     with Watcher() as watcher:
         watcher.notify("Learning to turn English number names into Korean ones ...")

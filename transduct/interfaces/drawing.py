@@ -1,6 +1,6 @@
-"""Rectangles, lines and texts on a page, written as SVG with no dependency or drawn as PNG by matplotlib.
+"""Pages of rectangles, lines, texts and photographs, written as SVG without dependencies or as PNG by matplotlib.
 
-What is laid out once looks the same in both. `pictures` does the laying out.
+Both formats look the same. `pictures` does the layout.
 """
 
 import base64
@@ -19,7 +19,7 @@ import numpy as np
 from transduct.errors import missing_extra
 
 INK = "#24292f"
-# Fonts that hold Hangul. matplotlib knows the file of all Noto Sans CJK faces by its first, the Japanese one.
+# Fonts with Hangul. matplotlib lists the collection of all Noto Sans CJK fonts under its first face, the Japanese one.
 FONTS = (
     "Noto Sans CJK KR",
     "Noto Sans KR",
@@ -33,7 +33,7 @@ COLUMN = 0.58  # em; a Latin letter is about one column wide, a Hangul syllable 
 
 @dataclass(frozen=True)
 class Rectangle:
-    """A filled rectangle with its upper left corner at (x, y); SVG viewers show the hint under the mouse."""
+    """A filled rectangle with its upper left corner at (x, y); SVG viewers show the hint as a tooltip."""
 
     x: float
     y: float
@@ -56,7 +56,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Text:
-    """Text whose baseline starts, is halfway or ends at (x, y), turned about it by degrees clockwise."""
+    """Text whose baseline starts, is centred or ends at (x, y), rotated clockwise about it by `angle` degrees."""
 
     x: float
     y: float
@@ -69,7 +69,7 @@ class Text:
 
 @dataclass(frozen=True, eq=False)
 class Photograph:
-    """Pixels (height, width, 3) of 0 to 255, stretched over a rectangle."""
+    """Pixels (height, width, 3) from 0 to 255, stretched over a rectangle."""
 
     x: float
     y: float
@@ -78,7 +78,7 @@ class Photograph:
     pixels: np.ndarray
 
     def png(self) -> bytes:
-        """The pixels as a PNG file; raises TransductError if Pillow is not installed."""
+        """The pixels as a PNG file. Raises TransductError if Pillow is not installed."""
         try:
             from PIL import Image
         except ImportError as error:
@@ -93,7 +93,7 @@ Shape = Rectangle | Line | Text | Photograph
 
 @dataclass(frozen=True)
 class Picture:
-    """Shapes on a white page, in pixels from its upper left corner. A notebook shows it by itself."""
+    """Shapes on a white page, in pixels from its upper left corner. Notebooks display it."""
 
     width: float
     height: float
@@ -132,29 +132,29 @@ class Picture:
         _draw(axes, self.shapes)
         file = io.BytesIO()
         with warnings.catch_warnings():
-            # Said once by `_warn_of_missing_font`, and with the remedy.
+            # `_warn_of_missing_font` warns once instead, with a remedy.
             warnings.filterwarnings("ignore", r"Glyph .*HANGUL", UserWarning)
             figure.savefig(file, format="png", metadata={"Software": None})
         return file.getvalue()
 
 
 def moved(shapes: Sequence[Shape], x: float, y: float) -> list[Shape]:
-    """The shapes, further right by x and further down by y."""
+    """The shapes moved right by x and down by y."""
     return [replace(shape, x=shape.x + x, y=shape.y + y) for shape in shapes]
 
 
 def printable(text: str) -> str:
-    """Text fit for a terminal and for XML: control characters become their pictures (␀) or U+FFFD."""
+    """Text safe for a terminal and for XML: control characters become control pictures (␀) or U+FFFD."""
     return "".join(map(_printable, unicodedata.normalize("NFC", text)))
 
 
 def text_columns(text: str) -> int:
-    """How many columns of a terminal the text takes: Hangul and other East Asian wide characters take two."""
+    """The width of a text in terminal columns; Hangul and other East Asian wide characters take two."""
     return sum(_character_columns(character) for character in text)
 
 
 def text_width(text: str, size: float) -> float:
-    """About how many pixels wide the text is; never much too little, so that labels have room in any font."""
+    """The approximate width of a text in pixels, rarely an underestimate, so that labels fit in any font."""
     return text_columns(text) * size * COLUMN
 
 
@@ -163,14 +163,14 @@ def _printable(character: str) -> str:
         return chr(0x2400 + ord(character))
     if character == "\x7f":
         return "\u2421"
-    # Other controls, surrogates and line separators; XML forbids the last two characters of the plane.
+    # Other controls, surrogates and line separators; XML forbids U+FFFE and U+FFFF.
     if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") or character in "\ufffe\uffff":
         return "\ufffd"
     return character
 
 
 def _character_columns(character: str) -> int:
-    # Vowels and final consonants of decomposed Hangul join the syllable before them.
+    # Vowels and final consonants of decomposed Hangul combine with the syllable before them.
     if unicodedata.category(character) in ("Mn", "Me", "Cf") or "\u1160" <= character <= "\u11ff":
         return 0
     return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
@@ -206,7 +206,7 @@ def _draw(axes: Any, shapes: Sequence[Shape]) -> None:
     """Draw shapes on matplotlib axes whose unit is the pixel."""
     from matplotlib.collections import PolyCollection
 
-    point = 72 / 100  # sizes of fonts and widths of lines are in points, 72 an inch; an inch has 100 pixels
+    point = 72 / 100  # points per pixel: font sizes and line widths are in points (72 per inch); an inch is 100 pixels
     rectangles = [shape for shape in shapes if isinstance(shape, Rectangle)]
     corners = [
         [(r.x, r.y), (r.x + r.width, r.y), (r.x + r.width, r.y + r.height), (r.x, r.y + r.height)] for r in rectangles
@@ -237,7 +237,7 @@ def _draw(axes: Any, shapes: Sequence[Shape]) -> None:
             verticalalignment="baseline",
             rotation=-text.angle,
             rotation_mode="anchor",
-            parse_math=False,  # a token may hold a dollar sign
+            parse_math=False,  # a token may contain a dollar sign
         )
 
 
@@ -248,7 +248,7 @@ def _installed_fonts(hangul: bool) -> list[str]:
     found = [font for font in FONTS if font in installed]
     if hangul and not found:
         _warn_of_missing_font()
-    return [*found, "DejaVu Sans"]  # matplotlib brings DejaVu Sans along
+    return [*found, "DejaVu Sans"]  # bundled with matplotlib
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Text line by line: from a file or stdin in chunks, or from whoever sits at a terminal; scores as a table."""
+"""Reading text line by line from a file, stdin or a terminal, and printing scores as a table."""
 
 import re
 import select
@@ -17,36 +17,36 @@ LINES_AT_ONCE = 4096
 
 
 class Piped:
-    """A stream that knows whether a line of it is there, so that whoever writes one and waits is answered.
+    """A stream that knows whether a line is available, so that a program that writes one line and waits is answered.
 
     Attributes:
-        lines: how many have come.
+        lines: how many lines have been read.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream, self.name, self.lines, self.ended = stream, "stdin", 0, False
 
     def read(self, size: int) -> bytes:
-        """What is there, after waiting for something; nothing at the end."""
+        """Wait for input and return what is available, at most `size` bytes; empty at the end."""
         content: bytes = getattr(self.stream, "read1", self.stream.read)(size)
         self.lines, self.ended = self.lines + content.count(b"\n"), not content
         return content
 
     def has(self, line: int) -> bool:
-        """Whether the line of this number, or the end, need not be waited for."""
+        """Whether the line of this number, counted from 0, or the end of the stream is available without waiting."""
         if line < self.lines or self.ended:
             return True
         try:
             return bool(select.select([self.stream], [], [], 0)[0])
-        except (OSError, ValueError):  # a stream that is no file
+        except (OSError, ValueError):  # the stream has no file descriptor
             return True
 
 
 def require_text(file: Path | None) -> None:
-    """Refuse, before a model is loaded for it, what no lines can be read of.
+    """Check that a text file can be read, before a model is loaded for it.
 
     Raises:
-        TransductError: it is a folder or not there.
+        TransductError: if it is a folder or does not exist.
     """
     if file is not None and (file.is_dir() or not file.exists()):
         what = "a folder" if file.is_dir() else "no such file"
@@ -56,11 +56,12 @@ def require_text(file: Path | None) -> None:
 def chunks(
     model: str, file: Path | None, prefixes: Path | None = None
 ) -> Iterator[tuple[int, list[str], list[str] | None]]:
-    """(number of the first line, some lines, as many of `prefixes`) of a file or of stdin, from which lines are taken
-    as they come; says on stderr how many were not UTF-8.
+    """Read a file, or stdin as lines arrive, in chunks: (index of the first line, lines, their lines of `prefixes`).
+
+    Reports on stderr how many lines were not UTF-8.
 
     Raises:
-        TransductError: a file cannot be read, or `prefixes` has more lines or fewer.
+        TransductError: if a file cannot be read, or `prefixes` does not have as many lines as the text.
     """
     broken: list[int] = []
     broken_prefixes: list[int] = []
@@ -76,14 +77,14 @@ def chunks(
         yield number - len(chunk), chunk, starts
     if begun is not None and number < len(begun):
         raise TransductError(f"{prefixes}: {_one_each(len(begun), str(number))}")
-    for name, those in ((prefixes, broken_prefixes), (file or "stdin", broken)):
-        if those:
-            rest = f" and {len(those) - 1} more" if len(those) > 1 else ""
-            print(f"transduct: {name}:{those[0]}: not UTF-8{rest}; such bytes were read as U+FFFD", file=sys.stderr)
+    for name, numbers in ((prefixes, broken_prefixes), (file or "stdin", broken)):
+        if numbers:
+            rest = f" and {len(numbers) - 1} more" if len(numbers) > 1 else ""
+            print(f"transduct: {name}:{numbers[0]}: not UTF-8{rest}; such bytes were read as U+FFFD", file=sys.stderr)
 
 
 def _at_once(lines: Iterator[str], number: int, piped: Piped | None) -> Iterator[str]:
-    """The next lines, as many as are translated at once, or as many as are there."""
+    """The next lines: up to `LINES_AT_ONCE`, or those available without waiting."""
     for taken, line in zip(range(1, LINES_AT_ONCE + 1), lines):
         yield line
         if piped and not piped.has(number + taken):
@@ -92,8 +93,8 @@ def _at_once(lines: Iterator[str], number: int, piped: Piped | None) -> Iterator
 
 @contextmanager
 def naming_lines(prefixes: Path | None, first: int) -> Iterator[None]:
-    """Around what is done with some lines of `prefixes`, after the `first` so many: an error that counts from there
-    becomes one of a line of that file."""
+    """Context manager that turns an error about "prefix N" of a chunk into one with the file and line number; `first`
+    lines come before the chunk."""
     try:
         yield
     except TransductError as error:
@@ -107,14 +108,14 @@ def _one_each(found: int, expected: str) -> str:
 
 
 def table(report: Report) -> Iterator[str]:
-    """A line for each score, with its interval, the other model's and the chance that they differ by chance."""
+    """One line per score, with its interval, the other model's score, the p-value and the signature where known."""
     p_values, others = report.details.get("p_values", {}), report.details.get("against", {})
     for name, value in report.scores.items():
-        about = report.details.get(name, {})
-        interval = "  [{}, {}]".format(*map(_digits, about["interval"])) if "interval" in about else ""
+        details = report.details.get(name, {})
+        interval = "  [{}, {}]".format(*map(_digits, details["interval"])) if "interval" in details else ""
         rest = f"  against {_digits(others[name])}" if name in others else ""
         rest += f"  p = {p_values[name]:.4f}" if name in p_values else ""
-        yield f"{name:18} {_digits(value):>7}{interval}{rest}  {about.get('signature', '')}".rstrip()
+        yield f"{name:18} {_digits(value):>7}{interval}{rest}  {details.get('signature', '')}".rstrip()
 
 
 def _digits(value: float) -> str:
@@ -122,7 +123,7 @@ def _digits(value: float) -> str:
 
 
 def typed() -> Iterator[tuple[int, list[str], None]]:
-    """As `chunks`, line by line from whoever sits at a terminal, until the end of input."""
+    """Like `chunks`, one line at a time from a terminal."""
     print("Write a sentence and press Enter; Ctrl-D ends.", file=sys.stderr)
     for number in count():
         try:

@@ -1,6 +1,6 @@
-"""The other side of `transduct bench`: the same work done by other libraries.
+"""The peers of `transduct bench`: the same work done by other libraries.
 
-Every function gives back one that does the work once and tells how many tokens it wrote, or learnt from.
+Every function returns one that does the work once and returns how many tokens it generated or trained on.
 """
 
 import json
@@ -26,7 +26,7 @@ def ctranslate2_decoding(
     threads: int,
     device: str,
 ) -> Run:
-    """CTranslate2 with the same weights; `model` is what `transduct convert --format ctranslate2` wrote."""
+    """CTranslate2 with the same weights; `model` is the output of `transduct convert --format ctranslate2`."""
     try:
         import ctranslate2
     except ImportError as error:
@@ -40,9 +40,7 @@ def ctranslate2_decoding(
 
     def run() -> int:
         jobs = []
-        for group, length in reversed(
-            [*groups(words, lengths, batch)]
-        ):  # so that no worker ends with the longest alone
+        for group, length in reversed([*groups(words, lengths, batch)]):  # longest first, to balance the workers
             limits = {} if length is None else {"min_decoding_length": length, "max_decoding_length": length}
             jobs += translator.translate_batch(group, beam_size=beam, asynchronous=True, **limits)
         return sum(len(job.result().hypotheses[0]) + (lengths is None) for job in jobs)
@@ -60,7 +58,7 @@ def transformers_decoding(
     threads: int,
     device: str,
 ) -> Run:
-    """`generate` of Hugging Face's Marian, with drawn weights."""
+    """`generate` of Hugging Face's Marian, with random weights."""
     import torch
 
     torch.set_num_threads(threads)
@@ -70,9 +68,9 @@ def transformers_decoding(
         written = 0
         for group, length in groups(sources, lengths, batch):
             rows = _padded([[*source, END] for source in group], 0).to(device)
-            asked: dict[str, Any] = {"min_new_tokens": length, "max_new_tokens": length, "num_beams": beam}
-            found = model.generate(rows, attention_mask=rows != 0, do_sample=False, **asked)
-            written += len(group) * (found.shape[1] - 1)  # without the token that decoding starts from
+            options: dict[str, Any] = {"min_new_tokens": length, "max_new_tokens": length, "num_beams": beam}
+            outputs = model.generate(rows, attention_mask=rows != 0, do_sample=False, **options)
+            written += len(group) * (outputs.shape[1] - 1)  # without the begin token
         return written
 
     return run
@@ -86,7 +84,8 @@ def transformers_training(
     device: str,
     compiled: bool = False,
 ) -> Run:
-    """Hugging Face's Marian, compiled for any shape if asked for: forward, backward, clipping, fused AdamW."""
+    """Training of Hugging Face's Marian, optionally compiled with dynamic shapes: forward, backward, clipping, fused
+    AdamW."""
     import torch
 
     torch.set_num_threads(threads)
@@ -107,7 +106,7 @@ def torch_training(
     threads: int,
     device: str,
 ) -> Run:
-    """`torch.nn.Transformer` between tied embeddings: forward, backward, clipping, fused AdamW."""
+    """Training of `torch.nn.Transformer` with tied embeddings: forward, backward, clipping, fused AdamW."""
     import torch
     from torch import nn
 
@@ -194,7 +193,7 @@ def _padded(rows: Sequence[Sentence], value: int) -> Any:
 
 
 def groups(items: Sequence[Any], lengths: Sequence[int] | None, most: int) -> Iterator[tuple[list[Any], int | None]]:
-    """At most so many neighbours of one length at a time, and that length."""
+    """Group consecutive items of equal length, at most `most` at a time, with that length."""
     start = 0
     while start < len(items):
         stop, length = start + 1, None if lengths is None else lengths[start]

@@ -1,4 +1,4 @@
-"""Pictures of attention and of training: heat maps, grids of them, line charts, blocks on a terminal."""
+"""Pictures of attention and training: heat maps, grids, overlays, line charts, and text blocks for a terminal."""
 
 import math
 import os
@@ -26,7 +26,7 @@ from transduct.interfaces.drawing import (
 from transduct.training.checkpoint import write_file
 
 FAINT, NOT_FINITE = "#d8dee4", "#dcdcdc"
-# Pale to dark, and blue over white to red; after ColorBrewer's YlGnBu and RdBu (Harrower and Brewer, 2003).
+# Pale to dark, and blue through white to red; after ColorBrewer's YlGnBu and RdBu (Harrower and Brewer, 2003).
 SEQUENTIAL = ("#f3f8f1", "#d3eecd", "#9ad7bd", "#4fb5c0", "#2a87b8", "#26559c", "#172a62")
 DIVERGING = ("#1b4f8f", "#5b9bc8", "#bcd9ea", "#f7f7f7", "#f6c6ac", "#d9705a", "#98182f")
 CURVE_COLOURS = (
@@ -42,14 +42,14 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 
 MARGIN, GAP = 16.0, 24.0
 LARGEST_CELL = 26
-SQUARE_CELL = 7  # larger cells are squares, smaller ones fill the room there is
-MOST_CELLS = 1 << 20  # of all heat maps of a page together
-LONGEST_TITLE = 120  # letters of an input
-LONGEST_LABEL = 24  # columns; longer labels are cut
-PHOTOGRAPH = 160.0  # the longer side
-LARGEST = 1e300  # of a number that is drawn: two of them do not add up to infinity
-RED, REDDEST = (220, 38, 38), 0.75  # what is laid over a photograph, and how much of it at most
-HINTED_CELLS = 1024  # a larger heat map has no hints, for they make the file several times as long
+SQUARE_CELL = 7  # cells larger than this are square, smaller ones fill the available space
+MOST_CELLS = 1 << 20  # the most cells of all heat maps on a page
+LONGEST_TITLE = 120  # characters; a longer title is cut
+LONGEST_LABEL = 24  # columns; a longer label is cut
+PHOTOGRAPH = 160.0  # pixels of the longer side
+LARGEST = 1e300  # values are clipped to this, so that the sum of two is finite
+RED, REDDEST = (220, 38, 38), 0.75  # the colour of overlays, and its greatest opacity
+HINTED_CELLS = 1024  # larger heat maps get no tooltips, which make the file several times as large
 
 Values = npt.NDArray[np.float64]
 Labels = Sequence[str] | None
@@ -57,7 +57,7 @@ Limits = tuple[float, float]
 
 
 class Array(Protocol):
-    """What numpy arrays and torch tensors have in common, of any type and on any device."""
+    """The interface shared by numpy arrays and torch tensors, of any type and on any device."""
 
     def tolist(self) -> Any: ...
 
@@ -66,9 +66,9 @@ Matrix = Array | Sequence[Sequence[float]]
 
 
 def save(picture: Picture, path: str | os.PathLike[str]) -> None:
-    """Write a picture to an SVG or PNG file, as the name ends; the file appears whole or not at all.
+    """Write a picture atomically to an SVG or PNG file, depending on the file extension.
 
-    Raises TransductError if the name ends otherwise, the file cannot be written, or matplotlib is missing.
+    Raises TransductError if the extension is another, the file cannot be written, or matplotlib is missing.
     """
     path = Path(path)
     check_ending(path)
@@ -76,13 +76,13 @@ def save(picture: Picture, path: str | os.PathLike[str]) -> None:
 
 
 def check_ending(path: Path | None) -> None:
-    """Raise TransductError if there is a name and it ends in neither of what `save` writes."""
+    """Raise TransductError if a path is given and `save` does not support its extension."""
     if path is not None and path.suffix.lower() not in (".svg", ".png"):
         raise TransductError(f"'{path}' is no name for a picture; end it in .svg or .png")
 
 
 def require_folders(*paths: Path | None) -> None:
-    """Raise TransductError if there is a name of a file in a folder that is not there."""
+    """Raise TransductError if the parent folder of a given path does not exist."""
     for path in filter(None, paths):
         if not path.parent.is_dir():
             raise TransductError(f"{path}: there is no folder {path.parent}; make it, or give another file")
@@ -93,9 +93,9 @@ def heatmap(
 ) -> Picture:
     """A heat map of a matrix (rows, columns), such as the attention of target tokens to source tokens.
 
-    Colours run from 0 to the largest value, or from blue over white to red where some are negative, or
-    between the `limits`; what is not finite, such as a masked score, is grey. Raises TransductError if the
-    matrix is not rectangular, the labels are not as many as its rows and columns, or the limits not in order.
+    The colour scale runs from 0 to the largest value, from blue through white to red if there are negative values, or
+    between the `limits`. Values that are not finite, such as masked scores, are grey. Raises TransductError if the
+    matrix is not rectangular, the numbers of labels do not match it, or the limits are not in order.
     """
     return grid([("", matrix, rows, columns)], title=title, limits=limits)
 
@@ -106,10 +106,9 @@ def grid(
     title: str = "",
     limits: Limits | None = None,
 ) -> Picture:
-    """Heat maps (title, matrix, rows, columns) beside and below each other, with one scale of colours.
+    """A grid of heat maps (title, matrix, rows, columns) with a common colour scale, `per_row` in each row.
 
-    `per_row` stand beside each other: for attention, one for each head. Raises TransductError as `heatmap`
-    does, and if there is no heat map.
+    Raises TransductError as `heatmap` does, and if there is no heat map.
     """
     if not panels:
         raise TransductError("there is no heat map to draw; give at least one (title, matrix, rows, columns)")
@@ -126,10 +125,10 @@ def grid(
 
 
 def overlays(panels: Sequence[tuple[str, Matrix, np.ndarray]], title: str = "") -> Picture:
-    """Photographs (title, matrix, pixels) beside and below each other, reddened where the matrix is large.
+    """A grid of photographs (title, matrix, pixels), reddened where the matrix is large.
 
-    The matrix is stretched over the pixels (height, width, 3) and its largest value is the reddest. Raises
-    TransductError if there is no photograph, or a matrix is not rectangular.
+    The matrix is stretched over the pixels (height, width, 3); its largest value is the reddest. Raises TransductError
+    if there is no photograph, or a matrix is not rectangular.
     """
     if not panels:
         raise TransductError("there is no photograph to draw; give at least one (title, matrix, pixels)")
@@ -139,8 +138,8 @@ def overlays(panels: Sequence[tuple[str, Matrix, np.ndarray]], title: str = "") 
 
 
 def draw_attention(model: Any, given: Any, path: Path, options: Mapping[str, Any]) -> None:
-    """Where a model looks while it answers with these options, as a picture: over a photograph, or every head of every
-    layer for a sentence."""
+    """Draw a model's attention for an input: as overlays on a picture, or as heat maps of every head of every layer for
+    a text."""
     found = model.attention(given, **options)
     panels = found.panels()
     matrices = [(p.title, p.weights, p.rows, p.columns) for p in panels if p.picture is None]
@@ -148,13 +147,13 @@ def draw_attention(model: Any, given: Any, path: Path, options: Mapping[str, Any
     if (cells := sum(weights.numel() for _, weights, *_ in matrices)) > MOST_CELLS:
         raise TransductError(f"{cells:,} weights are too many to draw, {MOST_CELLS:,} at most; give a shorter input")
     heads = len(next(iter(found.weights.values()))) if len(matrices) > 1 else 1
-    text = given if isinstance(given, str) else ""  # what came through a pipe has none
+    text = given if isinstance(given, str) else ""  # an input read from a pipe has no title
     title = text if len(text) <= LONGEST_TITLE else text[: LONGEST_TITLE - 1] + "…"
     save(overlays(photographs, title=title) if photographs else grid(matrices, per_row=heads, title=title), path)
 
 
 def _page(parts: Sequence[Picture], per_row: int, title: str, limits: Limits | None) -> Picture:
-    """The parts in rows on one page, beside them the colours from limit to limit."""
+    """The parts in rows on one page, with a colour bar beside them if there are limits."""
     widths = [max(part.width for part in parts[place::per_row]) for place in range(per_row)]
     shapes: list[Shape] = [Text(MARGIN, MARGIN + 13, title, 15, bold=True)] if title else []
     top = bottom = MARGIN + (32 if title else 0)
@@ -183,7 +182,7 @@ def curves(
     x_label: str = "",
     y_label: str = "",
 ) -> Picture:
-    """A line chart: each named line has a value for each x. A value that is not finite leaves a gap.
+    """A line chart of named lines, each with one value for each x. Values that are not finite leave gaps.
 
     Raises TransductError if there is no line, or a line is not as long as x.
     """
@@ -227,9 +226,9 @@ def curves(
 
 
 def terminal(matrix: Matrix, rows: Labels = None, columns: Labels = None) -> str:
-    """A heat map as lines of text: the fuller the block, the larger the value; a dot is not finite.
+    """A heat map as text: the fuller the block, the larger the value; a dot stands for a value that is not finite.
 
-    Each column is as wide as its label, Hangul counted double. Raises TransductError as `heatmap` does.
+    Each column is as wide as its label. Raises TransductError as `heatmap` does.
     """
     values = _matrix(matrix, rows, columns)
     filled = _fractions(values, _limits([values]))
@@ -246,11 +245,11 @@ def terminal(matrix: Matrix, rows: Labels = None, columns: Labels = None) -> str
 
 
 def _panel(name: str, matrix: Values, rows: Labels, columns: Labels, limits: Limits, room: int) -> Picture:
-    """One heat map without its colour bar: row labels on its left, column labels slanting up from it."""
+    """One heat map without its colour bar: row labels on its left, slanted column labels above it."""
     cell_height, cell_width = (min(LARGEST_CELL, max(1, room // count)) for count in matrix.shape)
     if min(cell_height, cell_width) > SQUARE_CELL:
         cell_height = cell_width = min(cell_height, cell_width)
-    slant = math.sqrt(0.5)  # sine and cosine of the 45 degrees
+    slant = math.sqrt(0.5)  # sine and cosine of 45 degrees
     row_texts, row_size = _spaced(rows, cell_height)
     column_texts, column_size = _spaced(columns, cell_width * slant)
     row_room = max((text_width(text, row_size) + 7 for _, text in row_texts), default=0.0)
@@ -288,7 +287,7 @@ def _overlay(name: str, matrix: Values, pixels: np.ndarray) -> Picture:
 
 
 def _shrunk(pixels: np.ndarray) -> np.ndarray:
-    """A photograph at no more than twice the size at which it is shown: the means of blocks of its pixels."""
+    """A photograph downsampled by block means to at most twice its displayed size."""
     step = math.ceil(max(pixels.shape[:2]) / (2 * PHOTOGRAPH))
     down, across = (min(step, size) for size in pixels.shape[:2])
     height, width = pixels.shape[0] // down, pixels.shape[1] // across
@@ -306,13 +305,13 @@ def _colour_bar(limits: Limits, height: float) -> Picture:
         for i, (colour,) in enumerate(_colours(values, limits))
     ]
     for tick in ticks:
-        y = (high - tick) / (high - low) * (height - 9) + 9  # between the tops of letters 9 pixels high
+        y = (high - tick) / (high - low) * (height - 9) + 9  # digits are 9 pixels high
         shapes.append(Text(18, y, f"{tick:.3g}", 11))
     return Picture(18 + max(text_width(f"{tick:.3g}", 11) for tick in ticks), height, tuple(shapes))
 
 
 def _polylines(points: list[tuple[float, float]], colour: str) -> list[Shape]:
-    """Lines through the runs of finite points; a point that stands alone becomes a small square."""
+    """Lines through the runs of finite points; an isolated point becomes a small square."""
     runs: list[list[tuple[float, float]]] = [[]]
     for point in points:
         if all(map(math.isfinite, point)):
@@ -329,7 +328,7 @@ def _polylines(points: list[tuple[float, float]], colour: str) -> list[Shape]:
 
 
 def _ticks(values: Values) -> tuple[list[float], list[str]]:
-    """Round numbers that enclose the values, about five, and how to write them."""
+    """About five round numbers that enclose the values, and their texts."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if high - low < 1 / LARGEST:
@@ -344,7 +343,7 @@ def _ticks(values: Values) -> tuple[list[float], list[str]]:
 
 def _numbers(values: Array | Sequence[float] | Matrix, name: str, dimensions: int) -> Values:
     try:
-        # Through lists, for numpy takes no tensor from a GPU, none that needs gradients and no bfloat16.
+        # Through lists, because numpy does not accept tensors on a GPU, in bfloat16 or with gradients.
         numbers = np.asarray(values if isinstance(values, Sequence) else values.tolist(), dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise TransductError(f"{name} is not made of numbers in equal rows; give numbers or an array") from error
@@ -368,7 +367,7 @@ def _limits(matrices: Sequence[Values]) -> Limits:
 
 
 def _fractions(matrix: Values, limits: Limits) -> Values:
-    """Where the values lie between the limits, from 0 to 1; not a number where they are not finite."""
+    """The values scaled from the limits to 0 and 1; NaN where they are not finite."""
     low, high = limits
     return np.clip(np.where(np.isfinite(matrix), (matrix - low) / (high - low), np.nan), 0, 1)
 
@@ -385,9 +384,9 @@ def _colours(matrix: Values, limits: Limits) -> list[list[str]]:
 
 
 def _spaced(labels: Labels, room: float) -> tuple[list[tuple[int, str]], float]:
-    """The labels to write where each has this much room, with their places, and their size.
+    """The labels that fit with this much room for each, with their indices, and the font size.
 
-    Where they would be too small to read, only every second, third, ... is written.
+    If they would be too small to read, only every second, third, ... label is kept.
     """
     size = min(12.0, max(8.0, room * 0.8))
     every = math.ceil(8.5 / room)
@@ -395,7 +394,7 @@ def _spaced(labels: Labels, room: float) -> tuple[list[tuple[int, str]], float]:
 
 
 def _label(text: str) -> str:
-    text = "␣" if text.isspace() else printable(text[: 4 * LONGEST_LABEL])  # more is never shown
+    text = "␣" if text.isspace() else printable(text[: 4 * LONGEST_LABEL])  # no more is ever shown
     if text_columns(text) <= LONGEST_LABEL:
         return text
     while text_columns(text) > LONGEST_LABEL - 1:

@@ -1,8 +1,7 @@
-"""What a person watches while a model trains: a bar on a terminal, plain lines elsewhere, always on stderr."""
+"""Training progress on stderr: a progress bar on a terminal, plain lines elsewhere."""
 
 import sys
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -15,7 +14,7 @@ class Watcher:
     """Shows the events of a training run; use it as a context manager."""
 
     def __init__(self) -> None:
-        # FORCE_COLOR, which services that run tests set, would have the library take a file for a terminal.
+        # Without `force_terminal`, FORCE_COLOR (set by CI services) would make rich take a file for a terminal.
         self.console = Console(stderr=True, highlight=False, emoji=False, force_terminal=sys.stderr.isatty())
         self.live = self.console.is_terminal and not self.console.is_dumb_terminal
         columns = (
@@ -33,13 +32,11 @@ class Watcher:
         self.bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
     def notify(self, line: str) -> None:
-        """One line above the bar, never cut in two where stderr is a file."""
+        """Print one line above the bar, without wrapping."""
         self.console.print(line, markup=False, soft_wrap=True)
 
     def __call__(self, event: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a request to the server may say, and what is answered to one that says something else."""
+"""Validation of requests to the server."""
 
 import json
 import re
@@ -9,11 +9,12 @@ from typing import Any
 from transduct.config import parse_override
 from transduct.errors import TransductError
 
-MOST = {"beam": 16, "n_best": 16, "samples": 16, "length": 2_000}  # what an option may ask for, 1 at least
-STEEPEST = 100.0  # the largest number of the others, seeds and counts of tokens aside
-OURS = ("workers", "batch_tokens", "captured", "validation_beam")  # options that are for whoever runs the server
+MOST = {"beam": 16, "n_best": 16, "samples": 16, "length": 2_000}  # the largest values of these options; the least is 1
+STEEPEST = 100.0  # the largest absolute value of other numbers, except seed and top_k
+OURS = ("workers", "batch_tokens", "captured", "validation_beam")  # options reserved for the server's operator
+TAKEN = ("self", "inputs", "texts", "data", "path", "files", "against", "device")  # parameters that are not options
 LONGEST_WORD, MOST_OPTIONS = 40, 50
-HALVES = re.compile("[\ud800-\udfff]")  # JSON can say them, UTF-8 cannot
+HALVES = re.compile("[\ud800-\udfff]")  # surrogates, which JSON can express but UTF-8 cannot
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Attention:
-    """The body of POST /attention: a text, a translation of it if not the model's own, the weights that are wanted."""
+    """The body of POST /attention: a text, a translation (the model's own if not given), the name of a map."""
 
     text: str
     target: str | None = None
@@ -42,7 +43,7 @@ class Attention:
 
 
 class Problem(Exception):
-    """What is answered instead: a status and one line."""
+    """An error answer: an HTTP status and one line."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -50,12 +51,12 @@ class Problem(Exception):
 
 
 def is_json(kind: str) -> bool:
-    """Whether a type of content is JSON's."""
+    """Whether a Content-Type is JSON."""
     return kind.partition(";")[0].strip().lower() == "application/json"
 
 
 def read(content: bytes) -> Any:
-    """JSON, in which NaN and infinity have no place."""
+    """Parse JSON, rejecting NaN and infinity."""
 
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is no number")
@@ -64,7 +65,7 @@ def read(content: bytes) -> Any:
 
 
 def value_of(text: str) -> Any:
-    """An option in a query: a number, true, false or null as JSON writes it, else text."""
+    """The value of an option in a query string: parsed as JSON if valid, otherwise text."""
     try:
         return read(text.encode())
     except (ValueError, RecursionError):
@@ -72,7 +73,7 @@ def value_of(text: str) -> Any:
 
 
 def texts_of(values: Any, name: str) -> list[str]:
-    """What should be a list of texts."""
+    """Check that a value is a list of texts and return it."""
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise TransductError(f"the request: '{name}' must be a list of texts")
     if any(map(HALVES.search, values)):
@@ -81,33 +82,33 @@ def texts_of(values: Any, name: str) -> list[str]:
 
 
 def options_said(words: Sequence[str]) -> dict[str, Any]:
-    """Options as a command says them: beam=1."""
-    given: dict[str, Any] = {}
+    """Parse options from the command line, such as beam=1."""
+    options: dict[str, Any] = {}
     for word in words:
-        given |= parse_override(word)
-    _check_names(given)
-    return given
+        options |= parse_override(word)
+    _check_names(options)
+    return options
 
 
 def _check_names(options: Iterable[str]) -> None:
-    """Refuse options that have the name of what they go with."""
+    """Reject options named like parameters of the methods they are passed to."""
     for name in options:
-        if name in ("self", "inputs", "texts"):
-            raise TransductError(f"'{name}' is no option; leave it out")
+        if name in TAKEN:
+            raise TransductError(f"'{name}' is not an option; leave it out")
 
 
-def options_of(given: dict[str, Any]) -> dict[str, Any]:
-    """Options that anyone may set, as far as anyone may: single numbers and words that cannot ask for too much."""
-    if len(given) > MOST_OPTIONS:  # each input of the request is asked what it costs with them
-        raise TransductError(f"found {len(given)} options, more than there are; leave out what is none")
-    _check_names(given)
-    for name, value in given.items():
+def options_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Check the options of a request: only numbers and short words, within limits that protect the server."""
+    if len(options) > MOST_OPTIONS:  # the cost of every input is computed with them
+        raise TransductError(f"found {len(options)} options, more than there are; leave out those that do not exist")
+    _check_names(options)
+    for name, value in options.items():
         if name in OURS:
-            raise TransductError(f"'{name}' is set by whoever runs the server; leave it out")
+            raise TransductError(f"'{name}' is reserved for the server's operator; leave it out")
         if not isinstance(value, str | int | float | None) or len(str(value)) > LONGEST_WORD:
             raise TransductError(f"{name:.40} is a {type(value).__name__}, expected a number or a short word")
         if name in MOST and (type(value) is not int or not 1 <= value <= MOST[name]):
             raise TransductError(f"{name} is {value!r}, must be from 1 to {MOST[name]}")
         if isinstance(value, int | float) and name not in (*MOST, "seed", "top_k") and abs(value) > STEEPEST:
             raise TransductError(f"{name} is {value}, must be between -{STEEPEST} and {STEEPEST}")
-    return given
+    return options

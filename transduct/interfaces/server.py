@@ -1,4 +1,4 @@
-"""`transduct serve`: the program that listens, and ends in order."""
+"""`transduct serve`: listening for requests and shutting down gracefully."""
 
 import signal
 import socket
@@ -17,14 +17,14 @@ try:
 except ImportError as error:
     raise missing_extra(error.name or "uvicorn", "serve") from error
 
-CONNECTIONS = 1000  # above which uvicorn itself answers 503
+CONNECTIONS = 1000  # uvicorn answers further ones with 503
 
 
 def read_keys(path: Path) -> list[str]:
-    """The keys in a file, one a line.
+    """Read API keys from a file, one per line.
 
     Raises:
-        TransductError: it cannot be read, holds none, or a line is no key.
+        TransductError: if the file cannot be read or has no key, or a line is not a key.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -42,11 +42,11 @@ def read_keys(path: Path) -> list[str]:
 def serve(
     path: str, host: str, port: int, waiting: int, keys: Path | None, device: str = "auto", precision: str = "float32"
 ) -> None:
-    """Serve a model until SIGTERM or Ctrl-C, in the main thread; what has been asked by then is still answered.
+    """Serve a model, in the main thread, until SIGTERM or Ctrl-C; pending requests are still answered.
 
     Raises:
-        TransductError: there is no model, the port is taken, the keys cannot be read, or the extra is not installed.
-        TrainingFailed: a second Ctrl-C has ended it before all was answered.
+        TransductError: if there is no model, the port is taken or the keys cannot be read.
+        TrainingFailed: if a second Ctrl-C ended it before all requests were answered.
     """
     if waiting < 1:
         raise TransductError(f"--waiting is {waiting}, must be at least 1")
@@ -63,7 +63,7 @@ def serve(
     runs = uvicorn.Server(config)
 
     def end(*_: object) -> None:
-        """Until uvicorn listens to signals, and after: it raises them once more when all is done."""
+        """Handle signals before uvicorn installs its own handlers, and after, when it raises them again."""
         runs.should_exit = True
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -78,17 +78,18 @@ def serve(
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    if not 0 <= port < 1 << 16:  # the system would take what is left of a larger one
+    if not 0 <= port < 1 << 16:  # the system would take a larger port modulo 65536
         raise TransductError(f"--port is {port}, must be from 0 to 65535")
-    with ExitStack() as unless_it_works:
+    with ExitStack() as on_failure:
         try:
             family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # told so, asyncio sends without delay
-            unless_it_works.callback(made.close)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
-            made.listen()
-        except (OSError, UnicodeError) as error:  # the latter for what is no host's name
+            # With the protocol given, asyncio sets TCP_NODELAY.
+            listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            on_failure.callback(listening.close)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen()
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
             raise TransductError(f"cannot listen on {host}:{port} ({error}); give another --port or --host") from error
-        unless_it_works.pop_all()
-    return made
+        on_failure.pop_all()
+    return listening

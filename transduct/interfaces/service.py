@@ -1,14 +1,14 @@
-"""One model over HTTP, to programs as JSON and to people as a page.
+"""The HTTP service for one model: JSON for programs, a web page for people.
 
     POST /translate   {"texts": [..], "prefixes": [..], "beam": 5, ..}  {"translations": [{"text", "score", ..}, ..]}
     POST /score       {"sources": [..], "targets": [..]}                {"scores": [..]}
     POST /attention   {"text": .., "target": .., "name": ..}            where the model looked
     POST /predict     {"inputs": [..], "options": {..}}                  {"outputs": [..]}, or a PNG
-                      or a picture or a sound itself as the body, and options in the query
-    GET  /            the page          GET /health   200 once warm          GET /metrics   for Prometheus
+                      or a picture or a sound as the body, with options in the query string
+    GET  /            the web page      GET /health   200 once warm          GET /metrics   for Prometheus
 
-Errors are {"error": ".."}: 400 the request is wrong, 401 no key, 413 too large, 415 of another type; 429 too much is
-waiting and 503 it took too long, both with Retry-After; 500 it is our fault.
+Errors are {"error": ".."}: 400 wrong request, 401 no valid key, 413 too large, 415 wrong content type; 429 queue full
+and 503 timed out, both with Retry-After; 500 server error.
 """
 
 import asyncio
@@ -48,26 +48,26 @@ try:
 except ImportError as error:
     raise missing_extra(error.name or "starlette", "serve") from error
 
-LARGEST, HELD = 16 << 20, 256 << 20  # bytes of a request, and of all that are under way
-LARGEST_JSON, WEIGHT = 2 << 20, 32  # bytes of one that is JSON, and how many a byte of it takes once it is read
-LARGEST_MAP = 1 << 16  # weights of a head that are shown
-DEAREST_TEXT = 40_000  # characters, with those asked for, times the beam
-DEAREST_FILE = DEAREST // 4  # so that four pictures or sounds are answered together
+LARGEST, HELD = 16 << 20, 256 << 20  # the most bytes of a request body, and of all bodies held at once
+LARGEST_JSON, WEIGHT = 2 << 20, 32  # the most bytes of a JSON body, and the memory per byte once it is parsed
+LARGEST_MAP = 1 << 16  # the most attention weights per head in an answer
+DEAREST_TEXT = 40_000  # the largest cost of a text: characters, read and requested, times the beam
+DEAREST_FILE = DEAREST // 4  # the cost of a picture or a sound, so that four make a batch
 PATIENCE = 60.0  # seconds that a request may take
-ENDINGS = {"picture": ".png", "sound": ".wav"}  # of a file that was sent, whose first bytes say what it is
+ENDINGS = {"picture": ".png", "sound": ".wav"}  # suffix of the temporary file; the real type is read from its content
 WARMING = ["a", "A sentence that is a little longer than that."]
 log = logging.getLogger("transduct")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Service:
-    """One model and what is asked of it.
+    """The service for one model.
 
     Args:
-        model: as `transduct.load` gives it.
-        name: what it is called.
+        model: the result of `transduct.load`.
+        name: the model's name.
         most: how many inputs may wait.
-        keys: one of them stands in each request ("Authorization: Bearer KEY"), if there are any.
+        keys: if there are any, each request must bring one ("Authorization: Bearer KEY").
     """
 
     def __init__(self, model: Any, name: str, most: int, keys: Sequence[str] = ()) -> None:
@@ -90,17 +90,17 @@ class Service:
         waiting.set_function(lambda: self.batcher.waiting)
 
     def application(self) -> Starlette:
-        """What a server of the ASGI runs."""
+        """The ASGI application."""
         verbs: dict[str, Endpoint] = {"/predict": self._predict}
         if hasattr(self.model, "translate"):
             verbs |= {"/translate": self._translate, "/score": self._score, "/attention": self._attention}
         routes = [Route(path, self._guarded(path, endpoint), methods=["POST"]) for path, endpoint in verbs.items()]
-        for path, shown in (("/", self._page), ("/health", self._health), ("/metrics", self._metrics)):
-            routes.append(Route(path, shown, methods=["GET"]))
+        for path, endpoint in (("/", self._page), ("/health", self._health), ("/metrics", self._metrics)):
+            routes.append(Route(path, endpoint, methods=["GET"]))
         handlers: dict[Any, Any] = {404: _refused, 405: _refused, Exception: self._mistaken}
-        made = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
-        made.router.redirect_slashes = False  # where to would be the client's word
-        return made
+        application = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
+        application.router.redirect_slashes = False  # a redirect would repeat the client's Host header
+        return application
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -112,16 +112,16 @@ class Service:
             task.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """What should go on, or end well, has failed: no answer is to be hoped for."""
+        """Mark the service as broken if a background task has failed."""
         if not task.cancelled() and (error := task.exception()):
             self._broken = True
             log.critical("the server is broken: %s", error, exc_info=error)
 
     async def _warm(self) -> None:
-        """Answer something, so that nobody waits for what is done once.
+        """Answer a few sentences, so that no client waits for one-time initialisation.
 
         Raises:
-            NotFinite: the model does not work; and whatever else is wrong with it.
+            NotFinite: if the model's outputs are not finite.
         """
         if self.reads == "text":
             for text in WARMING:
@@ -129,36 +129,36 @@ class Service:
                     await self.batcher.ask("predict", [text], {})
                 except NotFinite:
                     raise
-                except (TransductError, Full):  # a pair is wanted, say, or others warm it: it is as warm as it gets
+                except (TransductError, Full):  # e.g. the task takes pairs, or requests are already warming it
                     log.debug("nothing to warm it with", exc_info=True)
         self.warm = True
 
     def _cost(self, verb: str, given: Any, options: Mapping[str, Any]) -> int:
-        """About how long an input takes, in characters that are translated greedily."""
+        """The estimated cost of an input, in characters translated greedily."""
         if self.reads != "text":
             return DEAREST_FILE
         texts = [given] if isinstance(given, str) else [text for text in given[:2] if text]
         if verb == "score" or (verb == "attention" and given[1] is not None):  # both sides are given: no search
             return sum(map(len, texts))
-        drawn = 2 * self.model.places if self.paints else 0  # codes of a picture, with the text and without
+        codes = 2 * self.model.places if self.paints else 0  # of a picture, computed with and without the text
         own = vars(self.model.decoding) if hasattr(self.model, "decoding") else {}
-        asked = {"length": 0, "beam": 1, "samples": 1, "n_best": 1} | own | dict(options)
-        wide = max(asked[name] for name in ("beam", "samples", "n_best"))
-        return int((sum(map(len, texts)) + asked["length"] + drawn) * wide)
+        settings = {"length": 0, "beam": 1, "samples": 1, "n_best": 1} | own | dict(options)
+        width = max(settings[name] for name in ("beam", "samples", "n_best"))
+        return int((sum(map(len, texts)) + settings["length"] + codes) * width)
 
     def _work(self, verb: str, inputs: list[Any], options: Mapping[str, Any]) -> list[Any]:
-        """What the batcher does with a slice, in its own thread, which has a present device of its own."""
-        if self._device is not None:
+        """Answer a slice; called by the batcher in its worker thread."""
+        if self._device is not None:  # the current device is set per thread
             import torch
 
             torch.cuda.set_device(self._device)
         if verb == "score":
-            found: list[Any] = self.model.score(*map(list, zip(*inputs)))
-            return found
+            scores: list[Any] = self.model.score(*map(list, zip(*inputs)))
+            return scores
         if verb == "continue":
             texts, prefixes = map(list, zip(*inputs))
             return list(self.model.translate(texts, prefixes=prefixes, **options))
-        if verb == "attention":  # all heads of all layers are many: one answer after the other, cut to what is shown
+        if verb == "attention":  # one by one, because all heads of all layers take much memory
             return [_shown(self.model.attention(text, target), name) for text, target, name in inputs]
         return list(getattr(self.model, verb)(inputs, **options))
 
@@ -168,7 +168,7 @@ class Service:
         self._seconds.observe(seconds)
 
     def _guarded(self, path: str, endpoint: Endpoint) -> Endpoint:
-        """An endpoint that asks for a key and turns what goes wrong into an answer."""
+        """Wrap an endpoint: check the key, limit the time, and turn exceptions into error answers."""
 
         async def answer(request: Request) -> Response:
             request.state.held = 0
@@ -185,7 +185,7 @@ class Service:
             except Full as full:
                 response = _error(429, full, full.seconds)
             except TransductError as error:
-                if isinstance(error, MissingExtra):  # nothing that a client can mend
+                if isinstance(error, MissingExtra):  # for the operator; a client cannot fix it
                     log.error("%s", error)
                 response = _error(500 if isinstance(error, NotFinite | MissingExtra) else 400, error)
             finally:
@@ -199,7 +199,7 @@ class Service:
         if not self.keys:
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        known = sum(hmac.compare_digest(given.strip().encode(), key) for key in self.keys)  # looks at all of them
+        known = sum(hmac.compare_digest(given.strip().encode(), key) for key in self.keys)  # all, in constant time
         if not known or scheme.lower() != "bearer":
             raise Problem(401, "no such key; send the header 'Authorization: Bearer KEY'")
 
@@ -210,41 +210,41 @@ class Service:
         if len(texts) != len(prefixes):
             raise TransductError(f"found {len(texts)} texts and {len(prefixes)} prefixes; give one for each")
         options = options_of(body)
-        if any(prefixes):  # which captured search does not take, so nobody else's may decide
+        if any(prefixes):  # a kind of its own: prefixes turn captured search off, which must not affect other requests
             found = await self._ask(request, "continue", list(zip(texts, prefixes)), options)
         else:
             found = await self._ask(request, "translate", texts, options)
         return JSONResponse({"translations": [_translation(each) for each in found]})
 
     async def _score(self, request: Request) -> Response:
-        given = record(Score, await self._json(request), "", "the request")
-        sources, targets = texts_of(given.sources, "sources"), texts_of(given.targets, "targets")
+        body = record(Score, await self._json(request), "", "the request")
+        sources, targets = texts_of(body.sources, "sources"), texts_of(body.targets, "targets")
         if len(sources) != len(targets):
             raise TransductError(f"found {len(sources)} sources and {len(targets)} targets; give as many of each")
         return JSONResponse({"scores": await self._ask(request, "score", list(zip(sources, targets)), {})})
 
     async def _attention(self, request: Request) -> Response:
-        given = record(Attention, await self._json(request), "", "the request")
-        texts_of([given.text, given.target or ""], "text")
-        [shown] = await self._ask(request, "attention", [(given.text, given.target, given.name)], {})
+        body = record(Attention, await self._json(request), "", "the request")
+        texts_of([body.text, body.target or ""], "text")
+        [shown] = await self._ask(request, "attention", [(body.text, body.target, body.name)], {})
         return JSONResponse(shown)
 
     async def _predict(self, request: Request) -> Response:
         if self.reads != "text":
             output, drawn = await self._predict_file(request)
             return Response(drawn, media_type="image/png") if drawn else JSONResponse({"outputs": [_plain(output)]})
-        given = record(Predict, await self._json(request), "", "the request")
-        inputs = texts_of(given.inputs, "inputs")
+        body = record(Predict, await self._json(request), "", "the request")
+        inputs = texts_of(body.inputs, "inputs")
         if self.paints and len(inputs) != 1:
             raise TransductError(f"found {len(inputs)} inputs, the answer is one picture; send one")
-        outputs = await self._ask(request, "predict", inputs, options_of(given.options or {}))
+        outputs = await self._ask(request, "predict", inputs, options_of(body.options or {}))
         if self.paints:
             drawn = await asyncio.to_thread(self._png, inputs[0], outputs[0])
             return Response(drawn, media_type="image/png")
         return JSONResponse({"outputs": [_plain(output) for output in outputs]})
 
     async def _predict_file(self, request: Request) -> tuple[Any, bytes]:
-        """The answer to a file that was sent, and its picture if the model paints."""
+        """The answer to an uploaded file and, if the model paints, its picture."""
         if is_json(request.headers.get("content-type", "")):
             raise Problem(415, f"this model reads a {self.reads}; send the file itself as the body, with its type")
         options = options_of({name: value_of(value) for name, value in request.query_params.items()})
@@ -255,7 +255,7 @@ class Service:
                 [output] = await self._ask(request, "predict", [file.name], options)
             except (NotFinite, MissingExtra):
                 raise
-            except TransductError as error:
+            except TransductError as error:  # without the name of the temporary file
                 raise TransductError(str(error).replace(file.name, f"the {self.reads}")) from error
             return output, await asyncio.to_thread(self._png, file.name, output) if self.paints else b""
 
@@ -275,14 +275,13 @@ class Service:
             raise TransductError(f"the request is not valid JSON: {error}") from error
         if not isinstance(body, dict):
             raise TransductError(f"the request is a JSON {type(body).__name__}, expected an object")
-        for given in body.values():
-            if isinstance(given, list):  # before they are gone through
-                self.batcher.check(len(given))
+        for value in body.values():
+            if isinstance(value, list):  # too many inputs are rejected before their texts are checked
+                self.batcher.check(len(value))
         return body
 
     async def _body(self, request: Request, largest: int, weight: int = 1) -> bytes:
-        """The body of a request, of which no more is read than is taken; `weight` is what a byte of it comes to once
-        all are there."""
+        """Read the body of a request, at most `largest` bytes; `weight` is the memory each byte takes once parsed."""
         parts, size = [], 0
         async for part in request.stream():
             parts.append(part)
@@ -294,65 +293,63 @@ class Service:
         return b"".join(parts)
 
     def _hold(self, request: Request, count: int) -> None:
-        """Count what a request holds in memory."""
+        """Count memory held for a request. Raises `Full` if all requests together hold too much."""
         request.state.held += count
         self._held += count
         if self._held > HELD:
             raise Full(self.batcher.advice)
 
     async def _ask(self, request: Request, verb: str, inputs: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
-        """The batcher's answer, as long as whoever asked is there."""
+        """The batcher's answer, unless the client disconnects first."""
         for each in inputs if self.reads == "text" else []:
             if (cost := self._cost(verb, each, options)) > DEAREST_TEXT:
-                asked_for = f"{cost:,} characters, those asked for counted and times the beam"
-                raise Problem(
-                    413, f"{asked_for}; at most {DEAREST_TEXT:,} are taken: send it in parts, or ask for less"
-                )
-        asked = asyncio.create_task(self.batcher.ask(verb, inputs, options))
+                size = f"{cost:,} characters, those asked for counted and times the beam"
+                raise Problem(413, f"{size}; at most {DEAREST_TEXT:,} are taken: send it in parts, or ask for less")
+        answer = asyncio.create_task(self.batcher.ask(verb, inputs, options))
         gone = asyncio.create_task(_gone(request))
         try:
-            await asyncio.wait([asked, gone], return_when=asyncio.FIRST_COMPLETED)
-            if asked.done():
-                return asked.result()
+            await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
             raise ClientDisconnect
         finally:
-            asked.cancel()
+            answer.cancel()
             gone.cancel()
 
     async def _mistaken(self, request: Request, _: Exception) -> Response:
-        """A mistake of ours, of which the log says more."""
+        """The answer to an unexpected exception, which is in the log."""
         self._answers.labels(request.url.path, 500).inc()
-        return _error(500, "the server has made a mistake; its log says more")
+        return _error(500, "internal error; the server's log has the details")
 
     async def _page(self, _: Request) -> Response:
         return HTMLResponse(files("transduct.interfaces").joinpath("web/index.html").read_text(encoding="utf-8"))
 
     async def _health(self, _: Request) -> Response:
         status = "broken" if self._broken else "ready" if self.warm else "warming"
-        said = {"status": status, "model": self.name, "version": __version__}
+        about = {"status": status, "model": self.name, "version": __version__}
         can = {"reads": self.reads, "paints": self.paints, "translates": hasattr(self.model, "translate")}
         headers = {"Retry-After": "1"} if status == "warming" else {}
-        return JSONResponse(said | can, {"ready": 200, "warming": 503, "broken": 500}[status], headers)
+        return JSONResponse(about | can, {"ready": 200, "warming": 503, "broken": 500}[status], headers)
 
     async def _metrics(self, _: Request) -> Response:
         return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _refused(_: Request, error: Any) -> Response:
-    """No such path, or no such method for it."""
+    """The answer to an unknown path or method."""
     response = _error(error.status_code, error.detail)
     response.headers.update(error.headers or {})
     return response
 
 
 def _error(status: int, message: object, seconds: int | None = None) -> Response:
-    said = str(message).encode("utf-8", "replace").decode()  # what was sent may stand in it
+    text = str(message).encode("utf-8", "replace").decode()  # it may quote surrogates from the request
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    return JSONResponse({"error": said}, status, headers if seconds is None else {"Retry-After": str(seconds)})
+    return JSONResponse({"error": text}, status, headers if seconds is None else {"Retry-After": str(seconds)})
 
 
 async def _gone(request: Request) -> None:
-    """Wait until whoever asked has hung up."""
+    """Wait until the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -363,11 +360,11 @@ def _translation(found: Any) -> dict[str, Any]:
 
 
 def _shown(found: Any, name: str | None) -> dict[str, Any]:
-    """The alignment and one of the maps of attention, the last if it is not named.
+    """The alignment and one attention map, the last one if no name is given.
 
     Raises:
-        TransductError: no map has this name.
-        Problem: a map is too large to be shown.
+        TransductError: if there is no map of this name.
+        Problem: if the map is too large for an answer.
     """
     rows, columns, alignment = found.alignment()
     name = name or next(reversed(found.weights))
@@ -382,10 +379,10 @@ def _shown(found: Any, name: str | None) -> dict[str, Any]:
 
 
 def _four_digits(weights: Any) -> Any:
-    """Weights as lists of numbers with as many digits as can be drawn."""
+    """Weights as lists of numbers, rounded to four digits."""
     return weights.double().mul(1e4).round().div(1e4).tolist()
 
 
 def _plain(output: Any) -> Any:
-    """An answer as JSON has it."""
+    """An output in a form that JSON can express."""
     return [asdict(each) for each in output] if isinstance(output, list) else str(output)

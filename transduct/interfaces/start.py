@@ -1,17 +1,17 @@
-"""What makes the program start soon; it imports no torch by itself."""
+"""Fast start-up of the command-line program; importing this does not import torch."""
 
 import gc
 from typing import Any
 
 
-def load(*asked: str) -> Any:
-    """A model in use, as `transduct.load`. Importing PyTorch makes half a million objects that stay: collecting garbage
-    among them meanwhile, and once more at exit, takes longer than translating a sentence."""
+def load(*arguments: str) -> Any:
+    """`transduct.load` without garbage collection. Importing PyTorch creates half a million permanent objects, and
+    scanning them during the import and again at exit takes longer than translating a sentence."""
     gc.disable()
     try:
         from transduct.tasks.base import load
 
-        return load(*asked)
+        return load(*arguments)
     finally:
         gc.enable()
         gc.freeze()

@@ -1,4 +1,4 @@
-"""Our Transformer on CTranslate2's model specification, for its engine and to be compared with it."""
+"""Exports the Transformer to CTranslate2, to run in its engine or compare with it."""
 
 import shutil
 from pathlib import Path
@@ -14,19 +14,19 @@ from transduct.models.transformer import Config, Transformer
 from transduct.training import checkpoint
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
-INSIDE = "rotary", "relative"  # positions that it has inside attention
+INSIDE = "rotary", "relative"  # positions that are part of attention
 BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
 
 
 def convert(directory: Path, out: Path) -> None:
-    """Write the translation model in a model directory as a CTranslate2 model, its tokenizers beside it.
+    """Write the translation model in a model directory as a CTranslate2 model with its tokenizers.
 
-    The source is given to it as pieces with the end token after them, as the model was trained. What is to be changed
-    in a text before it is cut stands in its `config.json` as `replace`, as in ours; its engine passes over it.
+    As in training, sources must be passed to it as pieces followed by the end token. The text replacements to apply
+    before tokenization are in its `config.json` under `replace`, as in ours; CTranslate2 ignores them.
 
     Raises:
-        TransductError: the model is no Transformer for translation or quantised already, CTranslate2 has no place for
-            a part of it, `out` exists, or the disk is full.
+        TransductError: if the model is not a translation Transformer, is already quantised or has a part that
+            CTranslate2 does not support, `out` exists, or the disk is full.
     """
     specs = _library()
     settings, config = for_tool("CTranslate2", directory, out)
@@ -51,15 +51,14 @@ def _library() -> Any:
 
 
 def unsupported(config: Config) -> str | None:
-    """What of a model CTranslate2 cannot express, if there is anything."""
-    d_k = config.d_k or config.d_model // config.num_heads
+    """A part of the model that CTranslate2 does not support, or None."""
     if config.positions == "alibi":
         return "positions 'alibi' in an encoder"
     if config.positions not in ("none", *INSIDE) and config.position_mode != "add":
         return f"positions '{config.positions}' that are not added to the embedding"
-    if config.positions == "normalised_index":
+    if config.length_dependent:
         return "positions that depend on the length of the sentence"
-    if d_k != (config.d_v or d_k):
+    if config.key_width != config.value_width:
         return f"heads of the widths d_k {config.d_k} and d_v {config.d_v}"
     return None
 
@@ -75,7 +74,7 @@ def _specification(specs: Any, model: Transformer, tokenizers: list[Tokenizer]) 
         "ffn_glu": config.activation == "swiglu",
         "rms_norm": config.norm_kind == "rms",
         "relative_position": config.positions == "relative",
-        "rotary_dim": 0 if config.positions == "rotary" else None,  # all of a head's
+        "rotary_dim": 0 if config.positions == "rotary" else None,  # 0: the whole head
         "rotary_interleave": False,
     }
     spec = specs.TransformerSpec(
@@ -87,8 +86,8 @@ def _specification(specs: Any, model: Transformer, tokenizers: list[Tokenizer]) 
         (spec.decoder, spec.decoder.embeddings, model.target_embedding, model.decoder, model.decoder_norm),
     ):
         _embedding(table, side, embedding, config)
-        for held, layer in zip(side.layer, layers, strict=True):
-            _layer(held, layer)
+        for spec_layer, layer in zip(side.layer, layers, strict=True):
+            _layer(spec_layer, layer)
         if config.norm == "pre":
             _norm(side.layer_norm, norm)
     spec.decoder.projection.weight = model.output_table.detach().numpy()
@@ -106,47 +105,47 @@ def _specification(specs: Any, model: Transformer, tokenizers: list[Tokenizer]) 
     return spec
 
 
-def _embedding(held: Any, side: Any, embedding: Any, config: Config) -> None:
-    held.weight = embedding.table.detach().numpy()
+def _embedding(spec: Any, side: Any, embedding: Any, config: Config) -> None:
+    spec.weight = embedding.table.detach().numpy()
     if config.positions in INSIDE:
         return
     places = torch.arange(config.max_length)
-    if embedding.positions is None:  # without zeros its engine would add sinusoids
+    if embedding.positions is None:  # without these zeros CTranslate2 would add sinusoids
         vectors = torch.zeros(config.max_length, config.d_model)
     else:
         vectors = embedding.positions(places, places).detach().float()
     side.position_encodings.encodings = vectors.numpy()
 
 
-def _layer(held: Any, layer: Any) -> None:
+def _layer(spec: Any, layer: Any) -> None:
     own = layer.self_attention
-    _fused(held.self_attention.linear[0], [own.query, own.key, own.value])
-    _fused(held.self_attention.linear[1], [own.output])
-    if hasattr(held.self_attention, "relative_position_keys"):
+    _fused(spec.self_attention.linear[0], [own.query, own.key, own.value])
+    _fused(spec.self_attention.linear[1], [own.output])
+    if hasattr(spec.self_attention, "relative_position_keys"):
         table = own.positions.table.detach()
-        held.self_attention.relative_position_keys = table.numpy()
-        held.self_attention.relative_position_values = torch.zeros_like(table).numpy()  # of which ours has none
-    _norm(held.self_attention.layer_norm, layer.around_attention.norm)
+        spec.self_attention.relative_position_keys = table.numpy()
+        spec.self_attention.relative_position_values = torch.zeros_like(table).numpy()  # ours has none
+    _norm(spec.self_attention.layer_norm, layer.around_attention.norm)
     if hasattr(layer, "cross_attention"):
         cross = layer.cross_attention
-        _fused(held.attention.linear[0], [cross.query])
-        _fused(held.attention.linear[1], [cross.key, cross.value])
-        _fused(held.attention.linear[2], [cross.output])
-        _norm(held.attention.layer_norm, layer.around_cross.norm)
-    _fused(held.ffn.linear_0, [layer.feed_forward.inner])
-    _fused(held.ffn.linear_1, [layer.feed_forward.outer])
+        _fused(spec.attention.linear[0], [cross.query])
+        _fused(spec.attention.linear[1], [cross.key, cross.value])
+        _fused(spec.attention.linear[2], [cross.output])
+        _norm(spec.attention.layer_norm, layer.around_cross.norm)
+    _fused(spec.ffn.linear_0, [layer.feed_forward.inner])
+    _fused(spec.ffn.linear_1, [layer.feed_forward.outer])
     if layer.feed_forward.gate is not None:
-        _fused(held.ffn.linear_0_noact, [layer.feed_forward.gate])
-    _norm(held.ffn.layer_norm, layer.around_feed_forward.norm)
+        _fused(spec.ffn.linear_0_noact, [layer.feed_forward.gate])
+    _norm(spec.ffn.layer_norm, layer.around_feed_forward.norm)
 
 
-def _fused(held: Any, layers: list[nn.Linear]) -> None:
-    """Linear layers that read the same, as one."""
-    held.weight = torch.cat([layer.weight.detach() for layer in layers]).numpy()
-    held.bias = torch.cat([layer.bias.detach() for layer in layers]).numpy()
+def _fused(spec: Any, layers: list[nn.Linear]) -> None:
+    """Concatenate linear layers that read the same input into one."""
+    spec.weight = torch.cat([layer.weight.detach() for layer in layers]).numpy()
+    spec.bias = torch.cat([layer.bias.detach() for layer in layers]).numpy()
 
 
-def _norm(held: Any, norm: Any) -> None:
-    held.gamma = norm.weight.detach().numpy()
+def _norm(spec: Any, norm: Any) -> None:
+    spec.gamma = norm.weight.detach().numpy()
     if isinstance(norm, nn.LayerNorm):
-        held.beta = norm.bias.detach().numpy()
+        spec.beta = norm.bias.detach().numpy()

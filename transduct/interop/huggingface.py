@@ -1,7 +1,7 @@
-"""Marian models in Hugging Face's format, that of all OPUS-MT checkpoints, as models of ours, and back.
+"""Import and export of Marian models in Hugging Face's format, which all OPUS-MT checkpoints use.
 
-Their models end their decoder with a bias for every token, begin outputs with the padding token and number tokens by
-`vocab.json`; ours begin with unknown, begin and end.
+Their decoders add a bias to the logits, start from the padding token and number tokens by `vocab.json`; our
+vocabularies start with the unknown, begin and end tokens.
 """
 
 import json
@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from transduct.config import record
-from transduct.data.tokenizer import Tokenizer, tokenizers_in
+from transduct.data.tokenizer import FILES, Tokenizer, tokenizers_in
 from transduct.errors import TransductError
 from transduct.interop import sentencepiece
 from transduct.interop.marian import ACTIVATIONS, BIAS, Marian, our_weights, their_config, their_weights, unsupported
@@ -26,12 +26,11 @@ from transduct.training import checkpoint
 
 BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
 GENERATION, SPECIAL_NAMES = "generation_config.json", "tokenizer_config.json"
-SIDES = ("tokenizer.source.json", "tokenizer.target.json")
-OWN = ("tokenizer.json", SIDES[1])  # of a model of ours there
+OWN = (FILES[True][0], FILES[False][1])  # the tokenizers that `convert` writes in the library's own format
 MODELS, VOCABULARIES = ("source.spm", "target.spm"), ("vocab.json", "target_vocab.json")
 PICKLE, INDEX = "pytorch_model.bin", "model.safetensors.index.json"
-NEVER = -100.0  # a bias that leaves a token no probability, and losses that are smoothed their size
-OBEYED = {  # what their search obeys and ours does not know, and what changes nothing there
+NEVER = -100.0  # a logit bias that makes a token's probability vanish, but keeps label-smoothed losses moderate
+OBEYED = {  # search options of theirs that ours lacks, with the values that have no effect
     **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens"), 0),
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "num_beam_groups"), 1),
     **{key: [] for key in ("suppress_tokens", "begin_suppress_tokens")},
@@ -45,7 +44,7 @@ TRAIN = (
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens of one side in our order, and the ids they had: unknown, begin, end, and the others as they were."""
+    """The tokens of one side in our order (unknown, begin, end, then the others as before), and their original ids."""
 
     names: list[str]
     ids: list[int]
@@ -55,7 +54,7 @@ Sided = tuple[tuple[Vocabulary, Vocabulary], list[str]]  # vocabularies and toke
 
 
 def found_in(directory: Path) -> bool:
-    """Whether `config.json` in a folder is Hugging Face's."""
+    """Whether a folder's `config.json` is in Hugging Face's format."""
     try:
         config = json.loads((directory / checkpoint.CONFIG).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -64,13 +63,13 @@ def found_in(directory: Path) -> bool:
 
 
 def read(directory: Path, out: Path) -> None:
-    """Write the Marian model in a folder of Hugging Face's as a model directory of ours.
+    """Convert a Marian model in Hugging Face's format to a model directory of ours.
 
-    Where their padding is forbidden and `renormalize_logits` has it count for nothing, its bias does so here.
+    If padding is forbidden and `renormalize_logits` takes it out of the softmax, a logit bias does so here.
 
     Raises:
-        TransductError: a file is missing, damaged or disagrees with another, the model is no Marian or of a kind that
-            our Transformer cannot say, or `out` exists.
+        TransductError: if a file is missing, damaged or inconsistent with another, the model is not Marian or of a kind
+            that our Transformer does not support, or `out` exists.
     """
     checkpoint.require_absent(out)
     marian = _marian(directory)
@@ -81,37 +80,37 @@ def read(directory: Path, out: Path) -> None:
             raise TransductError(
                 f"{directory}: bad_words_ids forbids {word}; ours forbids <unk> and padding alone: leave it out"
             )
-    held = _tensors(directory)
+    tensors = _tensors(directory)
     unpadded = marian.renormalize_logits and [marian.pad_token_id] in (marian.bad_words_ids or [])
     if unpadded:
-        held.setdefault(BIAS, torch.zeros(1, len(target.ids)))
-    biased = unpadded or (BIAS in held and bool(held[BIAS].any()))
+        tensors.setdefault(BIAS, torch.zeros(1, len(target.ids)))
+    biased = unpadded or (BIAS in tensors and bool(tensors[BIAS].any()))
     config = _our_config(marian, vocabularies, biased, directory / checkpoint.CONFIG)
-    if config.encoder_layers + config.decoder_layers > len(held):
+    if config.encoder_layers + config.decoder_layers > len(tensors):
         raise TransductError(
             f"{directory / checkpoint.WEIGHTS}: lacks the weights of layers; {checkpoint.CONFIG} is of another model"
         )
-    with torch.device("meta"):  # sizes are compared before anything is made of them
+    with torch.device("meta"):  # shapes are compared before anything is allocated
         model = Transformer(config)
-    weights = our_weights(model, held, source.ids, target.ids, directory / checkpoint.WEIGHTS)
+    weights = our_weights(model, tensors, source.ids, target.ids, directory / checkpoint.WEIGHTS)
     if unpadded:
         weights["output_bias"][BEGIN] = NEVER
-    alike = texts[0] == texts[1] and source is target
+    shared = texts[0] == texts[1] and source is target
     penalty = 1.0 if marian.length_penalty is None else marian.length_penalty
     settings = {
         "format": checkpoint.FORMAT,
         "task": "translation",
         "model": asdict(config),
         "family": "transformer",
-        # Theirs divides by a power of the length, ours by that of (5 + length) / 6: for long outputs the same order.
+        # They divide by a power of the length, we by one of (5 + length) / 6; long outputs are ranked alike.
         "decoding": {"beam": 1 if marian.num_beams is None else marian.num_beams, "length_penalty": penalty},
         "replace": [],
     }
     content = {
-        checkpoint.CONFIG: _dumped(settings),
+        checkpoint.CONFIG: checkpoint.pack_json(settings),
         checkpoint.WEIGHTS: checkpoint.pack(weights),
-        "card.md": _card(directory.resolve().name, out.name, settings, alike).encode(),
-        **{name: text.encode() for name, text in zip(("tokenizer.json",) if alike else SIDES, texts)},
+        "card.md": _card(directory.resolve().name, out.name, settings, shared).encode(),
+        **{name: text.encode() for name, text in zip(FILES[shared], texts)},
     }
     checkpoint.write_directory(out, content)
 
@@ -139,40 +138,40 @@ def _our_config(marian: Marian, vocabularies: Sequence[Vocabulary], bias: bool, 
 
 
 def _marian(directory: Path) -> Marian:
-    """The configuration of a Marian model that our Transformer can say."""
+    """The configuration of a Marian model that our Transformer supports."""
     where = directory / checkpoint.CONFIG
     config = checkpoint.read_object(where, "a model's configuration")
     if (kind := config.get("model_type")) != "marian":
         raise TransductError(
             f"{where}: model_type is {kind!r}; of Hugging Face's models only 'marian' can be converted"
         )
-    said = str(where)
+    files = str(where)
     if (generation := directory / GENERATION).exists():
         config |= checkpoint.read_object(generation, "how outputs are searched for")
-        said += f" or {GENERATION}"
+        files += f" or {GENERATION}"
     known = {field.name for field in fields(Marian)}
-    marian = record(Marian, {name: value for name, value in config.items() if name in known}, "", said)
+    marian = record(Marian, {name: value for name, value in config.items() if name in known}, "", files)
     for name, neutral in OBEYED.items():
         if config.get(name) not in (None, neutral):
-            raise TransductError(f"{said}: {name} is {config[name]!r:.40}; leave it out: ours obeys none")
+            raise TransductError(f"{files}: {name} is {config[name]!r:.40}; leave it out: our search has none")
     if reason := marian.unsupported():
-        raise TransductError(f"{said}: {reason}; our Transformer has no place for it")
+        raise TransductError(f"{files}: {reason}; our Transformer has no place for it")
     return marian
 
 
 def _theirs(directory: Path, marian: Marian) -> Sided:
-    """SentencePiece models and the lists that number their pieces."""
+    """The tokenizers of a published model: SentencePiece models, and vocabularies that number their pieces."""
     vocabularies = _vocabularies(directory, marian)
     return vocabularies, [sentencepiece.read(directory / name, each.names) for name, each in zip(MODELS, vocabularies)]
 
 
 def _ours(directory: Path, marian: Marian) -> Sided | None:
-    """The tokenizers that `convert` wrote of ours, if it was they."""
+    """The tokenizers of a model that `convert` wrote in the library's own format, or None."""
     paths = [directory / name for name in OWN]
     if (directory / MODELS[0]).exists() or not paths[0].exists():
         return None
     sizes = [marian.vocab_size, marian.decoder_vocab_size or marian.vocab_size]
-    if marian.share_encoder_decoder_embeddings or not paths[1].exists():  # tables may be two of one tokenizer
+    if marian.share_encoder_decoder_embeddings or not paths[1].exists():  # one tokenizer may have two embedding tables
         paths[1] = paths[0]
     sides = [Tokenizer.load(path) for path in paths]
     begin, end = marian.decoder_start_token_id, marian.eos_token_id
@@ -187,7 +186,7 @@ def _ours(directory: Path, marian: Marian) -> Sided | None:
 
 
 def _vocabularies(directory: Path, marian: Marian) -> tuple[Vocabulary, Vocabulary]:
-    """The vocabularies of source and target, one and the same where they share their embeddings."""
+    """The vocabularies of source and target; a single object if both share their embeddings."""
     path = directory / SPECIAL_NAMES
     named = checkpoint.read_object(path, "the names of special tokens") if path.exists() else {}
     begin, end = marian.decoder_start_token_id, marian.eos_token_id
@@ -207,17 +206,17 @@ def _vocabularies(directory: Path, marian: Marian) -> tuple[Vocabulary, Vocabula
 
 
 def _name(named: Mapping[str, Any], key: str, default: str) -> str:
-    """The name of a special token, which stands in `tokenizer_config.json` alone or as a token with settings."""
-    found = named.get(key, default)
-    return str(found.get("content", default) if isinstance(found, dict) else found)
+    """The name of a special token in `tokenizer_config.json`, where it is a string or a mapping with `content`."""
+    token = named.get(key, default)
+    return str(token.get("content", default) if isinstance(token, dict) else token)
 
 
 def _vocabulary(path: Path, size: int, *specials: int | str) -> Vocabulary:
-    """A list of tokens in our order; `specials` are unknown, begin and end by id or name."""
+    """Read a vocabulary and put it into our order; `specials` are unknown, begin and end, by id or name."""
     numbers = checkpoint.read_object(path, "the id of each token")
-    given = {number for number in numbers.values() if type(number) is int}
+    found = {number for number in numbers.values() if type(number) is int}
     whole = all(name == name.encode("utf-8", "replace").decode() for name in numbers)
-    if len(numbers) != size or given != {*range(size)} or not whole:
+    if len(numbers) != size or found != {*range(size)} or not whole:
         raise TransductError(
             f"{path}: {len(numbers)} tokens, {checkpoint.CONFIG} says {size}; expected each id below that once, for "
             "a name of whole characters: copy both files again"
@@ -233,7 +232,7 @@ def _vocabulary(path: Path, size: int, *specials: int | str) -> Vocabulary:
 
 
 def _tensors(directory: Path) -> dict[str, Tensor]:
-    """The weights of a model, by their names."""
+    """The weights of a model, by name."""
     path = directory / checkpoint.WEIGHTS
     if not path.exists() and (directory / INDEX).exists():
         raise TransductError(
@@ -248,23 +247,23 @@ def _tensors(directory: Path) -> dict[str, Tensor]:
     return checkpoint.read_tensors(path)
 
 
-def _card(name: str, out: str, settings: Mapping[str, Any], alike: bool) -> str:
-    """Where a model is from, what differs, and a recipe that goes on from it."""
+def _card(name: str, out: str, settings: Mapping[str, Any], shared: bool) -> str:
+    """The model card: origin, differences, and a recipe for fine-tuning."""
     model, decoding = settings["model"], settings["decoding"]
-    derived = ("source_size", "target_size", "max_length")  # of other sections
-    further = {
+    derived = ("source_size", "target_size", "max_length")  # set by other sections
+    sections = {
         "data": {"max_length": model["max_length"]},
-        "tokenizer": {"shared": alike},
+        "tokenizer": {"shared": shared},
         "model": {"start_from": out} | {key: value for key, value in model.items() if key not in derived},
         "decoding": decoding,
     }
-    recipe = "\n".join(f"{section}: {json.dumps(held, ensure_ascii=False)}" for section, held in further.items())
+    recipe = "\n".join(f"{name}: {json.dumps(section, ensure_ascii=False)}" for name, section in sections.items())
     return f"""# Translation model
 
 Converted from a model in Hugging Face's format, {name}.
 
-It never writes its unknown token. Outputs end at {model["max_length"]} tokens, or at twice the source's and 20. Of
-several hypotheses the best is chosen by Wu et al.'s length penalty, which differs from Hugging Face's for short ones.
+It never writes its unknown token. Outputs end at {model["max_length"]} tokens, or at twice the source's length plus 20.
+Hypotheses are ranked with Wu et al.'s length penalty, which differs from Hugging Face's for short ones.
 
 To train it further, add this to a recipe's data and training (`start_from` is this directory):
 
@@ -275,14 +274,14 @@ To train it further, add this to a recipe's data and training (`start_from` is t
 
 
 def convert(directory: Path, out: Path) -> None:
-    """Write the translation model in a model directory as a Marian model of Hugging Face's, its tokenizers beside it.
+    """Write the translation model in a model directory as a Hugging Face Marian model with its tokenizers.
 
-    A tokenizer that was SentencePiece's becomes so again; others are written in the library's own format. The token
-    that outputs begin after is also the padding.
+    Tokenizers that came from SentencePiece models are written as such, others in the tokenizers library's format. The
+    begin token also serves as padding.
 
     Raises:
-        TransductError: the model is no Transformer for translation or quantised already, Marian has no place for a part
-            of it or of its text, or `out` exists.
+        TransductError: if the model is not a translation Transformer or is already quantised, Marian does not support a
+            part of it or its text replacements, or `out` exists.
     """
     settings, config = for_tool("Marian", directory, out)
     if settings.get("replace"):
@@ -290,8 +289,8 @@ def convert(directory: Path, out: Path) -> None:
     if reason := unsupported(config):
         raise TransductError(f"{directory}: Marian has no place for {reason}; {TRAIN}")
     content = {
-        checkpoint.CONFIG: _dumped(their_config(config)),
-        GENERATION: _dumped(_their_generation(config, settings.get("decoding", {}))),
+        checkpoint.CONFIG: checkpoint.pack_json(their_config(config)),
+        GENERATION: checkpoint.pack_json(_their_generation(config, settings.get("decoding", {}))),
         checkpoint.WEIGHTS: save(their_weights(loaded(directory, config)), {"format": "pt"}),
         **_their_tokenizers(tokenizers_in(directory), config),
     }
@@ -307,12 +306,12 @@ def _their_generation(config: Config, decoding: Mapping[str, Any]) -> dict[str, 
         "bad_words_ids": [[UNKNOWN], [BEGIN]],
         "num_beams": decoding.get("beam", 5),
         "length_penalty": decoding.get("length_penalty", 1.0),
-        "max_length": config.max_length + 1,  # theirs counts what outputs begin after
+        "max_length": config.max_length + 1,  # theirs counts the begin token
     }
 
 
 def _their_tokenizers(paths: Sequence[Path], config: Config) -> dict[str, bytes]:
-    """The files of the tokenizers: the source's, the target's."""
+    """The tokenizer files that Hugging Face expects."""
     texts = [path.read_text(encoding="utf-8") for path in paths]
     pieces = [each for each in map(sentencepiece.held_in, texts) if each is not None]
     if pieces and len(pieces) < len(texts):
@@ -325,39 +324,36 @@ def _their_tokenizers(paths: Sequence[Path], config: Config) -> dict[str, bytes]
         "pad_token": Tokenizer.SPECIALS[BEGIN],
         "eos_token": Tokenizer.SPECIALS[END],
         "model_max_length": config.max_length,
-        "split_special_tokens": True,  # what looks like one in a text is text
+        "split_special_tokens": True,  # the name of a special token in a text is plain text
         "clean_up_tokenization_spaces": False,
     }
+    dump = checkpoint.pack_json
     if not pieces:
-        return {SPECIAL_NAMES: _dumped(settings)} | {name: _dumped(_ending(text)) for name, text in zip(OWN, texts)}
+        return {SPECIAL_NAMES: dump(settings)} | {name: dump(_ending(text)) for name, text in zip(OWN, texts)}
     separate = config.tie != "all"
-    content = {SPECIAL_NAMES: _dumped(settings | {"separate_vocabs": separate})}
+    content = {SPECIAL_NAMES: dump(settings | {"separate_vocabs": separate})}
     for side, tokenizer in enumerate((Tokenizer(texts[0]), Tokenizer(texts[-1]))):
         content[MODELS[side]] = sentencepiece.write((pieces[0], pieces[-1])[side])
         if side == 0 or separate:
             numbered = {name: number for number, name in enumerate(tokenizer.pieces(range(tokenizer.size)))}
-            content[VOCABULARIES[side]] = _dumped(numbered)
+            content[VOCABULARIES[side]] = dump(numbered)
     return content
 
 
 def _ending(text: str) -> dict[str, Any]:
-    """A tokenizer's file, of one that writes the end after every text."""
-    held: dict[str, Any] = json.loads(text)
+    """A tokenizer file, changed to append the end token to every text."""
+    file: dict[str, Any] = json.loads(text)
     end = Tokenizer.SPECIALS[END]
-    held["post_processor"] = {
+    file["post_processor"] = {
         "type": "TemplateProcessing",
         "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": end, "type_id": 0}}],
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
         "special_tokens": {end: {"id": end, "ids": [END], "tokens": [end]}},
     }
-    return held
+    return file
 
 
 def _unended(path: Path) -> str:
-    """A tokenizer's file as ours has it: what it adds, and how it cuts and fills up for others, left out."""
-    held = checkpoint.read_object(path, "a tokenizer") | dict.fromkeys(("post_processor", "padding", "truncation"))
-    return str(tokenizers.Tokenizer.from_str(json.dumps(held)).to_str())
-
-
-def _dumped(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, indent=1, ensure_ascii=False).encode()
+    """A tokenizer file without post-processor, padding and truncation, as ours are."""
+    file = checkpoint.read_object(path, "a tokenizer") | dict.fromkeys(("post_processor", "padding", "truncation"))
+    return str(tokenizers.Tokenizer.from_str(json.dumps(file)).to_str())

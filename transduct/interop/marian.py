@@ -1,6 +1,4 @@
-"""Marian as Hugging Face has it: its configuration and weights, and what of them our Transformer says by other names.
-
-Their decoder ends with a bias for every token."""
+"""Hugging Face's Marian: its configuration and weights, and their names in our Transformer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +14,11 @@ from transduct.models.transformer import Config, Transformer
 from transduct.training import checkpoint
 
 BEGIN, END = Tokenizer.BEGIN, Tokenizer.END
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu"}  # theirs, ours
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu"}  # theirs -> ours
 SYNONYMS = {"swish": "silu", "gelu_new": "gelu_pytorch_tanh"}
 ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
-LAYER = {  # the parts of a layer, ours and theirs
+LAYER = {  # the parts of a layer, ours -> theirs
     "feed_forward.inner": "fc1",
     "feed_forward.outer": "fc2",
     "around_attention.norm": "self_attn_layer_norm",
@@ -30,7 +28,7 @@ LAYER = {  # the parts of a layer, ours and theirs
 }
 ENCODER, DECODER = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 SHARED, OUTPUT, BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
-# By what is tied, our tables and what each may be called there; the first is what we write.
+# For each kind of weight tying, our embedding tables and their possible names there; we write the first.
 TABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "all": {"output_table": (SHARED, DECODER, ENCODER, OUTPUT)},
     "decoder": {"output_table": (DECODER, OUTPUT), "source_embedding.table": (ENCODER,)},
@@ -41,12 +39,12 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 PLACES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
-NEAR = 1e-4  # sinusoids of float32 and of float64 are 3e-5 apart at 512 tokens, other vectors farther by far
+NEAR = 1e-4  # float32 and float64 sinusoids differ by 3e-5 at 512 tokens, other vectors by far more
 
 
 @dataclass(frozen=True)
 class Marian:
-    """What is read of `config.json` and, where it says otherwise, of `generation_config.json`, by the names there."""
+    """The settings read from `config.json` and, overriding it, `generation_config.json`, under the names used there."""
 
     vocab_size: int
     d_model: int
@@ -79,11 +77,11 @@ class Marian:
 
     @property
     def activation(self) -> str:
-        """The name of the activation, the same for the same function."""
+        """The activation's name, with synonyms resolved."""
         return SYNONYMS.get(self.activation_function, self.activation_function)
 
     def unsupported(self) -> str | None:
-        """What of the model our Transformer cannot say, if there is anything."""
+        """A part of the model that our Transformer does not support, or None."""
         heads, widths = (
             (getattr(self, f"encoder_{name}"), getattr(self, f"decoder_{name}"))
             for name in ("attention_heads", "ffn_dim")
@@ -106,15 +104,14 @@ class Marian:
 
 
 def unsupported(config: Config) -> str | None:
-    """What of a model Marian cannot say, if there is anything."""
-    width = config.d_model // config.num_heads
+    """A part of our model that Marian does not support, or None."""
     if config.norm != "post" or config.norm_kind != "layer":
         return f"norms of the kind '{config.norm_kind}' that stand '{config.norm}'"
     if config.positions != "sinusoidal_concatenated":
         return f"positions '{config.positions}'"
     if config.position_mode != "add":
         return "positions that are not added to the embedding"
-    if (config.d_k or width, config.d_v or width) != (width, width):
+    if {config.key_width, config.value_width} != {config.d_model // config.num_heads}:
         return f"heads of the widths d_k {config.d_k} and d_v {config.d_v}"
     if config.num_kv_heads not in (None, config.num_heads):
         return f"groups of heads ({config.num_kv_heads} for keys, {config.num_heads} for queries)"
@@ -126,7 +123,7 @@ def unsupported(config: Config) -> str | None:
 
 
 def their_config(config: Config) -> dict[str, Any]:
-    """What `config.json` says of a model of ours."""
+    """The `config.json` for a model of ours."""
     activations = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
     return {
         "model_type": "marian",
@@ -156,22 +153,22 @@ def their_config(config: Config) -> dict[str, Any]:
 
 
 def our_weights(
-    model: Transformer, held: dict[str, Tensor], source: Sequence[int], target: Sequence[int], where: Path
+    model: Transformer, tensors: dict[str, Tensor], source: Sequence[int], target: Sequence[int], where: Path
 ) -> dict[str, Tensor]:
-    """Marian's weights under the names of ours; their table of positions is left out.
+    """Marian's weights under our names, without the position tables.
 
     Args:
-        source, target: the ids there of our tokens, in order.
+        source, target: their ids of our tokens, in our order.
 
     Raises:
-        TransductError: a weight is missing, not finite or has another shape, one is unknown, tables that are tied
-            differ, or positions are no sinusoids.
+        TransductError: if a weight is missing, unknown, not finite or of another shape, tied tables differ, or the
+            position tables are not sinusoids.
     """
-    places = {name: held.pop(name) for name in PLACES if name in held}
-    weights, used = {}, {BIAS, SHARED}  # a bias of zeros is left out, and a table that is not shared is not read
+    places = {name: tensors.pop(name) for name in PLACES if name in tensors}
+    weights, used = {}, {BIAS, SHARED}  # a zero bias and an unshared `model.shared` may go unread
     for name, own in checkpoint.weights_of(model).items():
         aliases = _theirs(name, model.config.tie)
-        known = [held[alias] for alias in aliases if alias in held]
+        known = [tensors[alias] for alias in aliases if alias in tensors]
         if not known:
             raise TransductError(f"{where}: lacks weight '{aliases[0]}'; {checkpoint.CONFIG} is of another model")
         found, *others = known
@@ -191,16 +188,16 @@ def our_weights(
             found = found.view(own.shape).index_select(0, rows)
         weights[name] = found.float()
         if not found.is_floating_point() or not bool(weights[name].isfinite().all()):
-            raise TransductError(f"{where}: weight '{aliases[0]}' holds what is no number; copy it again")
+            raise TransductError(f"{where}: weight '{aliases[0]}' holds values that are not numbers; copy it again")
         used |= {*aliases}
-    if odd := sorted(held.keys() - used):
+    if odd := sorted(tensors.keys() - used):
         raise TransductError(f"{where}: has an unknown weight '{odd[0]}'; {checkpoint.CONFIG} is of another model")
     _check_sinusoids(model.config, places, where)
     return weights
 
 
 def their_weights(model: Transformer) -> dict[str, Tensor]:
-    """Our weights under the names of Marian's."""
+    """Our weights under Marian's names."""
     weights = {BIAS: torch.zeros(1, model.config.target_size)}
     for name, weight in checkpoint.weights_of(model).items():
         weights[_theirs(name, model.config.tie)[0]] = weight.contiguous()
@@ -209,7 +206,7 @@ def their_weights(model: Transformer) -> dict[str, Tensor]:
 
 
 def _theirs(name: str, tie: str) -> tuple[str, ...]:
-    """What a weight of ours may be called there, first what we call it: encoder.0.feed_forward.inner.bias is
+    """The possible Marian names of one of our weights, the one we write first: encoder.0.feed_forward.inner.bias is
     model.encoder.layers.0.fc1.bias."""
     if name == "output_bias":
         return (BIAS,)
@@ -219,15 +216,15 @@ def _theirs(name: str, tie: str) -> tuple[str, ...]:
     return (f"model.{side}.layers.{number}.{LAYER[f'{part}.{layer}']}.{kind}",)
 
 
-def _check_sinusoids(config: Config, held: dict[str, Tensor], where: Path) -> None:
-    """Refuse tables of positions that hold something else than ours computes."""
-    if not held:
+def _check_sinusoids(config: Config, tables: dict[str, Tensor], where: Path) -> None:
+    """Reject position tables that differ from the sinusoids our model computes."""
+    if not tables:
         return
     small = replace(config, source_size=3, target_size=3, encoder_layers=1, decoder_layers=1, d_ff=1)
     positions, places = Transformer(small).source_embedding.positions, torch.arange(config.max_length)
     assert positions is not None
     own = positions(places, places)
-    for name, table in held.items():
+    for name, table in tables.items():
         near = max(NEAR, torch.finfo(table.dtype).eps) if table.is_floating_point() else 0.0
         if table.shape != own.shape or not bool((table.float() - own).abs().max() <= near):
             raise TransductError(

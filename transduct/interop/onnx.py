@@ -1,10 +1,9 @@
-"""Our Transformer as two ONNX graphs, the encoder and one step of the decoder, for onnxruntime and all that runs them.
+"""Exports the Transformer as two ONNX graphs, the encoder and one decoder step, for onnxruntime and other runtimes.
 
-Let B be sources and S the tokens of the longest, R = B * beam the rows of a search, T the tokens that they hold, L
+Let B be sources, S the tokens of the longest, R = B * beam the rows of a search, T the tokens each row has so far, L
 decoder layers, H heads, G key heads, K and V the widths of keys and values, D the model width.
 """
 
-import json
 import logging
 import warnings
 from importlib import import_module
@@ -21,18 +20,18 @@ from transduct.interop.ours import for_tool, loaded
 from transduct.models.transformer import Transformer
 from transduct.training import checkpoint
 
-LARGEST = 2**31  # bytes that a file of protobuf's may have
+LARGEST = 2**31  # bytes, the size limit of a protobuf file
 SOURCE, PAST, HELD = {0: "sources"}, {1: "sources", 2: "rows", 4: "tokens"}, {1: "sources", 3: "length"}
 
 
 def convert(directory: Path, out: Path) -> None:
-    """Write the translation model in a model directory as `encoder.onnx` and `decoder.onnx`, its tokenizers beside.
+    """Write the translation model in a model directory as `encoder.onnx` and `decoder.onnx` with its tokenizers.
 
-    `config.json` there says what a search needs besides (docs/onnx.md has one).
+    The `config.json` beside them holds what else a search needs (docs/onnx.md implements one).
 
     Raises:
-        TransductError: the model is no Transformer for translation or quantised already, too large for a graph in one
-            file, or `out` exists.
+        TransductError: if the model is not a translation Transformer, is already quantised or is too large for a
+            single-file graph, or `out` exists.
     """
     for library in ("onnx", "onnxscript"):
         try:
@@ -47,15 +46,14 @@ def convert(directory: Path, out: Path) -> None:
         )
     part: Any
     for part in model.modules():
-        if hasattr(part, "scheme") and hasattr(part, "remember"):  # positions are looked up
+        if hasattr(part, "scheme") and hasattr(part, "remember"):  # cache position tables, so that they are looked up
             part.remember(torch.float32)
     shape = (config.decoder_layers, 2, 3, config.num_kv_heads or config.num_heads, 4)
-    d_k = config.d_k or config.d_model // config.num_heads
-    pasts = [torch.zeros(*shape, width) for width in (d_k, config.d_v or d_k)]
+    pasts = [torch.zeros(*shape, width) for width in (config.key_width, config.value_width)]
     source, lengths = torch.full((2, 5), Tokenizer.END), torch.tensor([5, 3])
     encoder, step, paths = EncoderGraph(model), StepGraph(model), tokenizers_in(directory)
     memory = encoder(source, lengths)
-    described = {
+    settings_out = {
         "source_size": config.source_size,
         "sentencepiece": sentencepiece.held_in(paths[0].read_text(encoding="utf-8")) is not None,
         "begin": Tokenizer.BEGIN,
@@ -63,28 +61,28 @@ def convert(directory: Path, out: Path) -> None:
         "max_length": config.max_length,
         "decoder_layers": config.decoder_layers,
         "num_kv_heads": shape[3],
-        "d_k": d_k,
-        "d_v": config.d_v or d_k,
+        "d_k": config.key_width,
+        "d_v": config.value_width,
         "replace": settings.get("replace", []),
         "decoding": settings.get("decoding", {}),
     }
     content = {
         "encoder.onnx": graph(encoder, source, lengths),
         "decoder.onnx": graph(step, torch.full((2, 3), Tokenizer.BEGIN), *pasts, *memory, lengths),
-        checkpoint.CONFIG: json.dumps(described, indent=1, ensure_ascii=False).encode(),
+        checkpoint.CONFIG: checkpoint.pack_json(settings_out),
         **{path.name: path.read_bytes() for path in paths},
     }
     checkpoint.write_directory(out, content)
 
 
 def graph(module: "EncoderGraph | StepGraph", *inputs: Tensor) -> bytes:
-    """A module as an ONNX file, given inputs of the kind it will have; the sizes named in its `INPUTS` may vary."""
+    """Export a module with example inputs as an ONNX file; the dimensions named in its `INPUTS` are dynamic."""
     log = logging.getLogger("torch.onnx")
     level = log.level
-    log.setLevel(logging.ERROR)  # it says what it does without torchvision
+    log.setLevel(logging.ERROR)  # it warns when torchvision is missing
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the exporter's own, about PyTorch's older names
+            warnings.simplefilter("ignore")  # the exporter uses deprecated names of PyTorch
             program = torch.onnx.export(
                 module.eval(),
                 inputs,
@@ -99,12 +97,12 @@ def graph(module: "EncoderGraph | StepGraph", *inputs: Tensor) -> bytes:
     assert program is not None
     written = program.model_proto
     for part in (written.graph, *written.graph.node, *written.functions):
-        del part.metadata_props[:]  # where in our files each operation comes from
+        del part.metadata_props[:]  # source locations of the operations
     return written.SerializeToString()
 
 
 class EncoderGraph(nn.Module):
-    """Sources to what each decoder layer's cross-attention remembers of them."""
+    """The encoder, with the keys and values of each decoder layer's cross-attention as outputs."""
 
     INPUTS = {"source": {0: "sources", 1: "length"}, "lengths": SOURCE}
     OUTPUTS = ("keys", "values")
@@ -114,33 +112,33 @@ class EncoderGraph(nn.Module):
         self.model = model
 
     def forward(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B, S), whatever stands after the length (B,) of each -> (L, B, G, S, K) and (L, B, G, S, V)."""
+        """Tokens (B, S), padded with anything, and lengths (B,) -> keys (L, B, G, S, K) and values (L, B, G, S, V)."""
         count, longest = source.shape
         places = torch.arange(longest)
-        positions, of = places.expand(count, longest).flatten(), lengths[:, None].expand(count, longest).flatten()
-        x, hidden = self.model.source_embedding(source.flatten(), positions, of), hiding(lengths, longest)
+        positions, totals = places.expand(count, longest).flatten(), lengths[:, None].expand(count, longest).flatten()
+        x, mask = self.model.source_embedding(source.flatten(), positions, totals), padding_mask(lengths, longest)
+        layer: Any
         for layer in self.model.encoder:
-            held: Any = layer
 
-            def attend(y: Tensor, attention: Any = held.self_attention) -> Tensor:
-                parts = attention.project(y, positions, of)  # (N, heads, width) each
+            def attend(y: Tensor, attention: Any = layer.self_attention) -> Tensor:
+                parts = attention.project(y, positions, totals)  # (N, heads, width) each
                 query, key, value = (part.view(count, longest, *part.shape[1:]).transpose(1, 2) for part in parts)
-                heads = attended(query, key, value, hidden + biased(attention, query, longest))  # (B, H, S, V)
+                heads = attended(query, key, value, mask + position_bias(attention, query, longest))  # (B, H, S, V)
                 return attention.output(heads.transpose(1, 2).flatten(2).flatten(0, 1))
 
-            x = held.around_feed_forward(held.around_attention(x, attend), held.feed_forward)
+            x = layer.around_feed_forward(layer.around_attention(x, attend), layer.feed_forward)
         x = self.model.encoder_norm(x)
         keys: list[Tensor] = []
         values: list[Tensor] = []
         for layer in self.model.decoder:
-            cross: Any = layer.cross_attention
+            cross = layer.cross_attention
             for into, linear in ((keys, cross.key), (values, cross.value)):
                 into.append(linear(x).view(count, longest, cross.num_kv_heads, -1).transpose(1, 2))  # (B, G, S, width)
         return torch.stack(keys), torch.stack(values)
 
 
 class StepGraph(nn.Module):
-    """The newest token of each row to the log-probability of each next one."""
+    """One decoder step: from the newest token of each row to the log-probabilities of the next."""
 
     INPUTS = {
         "tokens": {0: "sources", 1: "rows"},
@@ -159,50 +157,50 @@ class StepGraph(nn.Module):
     def forward(
         self, tokens: Tensor, past_keys: Tensor, past_values: Tensor, keys: Tensor, values: Tensor, lengths: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens (B, beam), pasts (L, B, beam, G, T, K) and (L, B, beam, G, T, V), and what `EncoderGraph` gives ->
-        scores (B, beam, target vocabulary), and the pasts with one token more."""
+        """Tokens (B, beam), KV cache (L, B, beam, G, T, K) and (L, B, beam, G, T, V), and the outputs of `EncoderGraph`
+        -> log-probabilities (B, beam, target vocabulary), and the KV cache with one more token."""
         (count, rows), place = tokens.shape, past_keys.shape[4]
         positions = torch.full((count * rows,), place)  # (R,)
         x = self.model.target_embedding(tokens.flatten(), positions)  # (R, D)
-        hidden = hiding(lengths, keys.shape[3])
+        mask = padding_mask(lengths, keys.shape[3])
         new_keys, new_values = [], []
+        layer: Any
         for i, layer in enumerate(self.model.decoder):
-            held: Any = layer
 
-            def attend(y: Tensor, attention: Any = held.self_attention, i: int = i) -> Tensor:
+            def attend(y: Tensor, attention: Any = layer.self_attention, i: int = i) -> Tensor:
                 query, key, value = (part.unsqueeze(2) for part in attention.project(y, positions, None))
                 key = torch.cat((past_keys[i].flatten(0, 1), key), 2)  # (R, G, T + 1, K)
                 value = torch.cat((past_values[i].flatten(0, 1), value), 2)
                 new_keys.append(key.view(count, rows, *key.shape[1:]))
                 new_values.append(value.view(count, rows, *value.shape[1:]))
-                heads = attended(query, key, value, biased(attention, query, place + 1))  # (R, H, 1, V)
+                heads = attended(query, key, value, position_bias(attention, query, place + 1))  # (R, H, 1, V)
                 return attention.output(heads.flatten(1))
 
-            def recall(y: Tensor, attention: Any = held.cross_attention, i: int = i) -> Tensor:
+            def attend_source(y: Tensor, attention: Any = layer.cross_attention, i: int = i) -> Tensor:
                 query = attention.query(y).view(count, rows, attention.num_heads, -1).transpose(1, 2)  # (B, H, beam, K)
-                heads = attended(query, keys[i], values[i], hidden)  # (B, H, beam, V)
+                heads = attended(query, keys[i], values[i], mask)  # (B, H, beam, V)
                 return attention.output(heads.transpose(1, 2).flatten(2).flatten(0, 1))
 
-            x = held.around_cross(held.around_attention(x, attend), recall)
-            x = held.around_feed_forward(x, held.feed_forward)
+            x = layer.around_cross(layer.around_attention(x, attend), attend_source)
+            x = layer.around_feed_forward(x, layer.feed_forward)
         scores = self.model.logits(self.model.decoder_norm(x)).log_softmax(-1)  # (R, target vocabulary)
         scores = scores.index_fill(1, torch.tensor(Tokenizer.UNWRITTEN), float("-inf"))
         return scores.view(count, rows, -1), torch.stack(new_keys), torch.stack(new_values)
 
 
 def attended(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-    """Equation 1; each key head serves a group of queries: (B, H, T, K), (B, G, S, K), (B, G, S, V) -> (B, H, T, V)."""
+    """Scaled dot-product attention with grouped heads: (B, H, T, K), (B, G, S, K), (B, G, S, V) -> (B, H, T, V)."""
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)  # (.., H, S, K), (.., H, S, V)
     return (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5 + bias).softmax(-1) @ value
 
 
-def biased(attention: Any, query: Tensor, keys: int) -> Tensor:
-    """What positions add to the scores of (B, H, T, K) over so many keys."""
+def position_bias(attention: Any, query: Tensor, keys: int) -> Tensor:
+    """The position bias of the attention scores of queries (B, H, T, K) over this many keys; zero if there is none."""
     bias = attention.positions.bias if attention.positions else None
     return torch.zeros(()) if bias is None else bias(query, keys)
 
 
-def hiding(lengths: Tensor, longest: int) -> Tensor:
-    """(B,) -> (B, 1, 1, S): minus infinity where there is no token."""
+def padding_mask(lengths: Tensor, longest: int) -> Tensor:
+    """(B,) -> (B, 1, 1, S): minus infinity at padding, zero elsewhere."""
     return torch.where(torch.arange(longest) < lengths[:, None], 0.0, float("-inf"))[:, None, None]

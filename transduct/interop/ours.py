@@ -1,4 +1,4 @@
-"""The Transformer in a model directory of ours, to be written as another tool has it."""
+"""Loads the Transformer from a model directory, for export to another tool."""
 
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,15 @@ from transduct.training import checkpoint
 
 
 def configured(directory: Path, out: Path, limit: str) -> tuple[dict[str, Any], Config]:
-    """The settings of the model in a directory, and its configuration.
+    """The contents of a model directory's `config.json`, and the model configuration in it.
 
     Args:
-        out: where it is to be written.
-        limit: what is said of other models, such as "no other is quantised yet".
+        out: the output path.
+        limit: the end of the error message for other models, such as "no other model is quantised yet".
 
     Raises:
-        TransductError: it is no Transformer for translation or quantised already, its tokenizers are missing or
-            another model's, or `out` exists.
+        TransductError: if the model is not a translation Transformer or is already quantised, its tokenizers are
+            missing or belong to another model, or `out` exists.
     """
     checkpoint.require_absent(out)
     source = directory / checkpoint.CONFIG
@@ -36,10 +36,10 @@ def configured(directory: Path, out: Path, limit: str) -> tuple[dict[str, Any], 
 
 
 def for_tool(tool: str, directory: Path, out: Path) -> tuple[dict[str, Any], Config]:
-    """What `configured` gives, of a model that another tool may be given.
+    """Like `configured`, for export to another tool.
 
     Raises:
-        TransductError: as there, or it writes backwards, which nothing outside would turn round.
+        TransductError: also if the model writes right to left, because another tool would not reverse its output.
     """
     settings, config = configured(directory, out, f"{tool} takes no other of our models")
     if settings.get("backwards"):
@@ -48,14 +48,14 @@ def for_tool(tool: str, directory: Path, out: Path) -> tuple[dict[str, Any], Con
 
 
 def loaded(directory: Path, config: Config) -> Transformer:
-    """The model of a configuration with the weights in its directory.
+    """Build the model and load its weights.
 
     Raises:
-        TransductError: they are damaged or another model's, or its widths do not fit together.
+        TransductError: if the weights are damaged or belong to another model, or the configuration is inconsistent.
     """
     path = directory / checkpoint.WEIGHTS
     try:
-        with torch.device("meta"):  # nothing is allocated that the file does not hold
+        with torch.device("meta"):  # allocates nothing; the weights come from the file
             model = Transformer(config)
     except ValueError as error:
         raise TransductError(f"{directory / checkpoint.CONFIG}: model: {error}") from error

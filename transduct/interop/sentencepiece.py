@@ -1,8 +1,7 @@
-"""SentencePiece's models as our tokenizers, and back.
+"""Conversion of SentencePiece models to our tokenizers and back.
 
-A published translation model numbers its pieces by a list of its own, which holds what the models of both sides cut
-text into, and not all that they know. `data.pieces` says how a tokenizer keeps what the list has and the model
-lacks, and what the model has and the list lacks.
+A published translation model numbers its pieces by a separate vocabulary, which combines pieces of the SentencePiece
+models of both sides and lacks others. `data.pieces` says how a tokenizer keeps pieces that only one of them has.
 """
 
 import base64
@@ -19,22 +18,22 @@ from transduct.data.pieces import BLANK, HIDDEN
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError, missing_extra
 
-UNIGRAM, BPE = 1, 2  # kinds of models
-# Kinds of pieces; only the first and the last cut text.
+UNIGRAM, BPE = 1, 2  # types of models
+# Types of pieces; only the first and the last are used to split text.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-LONGEST = 1_000  # letters of a piece
-DOUBLE, OUTER = " +", r"\A | \z"  # blanks that SentencePiece removes
+LONGEST = 1_000  # characters in a piece
+DOUBLE, OUTER = " +", r"\A | \z"  # spaces that SentencePiece removes
 
 
 def read(path: Path, names: Sequence[str]) -> str:
-    """The tokenizer of a SentencePiece model, as `Tokenizer` takes it.
+    """Convert a SentencePiece model to the file contents of a `Tokenizer`.
 
     Args:
-        names: of each id the piece that has it; the first three are unknown, begin and end, whatever they are called.
+        names: the piece of each id; the first three are unknown, begin and end, whatever their names.
 
     Raises:
-        TransductError: the file is missing, damaged or no SentencePiece model, it cuts in a way that we do not know,
-            or names are the same.
+        TransductError: if the file is missing, damaged or not a SentencePiece model, uses an unsupported feature, or
+            two pieces have the same name.
     """
     model = _parsed(path)
     if reason := _unsupported(model):
@@ -43,9 +42,9 @@ def read(path: Path, names: Sequence[str]) -> str:
     scores = {piece.piece: piece.score for piece in model.pieces if piece.type in kinds}
     entries, listed = [HIDDEN + name for name in Tokenizer.SPECIALS], names[len(Tokenizer.SPECIALS) :]
     for name in listed:
-        special = HIDDEN if name in Tokenizer.SPECIALS else ""  # a token like any other that is called as one of ours
+        special = HIDDEN if name in Tokenizer.SPECIALS else ""  # an ordinary token with the name of one of our specials
         entries.append(name if name in scores else HIDDEN + special + name)
-    controls = [HIDDEN + piece.piece for piece in model.pieces if piece.type == CONTROL]  # of no text
+    controls = [HIDDEN + piece.piece for piece in model.pieces if piece.type == CONTROL]  # never found in text
     known = {*listed}
     entries += [HIDDEN, *[piece for piece in scores if piece not in known]]
     if len(set(entries)) < len(entries):
@@ -59,7 +58,7 @@ def read(path: Path, names: Sequence[str]) -> str:
 
 
 def _written(model: Any, entries: Sequence[str], scores: Mapping[str, float], controls: Sequence[str]) -> str:
-    """The tokenizer of these entries in the library's format."""
+    """A tokenizer with these entries, in the library's file format."""
     library = tokenizers.Tokenizer(_model(model.trainer_spec, entries, scores))
     library.normalizer = _normalizer(model.normalizer_spec)
     bytes_ = [decoders.ByteFallback()] if model.trainer_spec.byte_fallback else []
@@ -71,26 +70,26 @@ def _written(model: Any, entries: Sequence[str], scores: Mapping[str, float], co
 
 
 def held_in(text: str) -> dict[str, Any] | None:
-    """What a tokenizer's file says, if it was a SentencePiece model's; None for another's."""
-    held = json.loads(text)
-    return held if HIDDEN + Tokenizer.SPECIALS[0] in _entries(held["model"]) else None
+    """The parsed file of a tokenizer that was converted from a SentencePiece model, or None for any other."""
+    content = json.loads(text)
+    return content if HIDDEN + Tokenizer.SPECIALS[0] in _entries(content["model"]) else None
 
 
-def write(held: Mapping[str, Any]) -> bytes:
-    """The SentencePiece model that a tokenizer was, of what its file says; pieces may be in another order."""
-    kept, file = held["model"], _library()[0]()
+def write(content: Mapping[str, Any]) -> bytes:
+    """Convert a tokenizer's parsed file back to a SentencePiece model; pieces may change their order."""
+    model, file = content["model"], _library()[0]()
     trainer, normalizer = file.trainer_spec, file.normalizer_spec
-    trainer.model_type = UNIGRAM if kept["type"] == "Unigram" else BPE
+    trainer.model_type = UNIGRAM if model["type"] == "Unigram" else BPE
     trainer.unk_id, trainer.bos_id, trainer.eos_id, trainer.pad_id = 0, 1, 2, -1
-    trainer.byte_fallback = kept["byte_fallback"]
-    parts = {part["type"]: part for part in held["normalizer"]["normalizers"]}
+    trainer.byte_fallback = model["byte_fallback"]
+    parts = {part["type"]: part for part in content["normalizer"]["normalizers"]}
     normalizer.name = "nmt_nfkc" if "Precompiled" in parts else "identity"
     normalizer.precompiled_charsmap = base64.b64decode(parts.get("Precompiled", {}).get("precompiled_charsmap", ""))
     normalizer.add_dummy_prefix = "Prepend" in parts
-    normalizer.remove_extra_whitespaces = len(held["normalizer"]["normalizers"]) - len(parts) > 0
+    normalizer.remove_extra_whitespaces = len(content["normalizer"]["normalizers"]) > len(parts)  # several `Replace`
     for number, name in enumerate(Tokenizer.SPECIALS):
         file.pieces.add(piece=name, score=0.0, type=CONTROL if number else UNKNOWN)
-    for piece, score in _scores(kept).items():
+    for piece, score in _scores(model).items():
         byte = trainer.byte_fallback and len(piece) == 6 and piece.startswith("<0x")
         file.pieces.add(piece=piece, score=score, type=BYTE if byte else NORMAL)
     trainer.vocab_size = len(file.pieces)
@@ -98,7 +97,7 @@ def write(held: Mapping[str, Any]) -> bytes:
 
 
 def _library() -> tuple[Any, Any]:
-    """What a file is made of, and the error of a file that is damaged."""
+    """The protobuf message of a SentencePiece model, and the exception for a damaged file."""
     try:
         from google.protobuf.message import DecodeError
         from google.protobuf.runtime_version import VersionError
@@ -122,14 +121,14 @@ def _parsed(path: Path) -> Any:
     except OSError as error:
         raise TransductError(f"{path}: cannot be read ({error.strerror}); expected a SentencePiece model") from error
     except damaged as error:
-        raise TransductError(f"{path}: no whole SentencePiece model ({error}); copy it again") from error
+        raise TransductError(f"{path}: not a complete SentencePiece model ({error}); copy it again") from error
     if not model.pieces:
         raise TransductError(f"{path}: holds no pieces; expected a SentencePiece model")
     return model
 
 
 def _unsupported(model: Any) -> str | None:
-    """What of a SentencePiece model a tokenizer cannot do, if there is anything."""
+    """A feature of a SentencePiece model that our tokenizers do not support, or None."""
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     if trainer.model_type not in (UNIGRAM, BPE):
         return "pieces that are neither unigram's nor BPE's"
@@ -142,7 +141,7 @@ def _unsupported(model: Any) -> str | None:
     if trainer.model_type == BPE and any(piece.type == UNUSED for piece in model.pieces):
         return "pieces that are merged through and not used"
     if not all(isfinite(piece.score) and len(piece.piece) <= LONGEST for piece in model.pieces):
-        return f"a score that is no number, or a piece of more than {LONGEST:,} letters"
+        return f"a score that is not a number, or a piece of more than {LONGEST:,} letters"
     return None
 
 
@@ -155,7 +154,7 @@ def _model(trainer: Any, entries: Sequence[str], scores: Mapping[str, float]) ->
 
 
 def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Every two pieces that make a third, the best first."""
+    """All pairs of pieces that merge into a third, the best first."""
     merges = []
     for piece in sorted(scores, key=lambda piece: -scores[piece]):
         halves = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
@@ -174,16 +173,16 @@ def _normalizer(rules: Any) -> normalizers.Normalizer:
     return normalizers.Sequence([*parts, normalizers.Replace(" ", BLANK)])
 
 
-def _entries(kept: Mapping[str, Any]) -> dict[str, float]:
-    """The entries of a model and their scores, in a BPE none."""
-    vocabulary = kept["vocab"]
-    return dict(vocabulary) if kept["type"] == "Unigram" else dict.fromkeys(vocabulary, 0.0)
+def _entries(model: Mapping[str, Any]) -> dict[str, float]:
+    """The entries of a tokenizer's model and their scores, which are all 0 for BPE."""
+    vocabulary = model["vocab"]
+    return dict(vocabulary) if model["type"] == "Unigram" else dict.fromkeys(vocabulary, 0.0)
 
 
-def _scores(kept: Mapping[str, Any]) -> dict[str, float]:
-    """The pieces that cut text, and their scores; in a BPE the sooner merged, the higher."""
-    scores = {piece: score for piece, score in _entries(kept).items() if not piece.startswith(HIDDEN)}
-    if kept["type"] != "Unigram":
-        ranks = {left + right: -rank for rank, (left, right) in reversed([*enumerate(kept["merges"])])}
-        scores = {piece: float(ranks.get(piece, -len(kept["merges"]))) for piece in scores}
+def _scores(model: Mapping[str, Any]) -> dict[str, float]:
+    """The pieces used to split text and their scores; in BPE, earlier merges score higher."""
+    scores = {piece: score for piece, score in _entries(model).items() if not piece.startswith(HIDDEN)}
+    if model["type"] != "Unigram":
+        ranks = {left + right: -rank for rank, (left, right) in reversed([*enumerate(model["merges"])])}
+        scores = {piece: float(ranks.get(piece, -len(model["merges"]))) for piece in scores}
     return scores

@@ -1,6 +1,6 @@
-"""BERT: an encoder that reads a text in both directions (Devlin et al. 2019), and a head for each thing asked of it.
+"""BERT: a bidirectional encoder (Devlin et al. 2019), with a head for each task.
 
-A sequence is BEGIN text END, or BEGIN text END text END; what stands after the first END is of type 1, the rest of 0.
+A sequence is BEGIN text END or BEGIN text END text END; the tokens up to the first END have type 0, the others type 1.
 Let N be tokens of a batch, B its sequences, K masked tokens, D the model width, V the tokenizer's vocabulary.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.attention import AttentionScheme, MultiHeadAttention, positions_inside, split_scheme
+from transduct.blocks.attention import AttentionScheme, self_attention, split_scheme
 from transduct.blocks.embeddings import Embedding, VectorScheme
 from transduct.blocks.linear import Linear
 from transduct.blocks.ngrams import NGrams
@@ -23,6 +23,7 @@ from transduct.blocks.transformer import (
     EncoderLayer,
     LayerShape,
     NormKind,
+    final_norm,
     initialise,
     make_norm,
     names_of_attention,
@@ -42,21 +43,22 @@ SIZES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """What a BERT is made of; the defaults are the base size in pre-norm.
+    """The architecture of a BERT; the defaults are the base size in pre-norm.
 
-    The published models are `norm="post"`, `positions="learned"`, `embedding_norm=True`.
+    The published models have `norm="post"`, `positions="learned"`, `embedding_norm=True`.
 
     Attributes:
-        vocabulary_size: V, the tokenizer's; the model adds one row for the mask, whose id is V.
-        embedding_norm: whether the sum of embeddings is normalised before its dropout.
-        max_length: tokens of the longest sequence, BEGIN and END included.
-        head: masked tokens alone, these and the next sentence, a label for a sequence or for each token, or where a
-            span starts and ends.
-        labels: how many labels the head tells apart, for sequences and tokens.
-        pool: what stands for a sequence: its first token, as published, or the mean of its tokens. Masked tokens alone
-            teach nothing about the first.
-        n_grams: the longest runs of tokens that vote on a sequence's label beside the encoder (of 1 and more tokens,
-            hashed; Joulin et al. 2017); 0 for none. Each learns as if it were alone, and their scores are added.
+        vocabulary_size: V, the tokenizer's; the model adds a row for the mask, whose id is V.
+        embedding_norm: whether to normalise the sum of the embeddings before dropout.
+        max_length: the maximum number of tokens of a sequence, including BEGIN and END.
+        head: predicts masked tokens, these and whether a sentence follows another ("pretraining"), a label for each
+            sequence or for each token, or the start and end of a span.
+        labels: the number of labels of sequences or tokens.
+        pool: the vector of a sequence: that of its first token ("class"), as published, or the mean of all. Training on
+            masked tokens alone does not train the first.
+        n_grams: the maximum length of the hashed n-grams that vote on the label of a sequence beside the encoder
+            (Joulin et al. 2017); 0 for none. Encoder and n-grams are trained as separate classifiers, and their scores
+            are added.
     """
 
     vocabulary_size: int
@@ -78,12 +80,12 @@ class Config:
 
     def __post_init__(self) -> None:
         require_size(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers")
-        require_size(5 if self.head == "span" else 3, self, "max_length")  # a token of each text, and their ends
+        require_size(5 if self.head == "span" else 3, self, "max_length")  # one token of each text, BEGIN and the ENDs
         require_size(0, self, "n_grams")
         require_rate(self, "dropout")
         require_heads(self)
         if self.n_grams and self.head != "sequence":
-            raise ValueError(f"n_grams is {self.n_grams}, but the head '{self.head}' labels no sequence; set it to 0")
+            raise ValueError(f"n_grams is {self.n_grams}, but only the head 'sequence' has n-grams; set it to 0")
         if self.head in ("sequence", "tokens") and self.labels < 2:
             raise ValueError(f"labels is {self.labels}, must be at least 2 for the head '{self.head}'")
 
@@ -94,9 +96,9 @@ class Config:
 
 
 class Bert(nn.Module):
-    """Encoder over segments: `encode`, and the methods of the head that the configuration names.
+    """An encoder over segments: `encode`, followed by the methods of the configured head.
 
-    The encoder's parameters are named like those of a Transformer's source side, save `types` and `embedding_norm`.
+    Except `types` and `embedding_norm`, the encoder's parameters are named like those of a Transformer's encoder.
     """
 
     def __init__(self, config: Config) -> None:
@@ -108,8 +110,11 @@ class Bert(nn.Module):
         self.embedding = Embedding(table, vectors, "add", config.max_length, rate=0.0)
         self.types = embedding_table(2, d_model)
         self.embedding_norm = make_norm(shape) if config.embedding_norm else nn.Identity()
-        self.encoder = Encoder(EncoderLayer(shape, self._attention()) for _ in range(config.layers))
-        self.encoder_norm = make_norm(shape) if config.norm == "pre" else nn.Identity()
+        self.encoder = Encoder(
+            EncoderLayer(shape, self_attention(d_model, config.num_heads, config.positions, config.max_length))
+            for _ in range(config.layers)
+        )
+        self.encoder_norm = final_norm(shape)
         if config.head in ("masked", "pretraining"):
             self.transform = Linear(d_model, d_model)
             self.transform_norm = make_norm(shape)
@@ -126,7 +131,7 @@ class Bert(nn.Module):
 
     @property
     def attention_names(self) -> list[str]:
-        """The names of the weights that `encode` hands over, in order."""
+        """The names of the attention weights of `encode`, in order."""
         return names_of_attention(self.config.layers)
 
     def encode(self, tokens: Tensor, types: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
@@ -137,16 +142,16 @@ class Bert(nn.Module):
         return self.encoder_norm(self.encoder(x, segments, weights))
 
     def masked_logits(self, x: Tensor) -> Tensor:
-        """The token at each masked place, by the table of the embeddings: (K, D) -> (K, V + 1)."""
+        """The logits of masked tokens, by the embedding table: (K, D) -> (K, V + 1)."""
         hidden = self.transform_norm(ACTIVATIONS[self.config.activation](self.transform(x)))  # (K, D)
         return project(hidden, self.embedding.table) + self.bias
 
     def follows(self, x: Tensor, segments: Segments) -> Tensor:
-        """Whether the second sentence of each pair follows the first (0) or not (1): (N, D) -> (B, 2)."""
+        """The logits of next-sentence prediction, follows (0) or not (1): (N, D) -> (B, 2)."""
         return self.next_sentence(self.pool(x, segments))
 
     def pool(self, x: Tensor, segments: Segments) -> Tensor:
-        """A vector for each sequence, from its first token or from all: (N, D) -> (B, D)."""
+        """A vector for each sequence, from its first token or the mean of all: (N, D) -> (B, D)."""
         if self.config.pool == "mean":
             pooled = pad(x, segments).sum(1) / segments.lengths[:, None].to(x.dtype)
         else:
@@ -154,18 +159,13 @@ class Bert(nn.Module):
         return self.pooler(pooled).tanh()
 
     def classify(self, x: Tensor, segments: Segments) -> Tensor:
-        """The label of each sequence, by the encoder: (N, D) -> (B, labels)."""
+        """The logits of the label of each sequence, by the encoder alone: (N, D) -> (B, labels)."""
         return self.output(dropout(self.pool(x, segments), self.config.dropout, self.training))
 
     def tag(self, x: Tensor) -> Tensor:
-        """The label of each token: (N, D) -> (N, labels)."""
+        """The logits of the label of each token: (N, D) -> (N, labels)."""
         return self.output(dropout(x, self.config.dropout, self.training))
 
     def span(self, x: Tensor) -> Tensor:
-        """How well each token begins and how well it ends the span: (N, D) -> (N, 2)."""
+        """The logits of the start and of the end of a span: (N, D) -> (N, 2)."""
         return self.output(x)
-
-    def _attention(self) -> MultiHeadAttention:
-        config = self.config
-        inside = positions_inside(config.positions, config.max_length, config.d_model, config.num_heads)
-        return MultiHeadAttention(config.d_model, config.num_heads, positions=inside)

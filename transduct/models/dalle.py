@@ -1,8 +1,8 @@
-"""DALL-E: pictures as grids of codes, and a decoder that goes on from a text with the codes of its picture.
+"""DALL-E: a discrete VAE that turns pictures into grids of codes, and a decoder that continues a text with such codes.
 
-Ramesh et al. 2021, with codes by Gumbel-softmax as there or by vector quantisation (van den Oord et al. 2017). Let N be
-the tokens of a batch, B its sequences, P the places of a picture's grid, R = B * beam the rows of a search, D the model
-width, V the number of codes.
+Ramesh et al. 2021; the codes are learned by Gumbel-softmax as there, or by vector quantisation (van den Oord et al.
+2017). Let N be the tokens of a batch, B its sequences, P the cells of a picture's grid, R = B * beam the rows of a
+search, D the model width, V the number of codes.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from transduct.blocks.convolution import Backbone, ResidualBlock, convolution, g
 from transduct.blocks.decoders import PromptState, layer_inputs
 from transduct.blocks.sizes import require_channels, require_heads, require_rate, require_size
 from transduct.blocks.tables import embedding_table
-from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, initialise, make_norm
+from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, final_norm, initialise
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
 from transduct.functional.losses import divergence_from_uniform, gumbel_softmax, nearest_codes, vector_quantise
@@ -38,15 +38,16 @@ SIZES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class CodesConfig:
-    """What a discrete VAE is made of.
+    """The architecture of a discrete VAE.
 
     Attributes:
-        picture_size: pixels on each side of a picture.
-        channels: of each level of the encoder; every level halves the picture, the last is the grid of codes.
-        codes: how many there are.
+        picture_size: the side of a picture in pixels.
+        channels: of each level of the encoder; every level halves the resolution, the last yields the grid of codes.
+        codes: the number of codes.
         d_code: the width of a code's vector.
-        quantiser: how a place is given a code: the nearest vector, or a draw by Gumbel-softmax.
-        beta: with vectors the weight of the commitment; with draws that of their divergence from uniform ones.
+        quantiser: how a cell gets its code: the nearest vector ("vq"), or a sample by Gumbel-softmax ("gumbel").
+        beta: with "vq" the weight of the commitment loss, with "gumbel" that of the KL divergence from the uniform
+            distribution.
     """
 
     picture_size: int = 64
@@ -67,58 +68,58 @@ class CodesConfig:
 
     @property
     def side(self) -> int:
-        """Codes on each side of the grid."""
+        """The side of the grid in codes."""
         return self.picture_size // 2 ** len(self.channels)
 
     @property
     def places(self) -> int:
-        """P."""
+        """P, the number of cells of the grid."""
         return self.side**2
 
 
 class DiscreteVAE(nn.Module):
-    """Pictures to codes and back: a convolutional encoder, a codebook and a convolutional decoder."""
+    """Encodes pictures as codes and decodes them: a convolutional encoder, a codebook and a convolutional decoder."""
 
     def __init__(self, config: CodesConfig) -> None:
         super().__init__()
         self.config = config
         self.encoder = Backbone(config.channels)
-        self.to_codes = convolution(config.channels[-1], config.codes if self._drawn else config.d_code, 1)
+        self.to_codes = convolution(config.channels[-1], config.codes if self._gumbel else config.d_code, 1)
         self.codebook = embedding_table(config.codes, config.d_code)
         self.decoder = nn.Sequential(*_decoder(config))
 
     def forward(self, pictures: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Pictures to their codes and back.
+        """Reconstructs pictures from their codes.
 
         Args:
-            pictures: (B, 3, height, width) of -1 to 1.
+            pictures: (B, 3, height, width), from -1 to 1.
             temperature: of the Gumbel-softmax.
 
         Returns:
-            What is made of the codes, (B, 3, height, width); the codes (B, P); and what the quantiser adds to the loss,
-            summed over codes.
+            The reconstructions (B, 3, height, width), the codes (B, P), and the loss of the quantiser, summed over the
+            codes.
         """
         features = self._features(pictures)
-        with torch.autocast(pictures.device.type, enabled=False):  # distances and small temperatures need all digits
+        with torch.autocast(pictures.device.type, enabled=False):  # distances and low temperatures need full precision
             vectors, codes, penalty = self._quantised(features.float(), temperature)
         return self._pictures(vectors), codes.view(len(pictures), -1), penalty
 
     def encode(self, pictures: Tensor) -> Tensor:
-        """Pictures (B, 3, height, width) of -1 to 1 -> the codes of their places, row by row, (B, P)."""
+        """Pictures (B, 3, height, width) from -1 to 1 -> their codes, row by row, (B, P)."""
         features = self._features(pictures)
-        codes = features.argmax(1) if self._drawn else nearest_codes(features, self.codebook)
+        codes = features.argmax(1) if self._gumbel else nearest_codes(features, self.codebook)
         return codes.view(len(pictures), -1)  # (B, P)
 
     def decode(self, codes: Tensor) -> Tensor:
-        """Codes (B, P) -> pictures (B, 3, height, width) of about -1 to 1."""
+        """Codes (B, P) -> pictures (B, 3, height, width), from about -1 to 1."""
         return self._pictures(lookup(self.codebook, codes.flatten()))  # (B, 3, height, width)
 
     @property
-    def _drawn(self) -> bool:
+    def _gumbel(self) -> bool:
         return self.config.quantiser == "gumbel"
 
     def _features(self, pictures: Tensor) -> Tensor:
-        """(B, 3, height, width) -> (B * P, d_code), or the logits of the codes, (B * P, V)."""
+        """(B, 3, height, width) -> vectors (B * P, d_code) or, with "gumbel", logits of the codes (B * P, V)."""
         return self.to_codes(self.encoder(pictures)).permute(0, 2, 3, 1).flatten(0, 2)  # (B * P, C)
 
     def _pictures(self, vectors: Tensor) -> Tensor:
@@ -128,14 +129,14 @@ class DiscreteVAE(nn.Module):
         return self.decoder(grid.contiguous())
 
     def _quantised(self, features: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-        if not self._drawn:
+        if not self._gumbel:
             return vector_quantise(features, self.codebook, self.config.beta)
         shares = gumbel_softmax(features, temperature)  # (B * P, V)
         return shares @ self.codebook, features.argmax(1), self.config.beta * divergence_from_uniform(features).sum()
 
 
 def _decoder(config: CodesConfig) -> Iterator[nn.Module]:
-    """The encoder's levels backwards; a picture is doubled by moving channels to pixels (Shi et al. 2016)."""
+    """The levels of the encoder in reverse; pixel shuffle doubles the resolution (Shi et al. 2016)."""
     widths = config.channels[::-1]
     yield convolution(config.d_code, widths[0], 1)
     for width, narrower in zip(widths, [*widths[1:], widths[-1]]):
@@ -151,12 +152,12 @@ def _decoder(config: CodesConfig) -> Iterator[nn.Module]:
 
 @dataclass(frozen=True)
 class Config:
-    """What a DALL-E is made of.
+    """The architecture of a DALL-E.
 
     Attributes:
         vocabulary_size: of the texts.
-        max_length: tokens of the longest text.
-        vae: the discrete VAE that it holds, whose weights stay as they are.
+        max_length: the maximum number of tokens of a text.
+        vae: the discrete VAE, whose weights are frozen.
     """
 
     vocabulary_size: int
@@ -178,15 +179,15 @@ class Config:
 
     @property
     def begin(self) -> int:
-        """The token between text and picture. Codes are the tokens below it, the words of texts those above."""
+        """The token between text and picture. Codes are the smaller ids, words of the text the larger ones."""
         return self.vae.codes
 
 
 class DALLE(nn.Module):
-    """A decoder over a text, `begin`, and the codes of its picture, each predicted from all before it.
+    """A decoder over a text, the token `begin` and the codes of its picture, each predicted from all before it.
 
-    `hidden` and `logits` take all at once. A search gives `encode` the texts and the first `step` the token `begin`;
-    it ends after P codes, for which `begin` also serves as the end token, never to be predicted.
+    `hidden` and `logits` take whole sequences. In a search, `encode` takes the texts and the first `step` the token
+    `begin`. It always ends after P codes: `begin` also serves as the end token, which is never predicted.
     """
 
     def __init__(self, config: Config) -> None:
@@ -201,22 +202,22 @@ class DALLE(nn.Module):
         self.decoder = nn.ModuleList(
             EncoderLayer(shape, MultiHeadAttention(width, config.num_heads)) for _ in range(config.layers)
         )
-        self.decoder_norm = make_norm(shape) if config.norm == "pre" else nn.Identity()
+        self.decoder_norm = final_norm(shape)
         initialise(self)
         self.vae = DiscreteVAE(config.vae).requires_grad_(False)
 
     @property
     def attention_names(self) -> list[str]:
-        """The names of the weights that `hidden` hands over, in order."""
+        """The names of the attention weights of `hidden`, in order."""
         return [f"decoder.{i}.self" for i in range(self.config.layers)]
 
     @property
     def output_table(self) -> Tensor:
-        """(V, D): what is predicted are codes."""
+        """(V, D): only codes are predicted."""
         return self.table[: self.config.begin]
 
     def hidden(self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
-        """Texts, `begin` and codes (N,) -> hidden (N, D); from `begin` on each predicts the code after it."""
+        """Texts, `begin` and codes (N,) -> hidden states (N, D); from `begin` on, each predicts the next code."""
         words = (tokens > self.config.begin).long()
         before = F.pad(words.cumsum(0), (1, 0)).index_select(0, segments.offsets)  # (B + 1,)
         x = self._embedded(tokens, segments.positions - before.diff()[segments.sequence])
@@ -225,16 +226,16 @@ class DALLE(nn.Module):
         return self.decoder_norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(N, D) -> (N, V + 1); the last, of `begin`, is minus infinity."""
+        """(N, D) -> (N, V + 1); the last logit, that of `begin`, is minus infinity."""
         return F.pad(F.linear(hidden, self.output_table), (0, 1), value=float("-inf"))
 
     def encode(self, tokens: Tensor, segments: Segments) -> Tensor:
-        """Texts (N,) -> what each layer is given of them (layers, N, D)."""
+        """Texts (N,) -> the inputs of all layers (layers, N, D)."""
         places = segments.positions - segments.lengths[segments.sequence]
         return layer_inputs(self.decoder, self._embedded(tokens, places), segments)
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> PromptState:
-        """The state before `begin`, with `beam` rows for each text."""
+        """Returns the state before `begin`, with `beam` rows for each text."""
         return PromptState.start(self.decoder, memory, segments, beam)
 
     def step(self, tokens: Tensor, state: PromptState) -> tuple[Tensor, PromptState]:
@@ -244,9 +245,9 @@ class DALLE(nn.Module):
         return self.logits(self.decoder_norm(x)), state
 
     def _embedded(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """Tokens (N,) at places counted from `begin`, whose place is 0 -> (N, D).
+        """Embeds tokens (N,) at `places` relative to `begin`, whose place is 0: -> (N, D).
 
-        A word has a vector for its place in the text, counted from its end; a code one for its row and one for its
+        A word has a position vector, counted from the end of its text; a code has one for its row and one for its
         column; `begin` has none.
         """
         grid = (self.row_positions[:, None] + self.column_positions).flatten(0, 1)  # (P, D)
@@ -257,42 +258,39 @@ class DALLE(nn.Module):
 
 
 def guided_logits(unconditional: Tensor, conditional: Tensor, scale: float) -> Tensor:
-    """u + scale (c - u) of logits without a text and with it (Ho and Salimans 2022), of one shape: 0 ignores the text,
-    1 changes nothing, more exaggerates it."""
+    """Classifier-free guidance, u + scale (c - u) of logits u without and c with a text (Ho and Salimans 2022): 0
+    ignores the text, 1 changes nothing, more than 1 exaggerates the text."""
     return unconditional.lerp(conditional, scale)
 
 
 @dataclass
 class GuidedState:
-    """The states of the rows with their texts and of the same without."""
+    """The states of a guided search: rows with their texts, and the same rows without."""
 
     conditional: PromptState
     unconditional: PromptState
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order."""
+        """Keeps these rows, in this order."""
         self.conditional.select(rows)
         self.unconditional.select(rows)
 
 
 class Guided(nn.Module):
-    """A DALL-E that leans towards its texts: logits u + scale (c - u) of the logits c with a text and u without one.
-
-    Classifier-free guidance (Ho and Salimans 2022): 0 ignores the text, 1 changes nothing, more exaggerates it.
-    """
+    """A DALL-E with classifier-free guidance; see `guided_logits`."""
 
     def __init__(self, model: DALLE, scale: float) -> None:
         super().__init__()
         self.model, self.scale = model, scale
 
     def encode(self, tokens: Tensor, segments: Segments) -> Tensor:
-        """Texts (N,) -> what each layer is given of them (layers, N, D)."""
+        """Texts (N,) -> the inputs of all layers (layers, N, D)."""
         return self.model.encode(tokens, segments)
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> GuidedState:
-        """The states before `begin`, with `beam` rows for each text."""
-        nothing = Segments.of([0] * len(segments), memory.device)
-        unconditional = self.model.start(memory[:, :0], nothing, beam)
+        """Returns the states before `begin`, with `beam` rows for each text."""
+        empty = Segments.of([0] * len(segments), memory.device)
+        unconditional = self.model.start(memory[:, :0], empty, beam)
         return GuidedState(self.model.start(memory, segments, beam), unconditional)
 
     def step(self, tokens: Tensor, state: GuidedState) -> tuple[Tensor, GuidedState]:

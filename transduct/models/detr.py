@@ -1,12 +1,12 @@
-"""DETR: a picture in, a set of boxes with classes out, all at once (Carion et al. 2020).
+"""DETR: object detection as set prediction, all boxes and classes of a picture at once (Carion et al. 2020).
 
-A convolutional backbone makes a grid of features, an encoder lets its places look at each other, and a decoder lets
-object queries look at them and at one another; each query ends as one object or as none.
+A convolutional backbone computes a grid of features and an encoder attends over its cells. In the decoder, object
+queries attend to the grid and to each other; each query predicts one object or none.
 
-The original learns where a query should look from nothing, which takes hundreds of epochs. Here each query has a box
-from the first step: it begins at an anchor (Wang et al. 2022), each layer moves it a little (Zhu et al. 2021), in units
-of its own size, and both attentions are drawn to it by a Gaussian for each head (Gao et al. 2021).
-Let B be pictures of equal size, P the places of their grid, Q queries, H heads, D the model width, C classes.
+The original learns from scratch where a query should look, which takes hundreds of epochs. Here each query has a box
+from the start: it begins at an anchor (Wang et al. 2022), each layer refines it (Zhu et al. 2021), in units of its own
+size, and a Gaussian per head draws self- and cross-attention towards it (Gao et al. 2021).
+Let B be pictures of equal size, P the cells of their grid, Q queries, H heads, D the model width, C classes.
 """
 
 from dataclasses import dataclass, field
@@ -30,21 +30,21 @@ SIZES: dict[str, dict[str, Any]] = {
     "small": {"channels": [64, 128, 256]},
     "base": {"channels": [128, 256, 512], "d_model": 256, "num_heads": 8, "d_ff": 1024, "encoder_layers": 3},
 }
-NARROWEST = 0.03  # deviation of a Gaussian, as a share of the picture's side, around a box of no size
-SCALE = 64.0  # the picture's side in the units of sinusoids, whose shortest wave is then a tenth of it
+NARROWEST = 0.03  # standard deviation of the Gaussian around an empty box, relative to the picture's side
+SCALE = 64.0  # the picture's side in the units of the sinusoids; the shortest wavelength is then a tenth of the side
 
 
 @dataclass(frozen=True)
 class Config:
-    """What a DETR is made of; the defaults are the small size.
+    """The architecture of a DETR; the defaults are the small size.
 
     Attributes:
-        classes: C, without the class for no object.
-        side: height and width of a picture in pixels.
-        channels: of the backbone, a level each; every level halves the grid.
-        queries: Q, a square number, for their anchors begin as a grid.
-        no_object: the weight of a query without an object in the loss. The paper's 0.1 lets a second query on the same
-            object cost little.
+        classes: C, excluding the class for no object.
+        side: the height and width of a picture in pixels.
+        channels: of each level of the backbone; every level halves the resolution.
+        queries: Q, a square number, because their anchors start as a grid.
+        no_object: the weight in the loss of a query without an object. With the paper's 0.1, a second query on the same
+            object costs little.
     """
 
     classes: int
@@ -75,42 +75,42 @@ class Config:
 
     @property
     def stride(self) -> int:
-        """Pixels from one place of the grid to the next."""
+        """The side of a cell of the grid in pixels."""
         return 2 ** len(self.channels)
 
     @property
     def places(self) -> int:
-        """P, the places of a picture's grid."""
+        """P, the number of cells of the grid."""
         return (self.side // self.stride) ** 2
 
 
 class Gaussian(nn.Module):
-    """Draws each head of a query to what stands in or near its box: the logarithm of a Gaussian, added to the scores.
+    """Draws each head of a query to the region in and near its box: the logarithm of a Gaussian, added to the scores.
 
     It is the spatial prior of SMCA (Gao et al. 2021, equations 5 to 8), in units of the box, so that a head that looks
-    at the left edge does so in boxes of every size. In cross-attention it finds the object; in self-attention it finds
-    the other queries that stand at the same object, of which only one may keep it.
+    at the left edge does so for boxes of every size. In cross-attention it finds the object; in self-attention it finds
+    other queries at the same object, only one of which may keep it.
     """
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
         turns = torch.arange(num_heads) * (2 * torch.pi / num_heads)
         self.centres = nn.Parameter(0.5 * torch.stack((turns.cos(), turns.sin()), 1))  # (H, 2)
-        self.spreads = nn.Parameter(torch.full((num_heads, 2), -0.5))  # (H, 2) logarithms
+        self.spreads = nn.Parameter(torch.full((num_heads, 2), -0.5))  # (H, 2), logarithms
 
     def forward(self, boxes: Tensor, places: Tensor) -> Tensor:
-        """Boxes (B, Q, 4) and places they may look at, (B, S, 2) or (S, 2) -> (B, H, Q, S)."""
+        """Boxes (B, Q, 4), and the centres of what is attended to, (B, S, 2) or (S, 2) -> (B, H, Q, S)."""
         centre, half = (part.unsqueeze(1) for part in (boxes[..., :2], boxes[..., 2:] / 2))  # (B, 1, Q, 2)
         means = (centre + self.centres[:, None] * half).unsqueeze(-2)  # (B, H, Q, 1, 2)
         spreads = (self.spreads[:, None].exp() * half + NARROWEST).unsqueeze(-2)  # (B, H, Q, 1, 2)
-        far = places[:, None, None] if places.ndim == 3 else places
-        return -0.5 * ((far - means) / spreads).square().sum(-1)  # (B, H, Q, S)
+        points = places[:, None, None] if places.ndim == 3 else places
+        return -0.5 * ((points - means) / spreads).square().sum(-1)  # (B, H, Q, S)
 
 
 class Heads(nn.Module):
-    """What a layer's queries say: the logits of their classes (N, C + 1), and how to move their boxes (N, 4).
+    """The output heads of a layer: class logits and moves of the boxes, for each query.
 
-    A layer has heads of its own, for its boxes already stand where the layer before has moved them.
+    Every layer has its own, because its boxes start where the previous layer moved them.
     """
 
     def __init__(self, d_model: int, classes: int) -> None:
@@ -124,7 +124,7 @@ class Heads(nn.Module):
 
 
 class Detr(nn.Module):
-    """`encode` makes the memory of pictures, `decode` the classes and boxes after each layer."""
+    """`encode` computes the memory of pictures, `decode` the classes and boxes after each layer."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Detr(nn.Module):
             EncoderLayer(shape, MultiHeadAttention(d_model, heads)) for _ in range(config.encoder_layers)
         )
         self.encoder_norm = nn.LayerNorm(d_model)
-        self.places = Linear(d_model, config.classes + 1)  # of the memory; only the loss asks for them
+        self.places = Linear(d_model, config.classes + 1)  # classifies the cells of the memory; used by the loss only
         self.decoder = nn.ModuleList(
             DecoderLayer(shape, MultiHeadAttention(d_model, heads), MultiHeadAttention(d_model, heads))
             for _ in range(config.decoder_layers)
@@ -155,11 +155,11 @@ class Detr(nn.Module):
 
     @property
     def attention_names(self) -> list[str]:
-        """The names of the weights that `encode` and then `decode` hand over, in order."""
+        """The names of the attention weights of `encode` and then `decode`, in order."""
         return names_of_attention(self.config.encoder_layers, self.config.decoder_layers)
 
     def encode(self, pictures: Tensor, weights: list[Tensor] | None = None) -> tuple[Tensor, Segments]:
-        """Pictures (B, side, side, 3) in 0 to 255 -> the memory (B * P, D) and its segments."""
+        """Pictures (B, side, side, 3), from 0 to 255 -> the memory (B * P, D) and its segments."""
         scaled = pictures.permute(0, 3, 1, 2).to(next(self.parameters()).dtype) / 127.5 - 1.0  # (B, 3, side, side)
         features = self.backbone(scaled)  # (B, channels, rows, rows)
         rows = features.shape[-1]
@@ -171,54 +171,54 @@ class Detr(nn.Module):
         return self.encoder_norm(self.encoder(x, segments, weights)), segments
 
     def decode(self, memory: Tensor, grid: Segments, weights: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """The memory (B * P, D) to what each layer finds: logits (layers, B, Q, C + 1) and boxes (layers, B, Q, 4).
+        """The memory (B * P, D) -> the outputs of each layer: logits (layers, B, Q, C + 1), boxes (layers, B, Q, 4).
 
-        Boxes are centre, width and height as shares of the picture's; the last class is no object. A layer learns to
-        move a box, not how its anchor came to where it stands, so no gradient goes from one layer's box to the next.
+        Boxes are centre, width and height, relative to the picture's; the last class means no object. A layer learns to
+        move the box that it is given, so gradients do not flow through the boxes from one layer to the layer before.
         """
         shape = (len(grid), self.config.queries)
         rows = isqrt(grid.longest)
         places = grid_of_places(rows, memory.device)  # (P, 2)
         segments = Segments.of([shape[1]] * shape[0], memory.device)
         x = self.queries.repeat(shape[0], 1)  # (B * Q, D)
-        here = self.anchors.float().sigmoid().repeat(shape[0], 1)  # (B * Q, 4)
+        current = self.anchors.float().sigmoid().repeat(shape[0], 1)  # (B * Q, 4)
         logits, boxes = [], []
         for layer, near, inside, heads in zip(self.decoder, self.near, self.inside, self.heads, strict=True):
-            held = here.detach().view(*shape, 4)  # (B, Q, 4)
-            among, over = near(held, held[..., :2]), inside(held, places)  # (B, H, Q, Q), (B, H, Q, P)
-            x = x + self.place(box_positions(here.detach(), self.config.d_model).to(x.dtype))
-            x = layer(x, segments, memory, grid, weights, causal=False, self_bias=among, cross_bias=over)
+            fixed = current.detach().view(*shape, 4)  # (B, Q, 4)
+            self_bias, cross_bias = near(fixed, fixed[..., :2]), inside(fixed, places)  # (B, H, Q, Q), (B, H, Q, P)
+            x = x + self.place(box_positions(current.detach(), self.config.d_model).to(x.dtype))
+            x = layer(x, segments, memory, grid, weights, causal=False, self_bias=self_bias, cross_bias=cross_bias)
             scores, moves = heads(self.decoder_norm(x))
-            here = moved(here, moves.float())
+            current = moved(current, moves.float())
             logits.append(scores.float().view(*shape, -1))  # (B, Q, C + 1)
-            boxes.append(here.view(*shape, 4))  # (B, Q, 4)
-            here = here.detach()
+            boxes.append(current.view(*shape, 4))  # (B, Q, 4)
+            current = current.detach()
         return torch.stack(logits), torch.stack(boxes)
 
 
 def moved(boxes: Tensor, moves: Tensor) -> Tensor:
-    """Boxes shifted by parts of their own width and height, and scaled (Girshick et al. 2014): (N, 4) twice -> (N, 4).
+    """Shifts boxes by fractions of their width and height, and scales them: (N, 4), (N, 4) -> (N, 4).
 
-    What a query sees of its box says how to move it, wherever the box is and however large; so one place of a picture
-    teaches all others.
+    Relative moves (Girshick et al. 2014) do not depend on the position and size of a box, so that what is learned in
+    one part of a picture holds everywhere.
     """
     size = boxes[:, 2:]
     return torch.cat((boxes[:, :2] + moves[:, :2] * size, size * moves[:, 2:].clamp(-2, 2).exp()), 1)  # (N, 4)
 
 
 def grid_of_places(side: int, device: torch.device | None = None) -> Tensor:
-    """The centres (side^2, 2), x and y as shares of the picture's, of a grid's places, row by row."""
+    """The centres (side^2, 2) of the cells of a grid, row by row, as x and y relative to the picture."""
     axis = (torch.arange(side, device=device) + 0.5) / side
     return torch.stack((axis.repeat(side), axis.repeat_interleave(side)), 1)  # (P, 2)
 
 
 def grid_of_anchors(queries: int) -> Tensor:
-    """Boxes (Q, 4) whose centres stand in a square grid, each half as wide again as the way to the next."""
+    """Boxes (Q, 4) centred on the cells of a square grid and 1.5 times as wide as a cell."""
     centres = grid_of_places(isqrt(queries))
     return torch.cat((centres, torch.full_like(centres, min(0.5, 1.5 / isqrt(queries)))), 1)  # (Q, 4)
 
 
 def box_positions(boxes: Tensor, width: int) -> Tensor:
-    """Sinusoids of a box's centre and of its size, half of the width each: (N, 4) -> (N, width)."""
+    """Sinusoids of the centres of boxes, and of their sizes, half of the width each: (N, 4) -> (N, width)."""
     x, y, across, down = (SCALE * boxes).unbind(-1)  # (N,) each
     return torch.cat((sinusoidal_2d(y, x, width // 2), sinusoidal_2d(down, across, width // 2)), -1)  # (N, width)

@@ -1,4 +1,4 @@
-"""GPT: a decoder alone, which goes on from what it has read (Radford et al. 2018, 2019).
+"""GPT: a decoder-only language model (Radford et al. 2018, 2019).
 
 Let N be tokens of a batch, B its sequences, R = B * beam the rows of a search, D the model width, V the vocabulary.
 """
@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from transduct.blocks.attention import AttentionScheme, MultiHeadAttention, positions_inside, split_scheme
+from transduct.blocks.attention import AttentionScheme, self_attention, split_scheme
 from transduct.blocks.decoders import PromptState, layer_inputs
 from transduct.blocks.embeddings import Embedding, VectorScheme
 from transduct.blocks.sizes import require_heads, require_rate, require_size
 from transduct.blocks.tables import embedding_table, project
-from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, initialise, make_norm
+from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, final_norm, initialise
 from transduct.functional.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -25,12 +25,12 @@ SIZES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """What a GPT is made of; the defaults are GPT-2's, for a vocabulary and a length of one's own.
+    """The architecture of a GPT; the defaults are those of GPT-2.
 
     Attributes:
         positions: vector schemes are added to the embedding; rotary, alibi and relative act inside self-attention.
-        tie: whether the embedding is the output table too.
-        max_length: tokens of the longest sequence.
+        tie: whether embedding and output projection share one table.
+        max_length: the maximum number of tokens of a sequence.
     """
 
     vocabulary_size: int
@@ -54,10 +54,10 @@ class Config:
 
 
 class GPT(nn.Module):
-    """A decoder over segments: `hidden` and `logits` at once, or `encode`, `start` and `step` for search.
+    """A decoder over segments: `hidden` and `logits` for whole sequences, `encode`, `start` and `step` for search.
 
-    A search goes on from prompts: `encode` is given each without its last token, possibly none at all, and the first
-    `step` is given that token.
+    A search continues prompts: `encode` takes each prompt without its last token, which may leave it empty, and the
+    first `step` takes that token.
     """
 
     def __init__(self, config: Config) -> None:
@@ -67,18 +67,21 @@ class GPT(nn.Module):
         table = embedding_table(config.vocabulary_size, config.d_model)
         vectors, _ = split_scheme(config.positions)
         self.embedding = Embedding(table, vectors, "add", config.max_length, config.dropout)
-        self.decoder = nn.ModuleList(EncoderLayer(shape, self._attention()) for _ in range(config.layers))
-        self.decoder_norm = make_norm(shape) if config.norm == "pre" else nn.Identity()
+        self.decoder = nn.ModuleList(
+            EncoderLayer(shape, self_attention(config.d_model, config.num_heads, config.positions, config.max_length))
+            for _ in range(config.layers)
+        )
+        self.decoder_norm = final_norm(shape)
         self.output_table = table if config.tie else embedding_table(config.vocabulary_size, config.d_model)
         initialise(self)
 
     @property
     def attention_names(self) -> list[str]:
-        """The names of the weights that `hidden` hands over, in order."""
+        """The names of the attention weights of `hidden`, in order."""
         return [f"decoder.{i}.self" for i in range(self.config.layers)]
 
     def hidden(self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
-        """Tokens (N,) -> hidden (N, D); each predicts the token after it."""
+        """Tokens (N,) -> hidden states (N, D), each of which predicts the next token."""
         x = self.embedding(tokens, segments.positions)
         for layer in self.decoder:
             x = layer(x, segments, causal=True, weights=weights)
@@ -89,23 +92,18 @@ class GPT(nn.Module):
         return project(hidden, self.output_table)
 
     def encode(self, tokens: Tensor, segments: Segments) -> Tensor:
-        """Prompts without their last tokens (N,) -> what each layer is given of them (layers, N, D)."""
+        """Prompts without their last tokens (N,) -> the inputs of all layers (layers, N, D)."""
         return layer_inputs(self.decoder, self.embedding(tokens, segments.positions), segments)
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> PromptState:
-        """The state before the last tokens of the prompts, with `beam` rows for each."""
+        """Returns the state before the last token of each prompt, with `beam` rows per prompt."""
         return PromptState.start(self.decoder, memory, segments, beam)
 
     def step(self, tokens: Tensor, state: PromptState) -> tuple[Tensor, PromptState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after it.
 
-        A row that is finished may be stepped on beside longer ones; it stays at the last position there is.
+        Finished rows may still be stepped beside longer ones; their positions stop at the last one.
         """
         positions = state.positions.clamp(max=self.config.max_length - 1)
         x = state.step(self.decoder, self.embedding(tokens, positions), positions)
         return self.logits(self.decoder_norm(x)), state
-
-    def _attention(self) -> MultiHeadAttention:
-        config = self.config
-        inside = positions_inside(config.positions, config.max_length, config.d_model, config.num_heads)
-        return MultiHeadAttention(config.d_model, config.num_heads, positions=inside)

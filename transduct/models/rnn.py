@@ -1,7 +1,7 @@
 """The recurrent encoder-decoder with attention (Bahdanau et al. 2015; Luong et al. 2015) or without (Cho et al. 2014).
 
 Let N be source tokens and M target tokens of a batch, B its sources, R = B * beam the rows of a search, V the target
-vocabulary; the widths are `d_model` of embeddings and output, and `d_hidden` of the memory and the decoder's states.
+vocabulary. Embeddings and output have the width `d_model`, the memory and the decoder's states `d_hidden`.
 """
 
 import math
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduct.blocks.caches import Memory, sources_of
+from transduct.blocks.caches import Memory
 from transduct.blocks.linear import Linear
 from transduct.blocks.recurrent import CELLS, CellKind, Recurrent, RecurrentAttention, Schedule, ScoreKind
 from transduct.blocks.sizes import require_rate, require_shared, require_size
@@ -20,7 +20,7 @@ from transduct.blocks.tables import embedding_table, project
 from transduct.blocks.transformer import initialise
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
-from transduct.functional.segments import Segments, flatten, pad
+from transduct.functional.segments import Segments, flatten, pad, sources_of
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"d_model": 128, "d_hidden": 256},
@@ -31,19 +31,19 @@ SIZES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """What an RNN is made of; named sizes (`SIZES`) change some defaults, the vocabulary sizes are always needed.
+    """The architecture of an RNN; the named `SIZES` change some defaults.
 
     Attributes:
-        d_model: width of the embeddings and of the output.
-        d_hidden: width of a decoder's state and of the memory; d_model if not given.
-        cell: of both sides.
-        bidirectional: the encoder reads from both sides, with half of d_hidden for each.
-        attention: Luong's (dot, general, concat), Bahdanau's (additive), or none: a source is one vector.
-        scheduled_sampling: the probability that in training a token is replaced by the likeliest one of the step
-            before (Bengio et al. 2015).
-        tie: which tables are one: both embeddings and the output ("all"), the decoder's and the output, or none.
-            "all" needs a shared vocabulary; without one a recipe has "decoder" where it says nothing.
-        max_length: tokens of the longest sequence, its end included.
+        d_model: the width of the embeddings and of the output.
+        d_hidden: the width of the decoder's state and of the memory; d_model by default.
+        cell: of encoder and decoder.
+        bidirectional: whether the encoder reads in both directions, with half of d_hidden for each.
+        attention: Luong's ("dot", "general", "concat"), Bahdanau's ("additive"), or "none": the source is one vector.
+        scheduled_sampling: the probability of replacing a training token by the model's own prediction (Bengio et al.
+            2015).
+        tie: which tables are shared: both embeddings and the output ("all"), the target embedding and the output
+            ("decoder"), or none. "all" needs a shared vocabulary; without one, "decoder" is the default of a recipe.
+        max_length: the maximum number of tokens of a sequence, including its end.
     """
 
     source_size: int
@@ -63,7 +63,7 @@ class Config:
     def __post_init__(self) -> None:
         layers = ("encoder_layers", "decoder_layers")
         require_size(1, self, "source_size", "target_size", "d_model", "d_hidden", *layers)
-        require_size(2, self, "max_length")  # a token and the end
+        require_size(2, self, "max_length")  # a token, and the end
         if self.bidirectional and self.width % 2:
             raise ValueError(f"d_hidden is {self.width}, must be even: each of two directions has half of it")
         require_rate(self, "dropout")
@@ -73,20 +73,20 @@ class Config:
 
     @property
     def width(self) -> int:
-        """d_hidden, whether it is given or not."""
+        """d_hidden or its default."""
         return self.d_hidden or self.d_model
 
 
 @dataclass
 class DecoderState:
-    """What a search carries from token to token: each layer's state for each row, a memory for each source."""
+    """The state of a search: each layer's state for each row, and a memory for each source."""
 
     beam: int
     layers: list[Tensor]
     memory: Memory
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows (R',), in this order; a source has `beam` rows or, once it is finished, none."""
+        """Keeps these rows (R',), in this order: of each source all `beam` rows or, once it is finished, none."""
         if len(rows) < len(self.layers[0]):
             self.memory = self.memory.select(sources_of(rows, self.beam))
         self.layers = [layer.index_select(0, rows) for layer in self.layers]
@@ -95,11 +95,10 @@ class DecoderState:
 class RNN(nn.Module):
     """Encoder and decoder over segments: `encode`, `decode`, and `start` and `step` for search.
 
-    The decoder begins from the encoder's last states, through a layer with tanh. With Luong's attention it looks at
-    the source after the recurrence, so that teacher forcing needs no loop but the recurrence itself; with Bahdanau's
-    before, and the context joins the token. Without attention every token is joined by the same context, the
-    encoder's last states (Cho et al. 2014). The six steps of attention are numbered where they are taken: 1 to 3 in
-    `RecurrentAttention`, 4 to 6 here.
+    The decoder is initialised from the encoder's last states, through a tanh layer. Luong's attention comes after the
+    recurrence, so that teacher forcing needs no loop besides the recurrence itself; Bahdanau's comes before, and its
+    context is concatenated to the token. Without attention, the context of every token is the encoder's last states
+    (Cho et al. 2014). The six steps of attention are numbered in the code: 1 to 3 in `RecurrentAttention`, 4 to 6 here.
     """
 
     def __init__(self, config: Config) -> None:
@@ -114,7 +113,7 @@ class RNN(nn.Module):
         self.encoder = Recurrent(config.cell, config.d_model, one_way, layers, config.bidirectional, rate)
         inputs = config.d_model + (width if self.context_before else 0)
         self.decoder = Recurrent(config.cell, inputs, width, config.decoder_layers, rate=rate)
-        # without attention the memory is a single place, to which every score gives the weight one
+        # Without attention the memory has a single position, whose weight is one whatever the score.
         self.attention = RecurrentAttention("dot" if config.attention == "none" else config.attention, width)
         self.bridge = Linear(width, config.decoder_layers * CELLS[config.cell].states * width)
         self.output = Linear(2 * width, config.d_model)
@@ -122,11 +121,11 @@ class RNN(nn.Module):
 
     @property
     def attention_names(self) -> list[str]:
-        """The names of the weights that `encode` and then `decode` hand over, in order."""
+        """The names of the attention weights of `encode` and then `decode`, in order."""
         return [] if self.config.attention == "none" else ["decoder.0.cross"]
 
     def encode(self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:  # noqa: ARG002
-        """Source tokens (N,) -> memory (N, d_hidden); the encoder has no weights to hand over."""
+        """Source tokens (N,) -> memory (N, d_hidden); the encoder has no attention weights."""
         return self.encoder(self._embed(self.source_table, tokens), segments)
 
     def decode(
@@ -137,7 +136,7 @@ class RNN(nn.Module):
         memory_segments: Segments,
         weights: list[Tensor] | None = None,
     ) -> Tensor:
-        """Target tokens so far (M,), memory (N, d_hidden) -> hidden (M, d_model); each predicts the token after it."""
+        """Target tokens (M,), memory (N, d_hidden) -> hidden (M, d_model), each of which predicts the next token."""
         state = self.start(memory, memory_segments, 1)
         sampled = self.training and self.config.scheduled_sampling > 0.0
         follow = self._follow if sampled or self.config.attention == "additive" else self._follow_at_once
@@ -149,15 +148,15 @@ class RNN(nn.Module):
         return project(hidden, self.output_table)  # 6. prediction
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> DecoderState:
-        """The state before the first token, with `beam` rows for each source."""
+        """Returns the state before the first token, with `beam` rows for each source."""
         summary = self._summary(memory, segments)  # (B, d_hidden)
         begin = self.bridge(summary).tanh().to(memory.dtype).repeat_interleave(beam, 0)  # (R, all states)
         if self.config.attention == "none":
             place = summary[:, None, None]  # (B, 1, 1, d_hidden)
-            remembered = Memory(place, place, None)
+            attended = Memory(place, place, None)
         else:
-            remembered = self.attention.remember(memory, segments)
-        return DecoderState(beam, list(begin.chunk(self.config.decoder_layers, -1)), remembered)
+            attended = self.attention.remember(memory, segments)
+        return DecoderState(beam, list(begin.chunk(self.config.decoder_layers, -1)), attended)
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
@@ -169,23 +168,23 @@ class RNN(nn.Module):
         return dropout(x, self.config.dropout, self.training)
 
     def _summary(self, memory: Tensor, segments: Segments) -> Tensor:
-        """The encoder's last states from both sides: (N, d_hidden) -> (B, d_hidden), zeros of an empty source."""
+        """The last state of each encoder direction, zeros for an empty source: (N, d_hidden) -> (B, d_hidden)."""
         outside = torch.full_like(segments.lengths, len(memory))
         last = torch.where(segments.lengths > 0, segments.offsets[1:] - 1, outside)
         first = torch.where(segments.lengths > 0, segments.offsets[:-1], outside)
-        memory = F.pad(memory, (0, 0, 0, 1))  # where an empty source is sent
+        memory = F.pad(memory, (0, 0, 0, 1))  # the row of zeros that empty sources read
         if not self.config.bidirectional:
             return memory.index_select(0, last)
         from_left, from_right = memory.chunk(2, -1)  # (N, d_hidden / 2) each
         return torch.cat((from_left.index_select(0, last), from_right.index_select(0, first)), -1)
 
     def _look(self, h: Tensor, memory: Memory, weights: list[Tensor] | None = None) -> Tensor:
-        """The contexts of rows (R, d_hidden), of which every source of the memory has as many."""
+        """The contexts of states (R, d_hidden), of which each source has the same number."""
         queries = h.view(len(memory.keys), 1, -1, h.shape[-1])  # (B, 1, beam, d_hidden)
         return self.attention(queries, memory, weights).view(h.shape)  # (R, d_hidden)
 
     def _hidden(self, h: Tensor, context: Tensor) -> Tensor:
-        """The states and their contexts, (M, d_hidden) each -> (M, d_model)."""
+        """States and contexts, (M, d_hidden) each -> hidden states (M, d_model)."""
         joined = torch.cat((context, h), -1)  # 4. concatenation [c_t; h_t]
         hidden = self.output(joined).tanh()  # 5. output layer
         return dropout(hidden, self.config.dropout, self.training)
@@ -193,7 +192,7 @@ class RNN(nn.Module):
     def _advance(
         self, x: Tensor, layers: list[Tensor], memory: Memory, weights: list[Tensor] | None = None
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """One embedded token a row (R, d_model) -> state and context (R, d_hidden), and the states of all layers."""
+        """One embedded token per row (R, d_model) -> state and context (R, d_hidden), and the states of all layers."""
         if self.context_before:
             context = self._look(layers[-1][:, : self.config.width], memory, weights)
             h, layers = self.decoder.step(torch.cat((x, context), -1), layers)
@@ -205,7 +204,7 @@ class RNN(nn.Module):
     def _follow_at_once(
         self, tokens: Tensor, segments: Segments, state: DecoderState, weights: list[Tensor] | None
     ) -> tuple[Tensor, Tensor]:
-        """The states (M, d_hidden) of all target tokens and their contexts, where no state waits for a context."""
+        """States and contexts (M, d_hidden) of all target tokens at once, if no state depends on a context."""
         x = self._embed(self.target_table, tokens)
         if self.context_before:  # the same for all tokens of a source
             x = torch.cat((x, state.memory.values[:, 0, 0].index_select(0, segments.sequence)), -1)
@@ -216,7 +215,7 @@ class RNN(nn.Module):
     def _follow(
         self, tokens: Tensor, segments: Segments, state: DecoderState, weights: list[Tensor] | None
     ) -> tuple[Tensor, Tensor]:
-        """The same, one time after the other; in training some tokens are replaced by the model's own."""
+        """The same, one time step after the other; with scheduled sampling some tokens are replaced by predictions."""
         schedule, rate = Schedule.of(segments), self.config.scheduled_sampling if self.training else 0.0
         memory, layers = state.memory.select(schedule.order), [x.index_select(0, schedule.order) for x in state.layers]
         embedded = self._embed(self.target_table, tokens).index_select(0, schedule.places)
@@ -228,9 +227,9 @@ class RNN(nn.Module):
                 memory = memory.select(torch.arange(len(x), device=x.device))
                 layers = [layer[: len(x)] for layer in layers]
             if rate and time:
-                own = self._likeliest(states[-1][: len(x)], contexts[-1][: len(x)])
+                predicted = self._likeliest(states[-1][: len(x)], contexts[-1][: len(x)])
                 replaced = torch.rand(len(x), 1, device=x.device) < rate
-                x = torch.where(replaced, self._embed(self.target_table, own), x)
+                x = torch.where(replaced, self._embed(self.target_table, predicted), x)
             h, context, layers = self._advance(x, layers, memory, looks)
             states.append(h)
             contexts.append(context)
@@ -242,5 +241,5 @@ class RNN(nn.Module):
 
     @torch.no_grad()
     def _likeliest(self, h: Tensor, context: Tensor) -> Tensor:
-        """The tokens that the model itself would choose: (B_t, d_hidden) twice -> (B_t,)."""
+        """The model's most likely next tokens: (B_t, d_hidden), (B_t, d_hidden) -> (B_t,)."""
         return self.logits(self._hidden(h, context)).argmax(-1)

@@ -1,9 +1,9 @@
-"""Speech to text: filterbanks through convolutions into a Transformer, with a CTC head beside its decoder.
+"""Speech to text: a Transformer over filterbanks with a convolutional stem, and a CTC head beside its decoder.
 
-The stem halves time twice (Wang et al. 2020) and goes on at that pace, positions are rotary (Su et al. 2021), and CTC
-over the encoder is learnt together with attention (Watanabe et al. 2017). Let N be frames and then encoder tokens, M
-target tokens of a batch or mel bins, B its utterances, R = B * beam the rows of a search, D the model width, V the
-vocabulary.
+The stem reduces the frame rate by four (Wang et al. 2020), positions are rotary (Su et al. 2021), and CTC on the
+encoder is trained jointly with the attention decoder (Watanabe et al. 2017). Let N be the frames or encoder tokens of a
+batch, M its target tokens or, of a filterbank, the mel bins, B its utterances, R = B * beam the rows of a search, D the
+model width, V the vocabulary.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from torch import Tensor, nn
 
-from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
+from transduct.blocks.attention import MultiHeadAttention, self_attention
 from transduct.blocks.decoders import Decoder, MemoryState
 from transduct.blocks.embeddings import Embedding, FilterbankStem, GroupedLinear
 from transduct.blocks.linear import Linear
@@ -23,8 +23,8 @@ from transduct.blocks.transformer import (
     Encoder,
     EncoderLayer,
     LayerShape,
+    final_norm,
     initialise,
-    make_norm,
     names_of_attention,
 )
 from transduct.functional.dropout import dropout
@@ -40,14 +40,14 @@ SIZES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """What a recogniser is made of; named sizes (`SIZES`) change some defaults, the vocabulary's is always needed.
+    """The architecture of a speech recogniser; the named `SIZES` change some defaults.
 
     Attributes:
-        bands: M, of the filterbanks.
-        stem_layers: residual convolutions of the stem.
-        heads: "bands" gives each head of the first layer an equal share of the bands, and nothing of the others; in
-            "all" each sees all of them.
-        max_length: tokens of the longest text, its end included.
+        bands: M, the number of mel bins of the filterbanks.
+        stem_layers: the number of residual convolutions in the stem.
+        heads: with "bands" each attention head of the first layer sees only its own share of the bands, with "all"
+            every head sees all of them.
+        max_length: the maximum number of tokens of a text, including its end.
     """
 
     vocabulary_size: int
@@ -75,7 +75,7 @@ class Config:
 
     @property
     def groups(self) -> int:
-        """The groups of bands that stay apart up to the first layer."""
+        """The number of groups of bands that stay separate up to the first layer."""
         return self.num_heads if self.heads == "bands" else 1
 
 
@@ -87,19 +87,16 @@ class Speech(nn.Module):
         self.config = config
         shape = LayerShape(config.d_model, config.d_ff, config.dropout, config.activation, config.norm, "layer")
 
-        def attention(positions: bool = True) -> MultiHeadAttention:
-            width = config.d_model // config.num_heads
-            rotary = AttentionPositions("rotary", config.max_length, config.num_heads, width, width)
-            return MultiHeadAttention(config.d_model, config.num_heads, positions=rotary if positions else None)
+        def rotary() -> MultiHeadAttention:
+            return self_attention(config.d_model, config.num_heads, "rotary", config.max_length)
 
         self.stem = FilterbankStem(config.bands, config.d_model, config.stem_layers, config.groups)
-        self.encoder = Encoder(EncoderLayer(shape, attention()) for _ in range(config.encoder_layers))
+        self.encoder = Encoder(EncoderLayer(shape, rotary()) for _ in range(config.encoder_layers))
         self.decoder = Decoder(
-            DecoderLayer(shape, attention(), attention(positions=False)) for _ in range(config.decoder_layers)
+            DecoderLayer(shape, rotary(), MultiHeadAttention(config.d_model, config.num_heads))
+            for _ in range(config.decoder_layers)
         )
-        pre = config.norm == "pre"
-        self.encoder_norm = make_norm(shape) if pre else nn.Identity()
-        self.decoder_norm = make_norm(shape) if pre else nn.Identity()
+        self.encoder_norm, self.decoder_norm = final_norm(shape), final_norm(shape)
         self.output_table = embedding_table(config.vocabulary_size, config.d_model)
         self.target_embedding = Embedding(self.output_table, None, "add", config.max_length, config.dropout)
         self.ctc_head = Linear(config.d_model, config.vocabulary_size)
@@ -108,29 +105,29 @@ class Speech(nn.Module):
             self._part_bands()
 
     def _part_bands(self) -> None:
-        """Queries, keys and values of each head of the first layer from the channels of its own bands."""
+        """Restricts the queries, keys and values of each head of the first layer to the channels of its own bands."""
         width, groups = self.config.d_model, self.config.groups
         first = cast(EncoderLayer, self.encoder[0])
         for name in ("query", "key", "value"):
             setattr(first.self_attention, name, GroupedLinear(width, width, groups))
-        if self.config.norm == "pre":  # whose mean and deviation would otherwise tell a head of all bands
+        if self.config.norm == "pre":  # a norm over all channels would show each head all bands
             first.around_attention.norm = nn.GroupNorm(groups, width)
 
     @property
     def attention_names(self) -> list[str]:
-        """The names of the weights that `encode` and then `decode` hand over, in order."""
+        """The names of the attention weights of `encode` and then `decode`, in order."""
         return names_of_attention(self.config.encoder_layers, self.config.decoder_layers)
 
     def encode(
         self, features: Tensor, segments: Segments, weights: list[Tensor] | None = None
     ) -> tuple[Tensor, Segments]:
-        """Filterbanks (N, M), a multiple of four frames each -> memory (N / 4, D), and where each lies in it."""
+        """Filterbanks (N, M), each a multiple of four frames -> memory (N / 4, D) and its segments."""
         x, segments = self.stem(features, segments)
         x = dropout(x, self.config.dropout, self.training)
         return self.encoder_norm(self.encoder(x, segments, weights)), segments
 
     def ctc(self, memory: Tensor) -> Tensor:
-        """Memory (N, D) -> log-probabilities (N, V) of what each of it stands for; the begin token is the blank."""
+        """Memory (N, D) -> log-probabilities (N, V) of the token in each frame; the begin token is the blank."""
         return self.ctc_head(memory).float().log_softmax(-1)  # (N, V)
 
     def decode(
@@ -141,7 +138,7 @@ class Speech(nn.Module):
         memory_segments: Segments,
         weights: list[Tensor] | None = None,
     ) -> Tensor:
-        """Target tokens so far (M,) over the memory (N, D) -> hidden (M, D); each predicts the token after it."""
+        """Target tokens (M,), memory (N, D) -> hidden states (M, D), each of which predicts the next token."""
         x = self.target_embedding(tokens, segments.positions)
         return self.decoder_norm(self.decoder(x, segments, memory, memory_segments, weights))
 
@@ -150,7 +147,7 @@ class Speech(nn.Module):
         return project(hidden, self.output_table)
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
-        """The state before the first token, with `beam` rows for each utterance."""
+        """Returns the state before the first token, with `beam` rows for each utterance."""
         return MemoryState.start(self.decoder, memory, segments, beam)
 
     def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
@@ -158,5 +155,5 @@ class Speech(nn.Module):
         return self.decoder.step(self, tokens, state), state
 
     def ahead(self, state: MemoryState, run: Run) -> Ahead | None:
-        """Several steps of a search, where they take one call; see `Decoder.ahead`."""
+        """Takes several steps of a search in one call; see `Decoder.ahead`."""
         return self.decoder.ahead(self, state, run)

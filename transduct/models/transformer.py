@@ -1,4 +1,4 @@
-"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017) and what came to stand around it.
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), and later variants.
 
 Let N be source tokens and M target tokens of a batch, B its sources, R = B * beam the rows of a search, D the model
 width, V the target vocabulary.
@@ -27,10 +27,11 @@ from transduct.blocks.transformer import (
     EncoderLayer,
     LayerShape,
     NormKind,
+    final_norm,
     initialise,
-    make_norm,
     names_of_attention,
 )
+from transduct.functional.positions import LENGTH_DEPENDENT
 from transduct.functional.segments import Segments
 from transduct.functional.stepping import Ahead, Run
 
@@ -51,19 +52,19 @@ SIZES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """What a Transformer is made of; named sizes (`SIZES`) change some defaults, vocabulary sizes are always needed.
+    """The architecture of a Transformer; the named `SIZES` change some defaults.
 
     Attributes:
-        d_k: the width of a head's keys; d_model / num_heads if not given.
-        d_v: the width of a head's values; d_k if not given.
-        num_kv_heads: key and value heads, each shared by a group of query heads; num_heads if not given.
-        attention_dropout: on attention weights; above zero attention takes the plain formula.
-        position_mode: vector schemes are added to the embedding, concatenated to it and projected, or added to query,
-            key and value; rotary, alibi and relative act inside self-attention whatever it says.
-        tie: which tables are one: both embeddings and the output ("all"), the decoder's and the output, or none.
-            "all" needs a shared vocabulary; without one a recipe has "decoder" where it says nothing.
-        output_bias: adds a number to the score of each target token, the same everywhere.
-        max_length: tokens of the longest sequence, its end included.
+        d_k: the width of a head's keys; d_model / num_heads by default.
+        d_v: the width of a head's values; d_k by default.
+        num_kv_heads: the number of key and value heads, each shared by a group of query heads; num_heads by default.
+        attention_dropout: on the attention weights; above zero, attention uses the slower plain formula.
+        position_mode: whether vector schemes are added to the embedding, concatenated to it and projected, or, with
+            "attention", added to query, key and value. rotary, alibi and relative always act inside self-attention.
+        tie: which tables are shared: both embeddings and the output ("all"), the target embedding and the output
+            ("decoder"), or none. "all" needs a shared vocabulary; without one, "decoder" is the default of a recipe.
+        output_bias: whether the output projection has a bias.
+        max_length: the maximum number of tokens of a sequence, including its end.
     """
 
     source_size: int
@@ -91,7 +92,7 @@ class Config:
         widths = ("d_model", "num_heads", "d_ff", "d_k", "d_v", "num_kv_heads")
         layers = ("encoder_layers", "decoder_layers")
         require_size(1, self, "source_size", "target_size", *widths, *layers)
-        require_size(2, self, "max_length")  # a token and the end
+        require_size(2, self, "max_length")  # a token, and the end
         require_rate(self, "dropout", "attention_dropout")
         if self.d_k is None and self.d_model % self.num_heads:
             raise ValueError(f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}; set d_k")
@@ -101,8 +102,23 @@ class Config:
 
     @property
     def vector_scheme(self) -> VectorScheme | None:
-        """The position scheme of the embedding, if it is one."""
+        """The position scheme of the embedding, if it has one."""
         return None if self.position_mode == "attention" else split_scheme(self.positions)[0]
+
+    @property
+    def length_dependent(self) -> bool:
+        """Whether a position vector depends on the length of its sequence, so that no table can hold it."""
+        return self.positions in LENGTH_DEPENDENT
+
+    @property
+    def key_width(self) -> int:
+        """d_k or its default."""
+        return self.d_k or self.d_model // self.num_heads
+
+    @property
+    def value_width(self) -> int:
+        """d_v or its default."""
+        return self.d_v or self.key_width
 
 
 class Transformer(nn.Module):
@@ -123,16 +139,14 @@ class Transformer(nn.Module):
             DecoderLayer(shape, self._attention(positions=True), self._attention(positions=False))
             for _ in range(config.decoder_layers)
         )
-        pre = config.norm == "pre"
-        self.encoder_norm = make_norm(shape) if pre else nn.Identity()
-        self.decoder_norm = make_norm(shape) if pre else nn.Identity()
+        self.encoder_norm, self.decoder_norm = final_norm(shape), final_norm(shape)
         self.output_table = embedding_table(config.target_size, config.d_model) if config.tie == "none" else table
         self.output_bias = nn.Parameter(torch.zeros(config.target_size)) if config.output_bias else None
         initialise(self)
 
     @property
     def attention_names(self) -> list[str]:
-        """The names of the weights that `encode` and then `decode` hand over, in order."""
+        """The names of the attention weights of `encode` and then `decode`, in order."""
         return names_of_attention(self.config.encoder_layers, self.config.decoder_layers)
 
     def encode(self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
@@ -149,7 +163,7 @@ class Transformer(nn.Module):
         memory_segments: Segments,
         weights: list[Tensor] | None = None,
     ) -> Tensor:
-        """Target tokens so far (M,) over the memory (N, D) -> hidden (M, D); each predicts the token after it."""
+        """Target tokens (M,), memory (N, D) -> hidden states (M, D), each of which predicts the next token."""
         x = self.target_embedding(tokens, segments.positions)
         return self.decoder_norm(self.decoder(x, segments, memory, memory_segments, weights))
 
@@ -158,7 +172,7 @@ class Transformer(nn.Module):
         return project(hidden, self.output_table, self.output_bias)
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
-        """The state before the first token, with `beam` rows for each source."""
+        """Returns the state before the first token, with `beam` rows for each source."""
         return MemoryState.start(self.decoder, memory, segments, beam)
 
     def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
@@ -166,7 +180,7 @@ class Transformer(nn.Module):
         return self.decoder.step(self, tokens, state), state
 
     def ahead(self, state: MemoryState, run: Run) -> Ahead | None:
-        """Several steps of a search, where they take one call; see `Decoder.ahead`."""
+        """Takes several steps of a search in one call; see `Decoder.ahead`."""
         return self.decoder.ahead(self, state, run)
 
     def _embedding(self, table: nn.Parameter) -> Embedding:
@@ -175,17 +189,10 @@ class Transformer(nn.Module):
         return Embedding(table, config.vector_scheme, mode, config.max_length, config.dropout)
 
     def _attention(self, positions: bool) -> MultiHeadAttention:
-        config = self.config
-        d_k = config.d_k or config.d_model // config.num_heads
-        inside: AttentionPositions | None = None
+        config, inside = self.config, None
+        widths = config.key_width, config.value_width
         if positions and config.positions != "none" and config.vector_scheme is None:
-            inside = AttentionPositions(config.positions, config.max_length, config.num_heads, d_k, config.d_v or d_k)
+            inside = AttentionPositions(config.positions, config.max_length, config.num_heads, *widths)
         return MultiHeadAttention(
-            config.d_model,
-            config.num_heads,
-            d_k,
-            config.d_v,
-            config.num_kv_heads,
-            config.attention_dropout,
-            inside,
+            config.d_model, config.num_heads, *widths, config.num_kv_heads, config.attention_dropout, inside
         )

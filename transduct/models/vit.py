@@ -1,7 +1,7 @@
-"""ViT: an encoder that reads a picture as a row of patches, and tells what is on it (Dosovitskiy et al. 2021).
+"""ViT: picture classification by an encoder over a sequence of patches (Dosovitskiy et al. 2021).
 
-Let B be pictures, P the patches of each, N the tokens of a batch (a picture's patches, and its class token before
-them), D the model width.
+Let B be pictures, P the patches of each, N the tokens of a batch (the class token, if any, and the patches of each
+picture), D the model width.
 """
 
 from dataclasses import dataclass, field
@@ -40,19 +40,20 @@ SIZES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """What a ViT is made of; the defaults are the base size with patches of 16 x 16 pixels.
+    """The architecture of a ViT; the defaults are the base size with patches of 16 x 16 pixels.
 
     Attributes:
-        labels: how many labels it tells apart.
-        image_size: pixels on each side of a picture.
-        patch_size: pixels on each side of a patch.
-        backbone: channels of convolutional levels, each of which halves the grid, whose features take the place of
-            squares of pixels (the paper's hybrid, section 3.1); with few pictures to learn from they are worth much.
-        backbone_depth: residual blocks of each level.
-        backbone_pools: whether a level halves the grid by pooling what its first convolution sees at every pixel, and
-            not by seeing every second one: dearer, and better by more.
-        positions: of the patches, in a row or in a plane.
-        pool: what is classified: a class token of its own, or the mean of the patches.
+        labels: the number of labels.
+        image_size: the side of a picture in pixels.
+        patch_size: the side of a patch in pixels.
+        backbone: the channels of the levels of a convolutional backbone, each of which halves the resolution. Its
+            features replace the patches of pixels (the paper's hybrid, section 3.1), which helps much if there are few
+            training pictures.
+        backbone_depth: the number of residual blocks per level.
+        backbone_pools: whether levels halve the resolution by pooling rather than by a stride of the first convolution;
+            slower, but more accurate.
+        positions: the encoding of the patches, learned or two-dimensional sinusoids.
+        pool: whether to classify a class token ("class") or the mean of the patches.
     """
 
     labels: int
@@ -86,12 +87,12 @@ class Config:
 
     @property
     def grid(self) -> int:
-        """Patches on each side of a picture."""
+        """The number of patches along each side of a picture."""
         return self.image_size // self.patch_size
 
 
 class ViT(nn.Module):
-    """Pre-norm encoder over patches: `encode`, then `classify`."""
+    """A pre-norm encoder over patches: `encode`, then `classify`."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -100,8 +101,8 @@ class ViT(nn.Module):
         shape = LayerShape(d_model, config.d_ff, config.dropout, config.activation, "pre", config.norm_kind)
         levels = config.backbone, config.backbone_depth, config.backbone_pools
         self.backbone = Backbone(*levels) if config.backbone else nn.Identity()
-        seen, channels = (1, config.backbone[-1]) if config.backbone else (config.patch_size, 3)
-        self.patches = PatchEmbedding(seen, d_model, channels)
+        side, channels = (1, config.backbone[-1]) if config.backbone else (config.patch_size, 3)
+        self.patches = PatchEmbedding(side, d_model, channels)
         self.class_token = nn.Parameter(torch.empty(d_model)) if config.pool == "class" else None
         learned = config.positions == "learned"
         self.positions = nn.Parameter(torch.empty(patches + (config.pool == "class"), d_model)) if learned else None
@@ -117,11 +118,11 @@ class ViT(nn.Module):
 
     @property
     def attention_names(self) -> list[str]:
-        """The names of the weights that `encode` hands over, in order."""
+        """The names of the attention weights of `encode`, in order."""
         return names_of_attention(self.config.layers)
 
     def encode(self, pictures: Tensor, weights: list[Tensor] | None = None) -> tuple[Tensor, Segments]:
-        """Pictures (B, 3, height, width) -> (N, D), each picture's class token first, and the segments."""
+        """Pictures (B, 3, height, width) -> (N, D), with the class token before the patches, and the segments."""
         x = self.patches(self.backbone(pictures.to(next(self.parameters()).dtype)))  # (B, P, D)
         if self.class_token is not None:
             x = torch.cat((self.class_token.expand(len(x), 1, -1), x), 1)  # (B, P + 1, D)
@@ -131,12 +132,12 @@ class ViT(nn.Module):
         return self.encoder_norm(self.encoder(x, segments, weights)), segments
 
     def classify(self, x: Tensor, segments: Segments) -> Tensor:
-        """The label of each picture: (N, D) -> (B, labels)."""
+        """The logits of the label of each picture: (N, D) -> (B, labels)."""
         pooled = pad(x, segments)[:, 0] if self.class_token is not None else pad(x, segments).mean(1)  # (B, D)
         return self.output(dropout(pooled, self.config.dropout, self.training))
 
     def _positions(self, x: Tensor) -> Tensor:
-        """What is added to the tokens of every picture, (P + 1, D) or (P, D); a class token has no place in a plane."""
+        """The position encodings (P + 1, D) or (P, D); with 2-D sinusoids, that of the class token is zero."""
         if self.positions is not None:
             return self.positions
         if self.config.positions == "none":

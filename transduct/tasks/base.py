@@ -1,6 +1,6 @@
-"""What a task is, and what every trained model is used for: it is loaded, scored and copied.
+"""The `Task` protocol, and what can be done with a model of any task: load it, evaluate it, copy it.
 
-model directory   config.json  model.safetensors  card.md   and what the task adds
+model directory   config.json  model.safetensors  card.md   and the files that the task adds
 """
 
 import os
@@ -31,12 +31,13 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Report:
-    """What an evaluation found.
+    """The result of an evaluation.
 
     Attributes:
-        scores: by name; `lower_is_better` names those that get better as they fall.
-        details: signatures, intervals, p-values, samples.
+        scores: by name.
+        details: signatures, confidence intervals, p-values, samples.
         outputs: the model's answers.
+        lower_is_better: the names of the scores that improve as they fall.
     """
 
     scores: dict[str, float]
@@ -45,48 +46,48 @@ class Report:
     lower_is_better: frozenset[str] = frozenset()
 
     def as_json(self) -> str:
-        """Scores and details; null stands for NaN and infinity, for which JSON has no word."""
+        """The scores and details as JSON, with null for NaN and infinity, which JSON cannot express."""
         return strict_json({"scores": self.scores, "details": self.details})
 
 
 class Task(Protocol):
-    """A task wires data, model, loss and scores; the trainer takes its verbs as plain callables."""
+    """Connects data, model, loss and scores; the trainer takes these methods as plain callables."""
 
     training: TrainingConfig
-    data: Any  # the recipe's section, with `train`, `valid` and `root`
-    recipe: Recipe  # every default filled in
+    data: Any  # the recipe's `data` section, with at least `train`, `valid` and `root`
+    recipe: Recipe  # with every default filled in
 
     def prepare(self) -> None:
-        """Make what training reads: tokenizers, corpora. Nothing is made twice."""
+        """Make what training reads (tokenizers, corpora), unless it has been made before."""
         ...
 
     def build_model(self) -> nn.Module:
-        """The model, untrained."""
+        """Returns the model to train."""
         ...
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Any]:
-        """The batches of an epoch from number `start` on, this rank's share."""
+        """Returns this rank's share of the batches of an epoch, from batch `start` on."""
         ...
 
     def loss(self, model: Any, batch: Any) -> Terms:
-        """Terms of the loss: {name: (sum, count, weight)}."""
+        """Returns the terms of the loss: {name: (sum, count, weight)}."""
         ...
 
     def evaluate(self, model: Any, data: Any = None) -> Report:
-        """Scores on `data`, or on the recipe's validation set."""
+        """Scores the model on `data`, by default the recipe's validation set."""
         ...
 
     def predict(self, model: Any, inputs: Sequence[Any]) -> list[Any]:
-        """The model's answer to each input."""
+        """Returns the model's answer to each input."""
         ...
 
     def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory."""
+        """Writes the model directory."""
         ...
 
 
 def task_module(name: str, source: str = "recipe") -> Any:
-    """The one place where a name picks a task's file."""
+    """The module of the task called `name`; `source` says where the name was found, for the error."""
     if name not in TASKS:
         raise TransductError(f"{source}: unknown task '{name}'; known are: {', '.join(TASKS)}")
     return import_module(f"transduct.tasks.{name}")
@@ -94,7 +95,7 @@ def task_module(name: str, source: str = "recipe") -> Any:
 
 @contextmanager
 def naming_files(files: Sequence[str]) -> Iterator[None]:
-    """Around what is done with the data of these files: what is wrong with it is said with their names."""
+    """Puts the names of these files before the message of a `WrongData` error raised inside."""
     try:
         yield
     except WrongData as error:
@@ -105,11 +106,12 @@ def load(path: str | Path, device: str = "auto", precision: str = "float32", ver
     """Load a run or a model directory: for a translation task, a `Translator`.
 
     Args:
-        verb: what it must be able to do.
+        device: auto (a GPU if there is one), cpu, cuda or cuda:N.
+        precision: float32 or bfloat16, in which the model computes.
+        verb: a method that the model must have, such as `translate`.
 
     Raises:
-        TransductError: nothing is there, or it is truncated, of another version, or no model at all; or what is there
-            cannot do that.
+        TransductError: there is no model at `path`, it is damaged or of another version, or it lacks the method.
     """
     directory = model_directory(path)
     config = configuration(directory)
@@ -131,9 +133,9 @@ def evaluate(
     """Score a model on the files given, or on the test set of the run it belongs to.
 
     Args:
-        files: what to read, by the name the task gives it: `source` and `reference` for translation.
+        files: the files to read, by the task's names for them: `source` and `reference` for translation.
         against: another model, for a paired significance test.
-        options: how outputs are made; fields of the task's decoding record.
+        options: how outputs are made: fields of the task's decoding record.
     """
     kinds = [task_of(each) for each in (path, against) if each is not None]
     if len({*kinds}) > 1:
@@ -145,7 +147,7 @@ def evaluate(
 
 
 def scores(path: str | Path, files: Mapping[str, str], device: str = "auto") -> Iterator[float]:
-    """Forced decoding: the log-probability of each first reference in the files given, as soon as it is known."""
+    """Forced decoding: yields the log-probability of the first reference of each source."""
     model = load(path, device, verb="score")
     sources, references = _test_set(path, files)
     try:
@@ -155,25 +157,24 @@ def scores(path: str | Path, files: Mapping[str, str], device: str = "auto") -> 
 
 
 def _test_set(path: str | Path, files: Mapping[str, str]) -> Any:
-    """What the files hold, or the test set of the run, as the model's task reads it."""
-    if files:  # of the data the model directory knows as much as these need
-        config = configuration(model_directory(path))
-        recipe: Recipe | None = Recipe(config["task"], data={"replace": config.get("replace", [])})
-    else:
-        recipe = _recipe_of(path)
-    return _module_of(path).test_set({name: from_home(given) for name, given in files.items()}, recipe)
+    """The examples in `files`, read as the model's task reads them; without files, the test set of the model's run."""
+    if not files:
+        return _module_of(path).test_set({}, _recipe_of(path))
+    config = configuration(model_directory(path))
+    changes = {"replace": config["replace"]} if "replace" in config else {}  # of translation, to references too
+    return _module_of(path).test_set({name: from_home(file) for name, file in files.items()}, None, **changes)
 
 
 def from_home(names: Any) -> Any:
-    """One or more names of files, or none, with the home folder in place of ~."""
+    """A file name, a list of them, or None, with ~ expanded to the home folder."""
     if isinstance(names, list):
         return [os.path.expanduser(name) for name in names]
     return names and os.path.expanduser(names)
 
 
 def readable_lines(path: str | Path, given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:
-    """The inputs in a stream, or in a file that may be compressed, as the model's task reads them; numbers of damaged
-    ones join `broken`."""
+    """Yields the inputs in a stream, or in a file that may be compressed, as the model's task reads them; appends the
+    numbers of damaged ones to `broken`."""
     lines: Iterator[str] = _module_of(path).readable_lines(given, broken)
     return lines
 
@@ -188,7 +189,7 @@ def task_of(path: str | Path) -> str:
 
 
 def configuration(directory: Path) -> dict[str, Any]:
-    """What a model directory's `config.json` says; its task at least."""
+    """The content of a model directory's `config.json`, which names a task at least."""
     config = read_json(directory / CONFIG, "a model's configuration")
     if not isinstance(config.get("task"), str):
         raise TransductError(f"{directory / CONFIG}: no 'task' in it; give a directory that transduct wrote")
@@ -209,13 +210,13 @@ def model_directory(path: str | Path) -> Path:
         if not (directory / CONFIG).exists():
             raise TransductError(f"{directory}: no {CONFIG} here; give a run or a model directory")
     except OSError as error:
-        said = f"cannot be used ({error.strerror}); give another path, or the right to it"
-        raise TransductError(f"{path}: {said}") from error
+        problem = f"cannot be used ({error.strerror}); give another path, or the right to it"
+        raise TransductError(f"{path}: {problem}") from error
     return directory
 
 
 def copy_model(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes]] = dict) -> None:
-    """Copy a model directory, with more files, which are made once there is nothing to refuse.
+    """Copy a model directory and add the files that `more` makes, which is called after all checks.
 
     Raises:
         TransductError: `out` exists or cannot be written, or a member of an ensemble lies elsewhere.
@@ -226,10 +227,10 @@ def copy_model(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes
 
 
 def members_in(directory: Path, config: Mapping[str, Any]) -> list[str]:
-    """The folders of the members of an ensemble, which lie in its own; of a single model none.
+    """The names of an ensemble's member folders, which lie in its own; empty for a single model.
 
     Raises:
-        TransductError: what `config` says is no list of such names.
+        TransductError: `config` does not hold a list of plain names.
     """
     if "members" not in config:
         return []
@@ -240,7 +241,7 @@ def members_in(directory: Path, config: Mapping[str, Any]) -> list[str]:
 
 
 def _recipe_of(model: str | Path) -> Recipe | None:
-    """The recipe of the run that a run or model directory belongs to, if it is still there."""
+    """The recipe of the run that a run or model directory belongs to (its last stage), or None without that run."""
     directory = model_directory(model).resolve()
     recipe = directory.parent / RECIPE
     return stages_of(load_recipe(recipe))[-1] if directory.name == "model" and recipe.exists() else None

@@ -1,4 +1,4 @@
-"""Claim a run directory: refuse another run's, lock out other processes, remove a run that failed before it began."""
+"""Claim a run directory: refuse another run's, lock out other processes, undo a run that failed before it began."""
 
 import errno
 import fcntl
@@ -15,8 +15,8 @@ from transduct.training.checkpoint import CONFIG, STATE, disk_error, write_file
 from transduct.training.log import LOG
 
 RECIPE = "recipe.yaml"
-HELD: set[int] = set()  # the locks of this process
-# Errors of no file: another place would not help.
+HELD: set[int] = set()  # file descriptors of the locks of this process
+# Errors that have nothing to do with a file, so that another place would not help.
 OF_THE_MACHINE = (errno.EPIPE, errno.ESHUTDOWN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
 OWN_RECIPE = "resume with the run's own recipe or choose another --out"
 
@@ -30,24 +30,34 @@ def claimed(
     parts: Mapping[Path, Recipe],
     filled_in: Callable[[Recipe, Path], Recipe],
 ) -> Iterator[None]:
-    """`directory` as this run's own, its recipe written unless it is finished, while no other process trains in it.
+    """Hold `directory` for this run: its recipe is written, unless it is finished, and other processes are locked out.
 
     Args:
-        parts: what is compared with what is there: the run itself, or each of its stages.
-        filled_in: a recipe, as it stands in a folder, with every default.
+        parts: the recipes, by folder, to compare with those already there: the run's own, or one for each stage.
+        filled_in: fills in every default of a recipe read from a folder.
 
     Raises:
-        TransductError: it is another run's, another process trains in it, or it cannot be written.
-        TrainingFailed: it is interrupted; what is prepared stays for whoever goes on.
+        TransductError: the directory holds another run, another process trains in it, or it cannot be written.
+        TrainingFailed: the run was interrupted; what has been prepared is kept for `--resume`.
     """
     held, finished = directory / RECIPE, (directory / "model" / CONFIG).exists()
     require_room(directory, resume)
     if held.exists():
         _check_same(directory, recipe, parts, filled_in, notify)
     if finished and not os.access(directory, os.W_OK):
-        yield  # nothing is written where a run is finished, so it may lie where nothing can be
+        yield  # a finished run writes nothing, so it may lie on a read-only file system
         return
-    before, made, done = held.read_bytes() if held.exists() else None, not directory.exists(), _done(directory)
+    new = not directory.exists()
+    with _locked(directory), _as_user_errors(directory), _undone_on_error(directory, new):
+        _remove(filter(_is_left, directory.iterdir()))
+        if not finished:
+            write_file(held, dump(asdict(recipe)).encode())
+        yield
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Make the directory and hold its lock."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR)
@@ -56,44 +66,62 @@ def claimed(
     HELD.add(lock)
     try:
         _lock(lock, directory)
-        try:
-            _remove(filter(_is_left, directory.iterdir()))
-            if not finished:
-                write_file(held, dump(asdict(recipe)).encode())
-            yield
-        except TrainingFailed:
-            raise  # it had begun: what it says is to be read, or it goes on
-        except (KeyboardInterrupt, Exception) as error:
-            if before is not None and _done(directory) <= done:
-                write_file(held, before)  # what it did not go on with is not what it goes on with next
-            if isinstance(error, KeyboardInterrupt):
-                raise TrainingFailed("interrupted; go on with --resume") from None
-            if before is None and not any(directory.glob("**/checkpoints/step_*")):
-                _remove(directory.iterdir())  # so that the corrected call may start afresh
-                if made:
-                    with suppress(OSError):  # a network's file system keeps a lock that is open
-                        directory.rmdir()
-            if isinstance(error, FileNotFoundError) and error.filename:
-                raise TransductError(f"{error.filename}: is missing; copy it back") from error
-            if isinstance(error, OSError) and error.errno not in OF_THE_MACHINE:
-                raise disk_error(Path(error.filename or directory), error) from error
-            raise
+        yield
     finally:
         HELD.discard(lock)
         os.close(lock)
 
 
+@contextmanager
+def _as_user_errors(directory: Path) -> Iterator[None]:
+    """Turn an interrupt, and errors of files, into errors that say what to do."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise TrainingFailed("interrupted; go on with --resume") from None
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and error.filename:
+            raise TransductError(f"{error.filename}: is missing; copy it back") from error
+        if error.errno in OF_THE_MACHINE:
+            raise
+        raise disk_error(Path(error.filename or directory), error) from error
+
+
+@contextmanager
+def _undone_on_error(directory: Path, new: bool) -> Iterator[None]:
+    """On an error before any progress, restore the recipe that was there; without one, empty the directory.
+
+    A run that trained or was interrupted keeps its files. The directory itself is removed if it is `new`.
+    """
+    held = directory / RECIPE
+    before, done = held.read_bytes() if held.exists() else None, _done(directory)
+    try:
+        yield
+    except TrainingFailed:
+        raise  # the run had begun: its log is to be read, or it will be resumed
+    except (KeyboardInterrupt, Exception) as error:
+        if before is not None:
+            if _done(directory) <= done:
+                write_file(held, before)
+        elif not isinstance(error, KeyboardInterrupt) and not any(directory.glob("**/checkpoints/step_*")):
+            _remove(directory.iterdir())  # so that the corrected call can start afresh
+            if new:
+                with suppress(OSError):  # a network file system keeps a file whose lock is open
+                    directory.rmdir()
+        raise
+
+
 def _done(directory: Path) -> set[tuple[Path, bytes | int]]:
-    """The records in a run's logs and when its checkpoints were written: there is a new one once it has gone on."""
+    """The progress of a run: the records in its logs and the times of its checkpoints. Progress adds to the set."""
     records = {(path, line) for path in directory.glob(f"**/{LOG}") for line in path.read_bytes().splitlines()}
     return records | {(path, path.stat().st_mtime_ns) for path in directory.glob(f"**/checkpoints/step_*/{STATE}")}
 
 
 def require_room(directory: Path, resume: bool) -> None:
-    """Refuse a place for a run that is a file, or holds another run or anything else.
+    """Check that a run may be written to `directory`.
 
     Raises:
-        TransductError: it does.
+        TransductError: it is a file, holds a run that is not to be resumed, or holds other files.
     """
     if directory.exists() and not directory.is_dir():
         raise TransductError(f"{directory}: this is a file; --out names a folder")
@@ -111,26 +139,28 @@ def _check_same(
     filled_in: Callable[[Recipe, Path], Recipe],
     notify: Callable[[str], None],
 ) -> None:
-    """Refuse to go on with a run of another make, or of whose `parts` one has another model or other data."""
+    """Refuse to resume a run with other stages, or a part of it with another model or other data."""
     before = load_recipe(directory / RECIPE)
-    made = {
+    structure = {
         "stages": (len(before.stages), len(recipe.stages)),
         "ensemble": (str(before.ensemble).lower(), str(recipe.ensemble).lower()),
     }
-    for name, (held, given) in made.items():
+    for name, (held, given) in structure.items():
         if held != given:
             raise TransductError(f"{directory}: its run has {name}={held}, the recipe says {given}; {OWN_RECIPE}")
     for folder, part in parts.items():
         if (folder / RECIPE).exists():
             before = load_recipe(folder / RECIPE)
-            start = {"start_from": part.model.get("start_from")}  # the model may have moved, or the whole run
+            start = {"start_from": part.model.get("start_from")}  # that model, or the whole run, may have moved
             before = filled_in(replace(before, model={**before.model, **start}), folder)
             _compare(before, part, folder, notify)
 
 
 def _let_go() -> None:
-    """In a process that has just been forked, such as a loader's: a lock is free when nobody has it open any more, and
-    such a process outlives, by some seconds, one that is killed."""
+    """Close the locks in a newly forked process, such as a loader's worker.
+
+    A lock is held until every process has closed it, and a worker outlives a killed parent by some seconds.
+    """
     for handle in HELD:
         os.close(handle)
     HELD.clear()
@@ -149,12 +179,12 @@ def _lock(handle: int, directory: Path) -> None:
 
 
 def _is_left(path: Path) -> bool:
-    """Whether this is a file or a directory that was not finished when whoever wrote it was killed."""
+    """Whether this is a half-written file or directory of a process that was killed."""
     return path.name.startswith(".") and path.name.endswith(".part")
 
 
 def _remove(paths: Iterable[Path]) -> None:
-    """Remove files, and folders with all that is in them."""
+    """Remove files, and folders with their content."""
     for path in paths:
         if path.is_dir():
             shutil.rmtree(path)
@@ -163,10 +193,10 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 def _compare(held: Recipe, given: Recipe, directory: Path, notify: Callable[[str], None]) -> None:
-    """Refuse to go on with another model or other data; say what else has changed, or would have if it went on."""
+    """Refuse to resume with another model or other data; notify about every other difference."""
     finished = (directory / "model" / CONFIG).exists()
     free = {"data.root", "data.workers", "data.broken", "data.metrics", "data.bleu_tokenize", "model.start_from"}
-    if held.training.get("best") == "bleu" and not finished:  # of another tokenizer it would not compare
+    if held.training.get("best") == "bleu" and not finished:  # BLEU by another tokenizer is not comparable
         free.remove("data.bleu_tokenize")
     for section in ("task", "data", "tokenizer", "model", "training", "decoding"):
         old, new = getattr(held, section), getattr(given, section)

@@ -1,6 +1,6 @@
-"""A trained classifier in use: texts in, labels, tags or spans out, with probabilities and attention.
+"""Inference for text classification: labels, tags or spans for texts, with probabilities and attention.
 
-Let N be the tokens of a batch, B its sequences, A the places of its answers, S the words of a text.
+Let N be the tokens of a batch, B its sequences, A the positions of its answers, S the words of a text.
 """
 
 import logging
@@ -28,17 +28,17 @@ from transduct.tasks.text import TextAttention, encoder_input, read_model
 from transduct.training import checkpoint
 
 Kind = Literal["sequence", "pair", "tokens", "span"]
-Examples = tuple[list[str], list[str]]  # inputs, where there are two texts with a tab between them, and answers
+Examples = tuple[list[str], list[str]]  # inputs (two texts are separated by a tab) and answers
 
-TEXTS: dict[Kind, int] = {"sequence": 1, "pair": 2, "tokens": 1, "span": 2}  # of an example
-LONGEST_SPAN = 30  # words of an answer
-QUICK = 8  # texts are read in the time in which one is translated
+TEXTS: dict[Kind, int] = {"sequence": 1, "pair": 2, "tokens": 1, "span": 2}  # how many texts an example has
+LONGEST_SPAN = 30  # the most words of an answer
+QUICK = 8  # how many texts are classified in the time of one translation
 log = logging.getLogger("transduct")
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model answers with: of span the labels are none. Their order is that of their ids."""
+    """The kind of answer, and the labels in the order of their ids (none for spans)."""
 
     kind: Kind
     labels: list[str] = field(default_factory=list)
@@ -46,11 +46,11 @@ class Answers:
 
 @dataclass(frozen=True)
 class Encoded:
-    """What the model reads of an example.
+    """The model's input for an example.
 
     Attributes:
-        first, second: BEGIN text END and nothing, or BEGIN text END and other text END.
-        starts, ends: where in the two, one after the other, each word of the last text begins and ends.
+        first, second: BEGIN text END and an empty list, or BEGIN text END and other text END.
+        starts, ends: the positions, in both together, of the first and last token of each word of the last text.
     """
 
     first: list[int]
@@ -64,9 +64,9 @@ class Batch(Movable):
     """Sequences and their answers.
 
     Attributes:
-        ids, types: (N,) tokens, and 0 up to the first END, 1 from there on.
-        places: (A,) the token that each answer belongs to: a sequence's or a word's first; a span's first and last.
-        labels: (A,) the label of each; of spans none.
+        ids, types: (N,) tokens, and their types: 0 up to the first END, then 1.
+        places: (A,) the position of each answer: the first token of a sequence or word; a span's first and last.
+        labels: (A,) the label of each answer; empty for spans.
     """
 
     ids: Tensor
@@ -77,7 +77,7 @@ class Batch(Movable):
 
     @property
     def tokens(self) -> int:
-        """Tokens that are read."""
+        """The number of input tokens."""
         return self.segments.total
 
     @property
@@ -87,14 +87,14 @@ class Batch(Movable):
 
 
 class Classifier:
-    """Answers texts, with one model and its tokenizer."""
+    """Labels texts, tags their words or finds answers in them, with one model and its tokenizer."""
 
     def __init__(self, model: Any, tokenizer: Tokenizer, answers: Answers, decoding: PredictConfig) -> None:
         self.model, self.tokenizer, self.answers, self.decoding = model.eval(), tokenizer, answers, decoding
 
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Classifier":
-        """The model in a directory whose `config.json` has been read."""
+        """Load the model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
         model, tokenizer = read_model(Bert, Config, directory, config, device, precision)
         answers = record(Answers, config.get("answers"), "answers", source)
@@ -105,14 +105,14 @@ class Classifier:
         return cls(model, tokenizer, answers, decoding)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
-        """The label of each text, a tag for each of its words with blanks between, or the words that answer.
+        """Predict the label of each text, or a tag for each word separated by blanks, or the words that answer.
 
         Args:
-            inputs: texts; two of a pair, or a question and its text, with a tab between.
+            inputs: texts; the texts of a pair, or a question and its text, are separated by a tab.
             options: fields of `PredictConfig`.
 
         Raises:
-            TransductError: a second text is missing, or an option unknown.
+            TransductError: a second text is missing, or an option is unknown.
             NotFinite: the model answers with NaN.
         """
         texts = self._texts(inputs)
@@ -126,10 +126,10 @@ class Classifier:
         return [self._answer(*pair) for pair in zip(texts, outputs, strict=True)]
 
     def probabilities(self, inputs: Sequence[str], **options: Any) -> list[dict[str, float]]:
-        """The probability of each label of each text, or pair of texts.
+        """The probability of each label, for each text or pair of texts.
 
         Raises:
-            TransductError: as `predict`, or the model answers otherwise than with one label.
+            TransductError: as `predict`, or the model does not predict one label for each text.
         """
         if self.answers.kind not in ("sequence", "pair"):
             raise TransductError(f"probabilities are of labels of texts; this model's kind is '{self.answers.kind}'")
@@ -137,14 +137,14 @@ class Classifier:
         return [dict(zip(self.answers.labels, scores[0].softmax(0).tolist(), strict=True)) for [scores] in outputs]
 
     def evaluate(self, data: Examples, against: "Classifier | None" = None, **options: Any) -> Report:
-        """`accuracy` and macro `f1` of labels or tags, `exact_match` and `f1` of spans, with 95 % intervals.
+        """`accuracy` and macro `f1` of labels or tags, or `exact_match` and `f1` of spans, with 95 % intervals.
 
         Args:
             against: another model; the details then hold its scores and the p-value of McNemar's test.
             options: as for `predict`.
 
         Raises:
-            TransductError: as `predict`, or an answer has another label than the model or does not fit its text.
+            TransductError: as `predict`, or the model lacks a label, or the number of tags differs from that of words.
         """
         check_examples(data)
         data = data[0], [answer.strip() for answer in data[1]]
@@ -165,10 +165,12 @@ class Classifier:
             details["p_values"] = {next(iter(ours.scores)): mcnemar(ours.right, theirs.right)}
         return Report(ours.scores, details, found)
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, text: str, **options: Any) -> TextAttention:
-        """The attention weights of a text, or of two with a tab between, layer by layer and head by head; options as
-        for `predict`, which change nothing in one text."""
+        """Every attention weight of a text, or of two separated by a tab.
+
+        Options are those of `predict`; they are checked, but change nothing here.
+        """
         with_options(self.decoding, options)
         encoded, _ = encode(self.tokenizer, self.answers.kind, self._texts([text]), self.longest)
         if not encoded[0]:
@@ -182,7 +184,7 @@ class Classifier:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence."""
+        """The most tokens of a sequence."""
         longest: int = self.model.config.max_length
         return longest
 
@@ -197,7 +199,7 @@ class Classifier:
         return pairs
 
     def _outputs(self, texts: list[list[str]], options: Mapping[str, Any]) -> tuple[list[list[Tensor]], int]:
-        """The scores of each piece of each example, (1, labels), (S, labels) or (S, 2); how many were too long."""
+        """The scores of each piece of each example, (1, labels), (S, labels) or (S, 2); how many examples were cut."""
         decoding = with_options(self.decoding, options)
         encoded, cut = encode(self.tokenizer, self.answers.kind, texts, self.longest)
         pieces = list(chain.from_iterable(encoded))
@@ -244,12 +246,12 @@ class Classifier:
 
 
 def _empty(texts: Sequence[Sequence[str]]) -> int:
-    """How many examples lack a text."""
+    """How many examples have an empty text."""
     return sum(not all(map(str.strip, each)) for each in texts)
 
 
 def make_batch(rows: Sequence[tuple[Any, Any, Any, Any]]) -> Batch:
-    """Rows of (first, second, places, labels), places counted from a row's own begin, as a batch."""
+    """Make a batch of rows (first, second, places, labels), whose places count from the start of the row."""
     first, second, places, labels = zip(*rows, strict=True)
     sizes = torch.tensor([(len(a), len(b)) for a, b in zip(first, second, strict=True)])  # (B, 2)
     segments = Segments.of(sizes.sum(1).tolist())
@@ -268,7 +270,7 @@ def _flat(parts: Sequence[Any]) -> Tensor:
 
 
 def scores_of(model: Any, batch: Batch) -> Tensor:
-    """The scores of each label, (B, labels) or (A, labels), or of each token as a span's first and last, (N, 2)."""
+    """Scores of labels, (B, labels) or (A, labels), or of tokens as the first and last of a span, (N, 2)."""
     x = model.encode(batch.ids, batch.types, batch.segments)
     match model.config.head:
         case "sequence":
@@ -280,12 +282,12 @@ def scores_of(model: Any, batch: Batch) -> Tensor:
 
 
 def votes_of(model: Any, batch: Batch) -> list[Tensor]:
-    """The scores of each label, (B, labels), by what reads beside the encoder."""
+    """Scores of labels, (B, labels), by the n-grams beside the encoder, if the model has them."""
     return [model.n_grams(batch.ids, batch.segments)] if model.config.n_grams else []
 
 
 def best_span(scores: Tensor) -> tuple[int, int]:
-    """The first and the last word of the likeliest span of at most `LONGEST_SPAN`: (S, 2) -> two numbers."""
+    """The first and last word of the best span of at most `LONGEST_SPAN` words: (S, 2) -> two indices."""
     total = scores[:, None, 0] + scores[None, :, 1]  # (S, S)
     allowed = torch.ones_like(total, dtype=torch.bool).triu().tril(LONGEST_SPAN - 1)
     return divmod(int(total.masked_fill(~allowed, float("-inf")).argmax()), len(scores))
@@ -294,17 +296,18 @@ def best_span(scores: Tensor) -> tuple[int, int]:
 def encode(
     tokenizer: Tokenizer, kind: Kind, examples: Sequence[Sequence[str]], max_length: int
 ) -> tuple[list[list[Encoded]], int]:
-    """What the model reads of each example's texts, and how many were too long for one sequence.
+    """The model's input for each example, in pieces, and how many examples were too long for one sequence.
 
-    Words to tag come in as many pieces as they need; what else is too long is cut. No words, nothing to read.
+    Words to tag are split into as many pieces as needed; other texts have one, and are truncated. An example of kind
+    "tokens" or "span" without words has no piece.
     """
     last = [texts[-1] for texts in examples]
-    pieces: list[list[list[list[int]]]]  # of each example, of each of its pieces, of each word the ids
+    pieces: list[list[list[list[int]]]]  # ids by example, piece and word
     if kind in ("tokens", "span"):
         coded = iter(tokenizer.encode([word for text in last for word in text.split()]))
         words = [list(islice(coded, len(text.split()))) for text in last]
         pieces = [_pieces(each, max_length - 2) if kind == "tokens" else [each] if each else [] for each in words]
-    else:  # of a label the one word is the text
+    else:  # the whole text counts as one word
         pieces = [[[ids]] for ids in tokenizer.encode(last)]
     flat = [list(chain.from_iterable(piece)) for piece in chain.from_iterable(pieces)]
     if not flat:
@@ -322,7 +325,7 @@ def encode(
 
 
 def _encoded(tokens: Tensor, types: Tensor, words: list[list[int]]) -> Encoded:
-    """A sequence and the words of its last text, as far as the sequence holds them."""
+    """A sequence, with the positions of the words of its last text that it holds."""
     ids, second = tokens.tolist(), int(types.sum())
     size = len(ids) - second
     begin, end = size if second else 1, len(ids) - 1
@@ -332,7 +335,7 @@ def _encoded(tokens: Tensor, types: Tensor, words: list[list[int]]) -> Encoded:
 
 
 def _pieces(words: list[list[int]], room: int) -> list[list[list[int]]]:
-    """Words in runs of at most `room` tokens; one that is longer is alone."""
+    """Group words into runs of at most `room` tokens; a longer word has a run of its own."""
     pieces: list[list[list[int]]] = []
     size = 0
     for word in words:
@@ -345,7 +348,11 @@ def _pieces(words: list[list[int]], room: int) -> list[list[list[int]]]:
 
 
 def labels_of(kind: Kind, texts: Sequence[str], answer: str, place: str) -> list[str]:
-    """The labels in an answer: one, or one a word, or none; `place` is for messages."""
+    """The labels in an answer: one, one for each word, or none for a span.
+
+    Raises:
+        TransductError: there is no label, or the number of tags differs from that of words; `place` says where.
+    """
     if kind == "span":
         return []
     if kind != "tokens":
@@ -359,7 +366,11 @@ def labels_of(kind: Kind, texts: Sequence[str], answer: str, place: str) -> list
 
 
 def check_labels(answers: Answers, data: Examples, name: str = "") -> None:
-    """Refuse an answer that does not fit its text, or that no example of training has; `name` is that of the data."""
+    """Check that answers fit their texts and hold known labels; `name` is that of the data, for errors.
+
+    Raises:
+        TransductError: as `labels_of`, or a label is unknown.
+    """
     known = set(answers.labels)
     for number, (text, answer) in enumerate(zip(*data, strict=True), 1):
         place = f"{name}, row {number}" if name else f"row {number}"

@@ -1,6 +1,7 @@
-"""A trained detector in use: pictures in, boxes with labels out, drawn on the picture or as text.
+"""Inference for object detection: finds labelled boxes in pictures, and draws them.
 
-Let B be pictures of a batch, A their objects, Q the queries for each picture, P the places of its grid.
+Let B be the pictures of a batch, A their objects, Q the queries of a picture, P the cells of its feature grid (its
+"places"), C the classes.
 """
 
 import logging
@@ -35,10 +36,10 @@ log = logging.getLogger("transduct")
 
 @dataclass(frozen=True)
 class DetectionConfig(PredictConfig):
-    """The `decoding` section; `batch_tokens` counts places of pictures.
+    """The `decoding` section; `batch_tokens` counts cells of feature grids.
 
     Attributes:
-        threshold: the score from which a detection counts.
+        threshold: the least score of a detection.
     """
 
     threshold: float = 0.5
@@ -51,7 +52,7 @@ class DetectionConfig(PredictConfig):
 
 @dataclass(frozen=True)
 class Detection:
-    """An object: its label, how sure the model is, and its corners (x0, y0, x1, y1) in pixels of the picture."""
+    """An object: its label, its score, and its corners (x0, y0, x1, y1) in pixels of the picture."""
 
     label: str
     score: float
@@ -62,7 +63,7 @@ class Detection:
 
 
 class Detections(list[Detection]):
-    """The objects of a picture, the surest first; as text "cat 0.98 [12 30 44 62]; ..."."""
+    """The objects of a picture, highest score first; as text "cat 0.98 [12 30 44 62]; ..."."""
 
     def __str__(self) -> str:
         return "; ".join(map(str, self))
@@ -70,12 +71,12 @@ class Detections(list[Detection]):
 
 @dataclass(frozen=True)
 class SceneAttention:
-    """Where a model looked.
+    """The attention weights of one picture.
 
     Attributes:
         weights: "encoder.0.self" (H, P, P), "decoder.0.self" (H, Q, Q), "decoder.0.cross" (H, Q, P), ...
-        picture: the picture as the model saw it.
-        found: its detections and, of each, the query it came from.
+        picture: the picture, at its own size.
+        found: the detections, each with the query it came from.
     """
 
     weights: dict[str, Tensor]
@@ -83,7 +84,7 @@ class SceneAttention:
     found: list[tuple[Detection, int]]
 
     def panels(self) -> list[Panel]:
-        """Of each detection, where its query looked in each layer of the decoder, the mean over heads."""
+        """For each detection and decoder layer, the cross-attention of its query, the mean over heads."""
         panels = []
         for detection, query in self.found:
             for name, weights in self.weights.items():
@@ -99,12 +100,12 @@ class Batch(Movable):
     """Scenes and the objects in them.
 
     Attributes:
-        pictures: (B, side, side, 3) of 0 to 255.
-        labels: (A,) of all objects, picture after picture.
-        boxes: (A, 4) centre, width and height as shares of the picture's.
+        pictures: (B, side, side, 3), 0 to 255.
+        labels: (A,) the labels of all objects, picture after picture.
+        boxes: (A, 4) centre, width and height relative to the picture's.
         sizes: how many objects each picture holds.
-        places: (B * P,) the label of the object that each place of the grids lies in, C for none.
-        config: of the model they are for.
+        places: (B * P,) the label of the object in each cell of the grids, C for none.
+        config: the configuration of the model they are for.
     """
 
     pictures: Tensor
@@ -116,18 +117,18 @@ class Batch(Movable):
 
     @property
     def tokens(self) -> int:
-        """Places of the grids that are read."""
+        """The number of grid cells."""
         return len(self.pictures) * self.config.places
 
     @property
     def counts(self) -> dict[str, float]:
-        """The loss is an average over weighted queries, over objects and over places."""
+        """The losses are averages over weighted queries, over objects and over grid cells."""
         counts = set_counts(self.sizes, self.config.queries, self.config.no_object)
         return {**counts, "places": float(len(self.places))}
 
 
 def make_batch(examples: Sequence[Example], config: Config) -> Batch:
-    """Scenes of `config.side` pixels as a batch."""
+    """Make a batch of scenes of `config.side` pixels."""
     boxes = torch.from_numpy(np.concatenate([example.boxes for example in examples]))
     return Batch(
         torch.from_numpy(np.stack([example.picture for example in examples])),
@@ -140,7 +141,7 @@ def make_batch(examples: Sequence[Example], config: Config) -> Batch:
 
 
 def labels_of_places(example: Example, config: Config) -> np.ndarray:
-    """(P,) the label of the object that the middle of each place lies in, of several that of the last; C for none."""
+    """The label (P,) of the object around the centre of each grid cell: the last of several, C if there is none."""
     rows = config.side // config.stride
     grid = np.full((rows, rows), config.classes)
     for box, label in zip(example.boxes, example.labels):
@@ -151,17 +152,17 @@ def labels_of_places(example: Example, config: Config) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SceneSet:
-    """Scenes to be measured on, read when it is known what their labels may be."""
+    """Scenes to evaluate on, read once a model's labels and side are known."""
 
     source: SceneSource
     root: str = "."
     broken: Policy = "stop"
 
     def read(self, labels: Sequence[str], side: int, refused: Refused) -> list[Example]:
-        """The scenes, with the numbers of their labels.
+        """The scenes, with their labels as numbers.
 
         Raises:
-            TransductError: as `read_scenes`, a label is none of those that are known, or there is no object at all.
+            TransductError: `read_scenes` fails, a label is not one of `labels`, or there is no object at all.
         """
         numbers = {label: number for number, label in enumerate(labels)}
 
@@ -178,16 +179,16 @@ class SceneSet:
 
 
 class Detector:
-    """Finds objects in pictures, with one model."""
+    """Detects objects in pictures, with one model."""
 
-    reads = "picture"  # what its inputs are files of
+    reads = "picture"  # the kind of file that its inputs are
 
     def __init__(self, model: Any, labels: Sequence[str], decoding: DetectionConfig) -> None:
         self.model, self.labels, self.decoding = model.eval(), list(labels), decoding
 
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Detector":
-        """The model in a directory whose `config.json` has been read."""
+        """Load the model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
         model = blank_of(config, Detr, Config, directory)
         labels, decoding = config.get("labels"), record(DetectionConfig, config.get("decoding"), "decoding", source)
@@ -199,19 +200,19 @@ class Detector:
         return cls(model, labels, decoding)
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[Detections]:
-        """The objects in each picture.
+        """Detect the objects in each picture.
 
         Args:
-            inputs: as `as_picture` takes them: paths, contents of files, arrays (height, width, 3) of uint8.
+            inputs: paths, contents of files, or arrays (height, width, 3) of uint8; see `as_picture`.
             options: fields of `DetectionConfig`.
 
         Raises:
-            TransductError: an input is no picture, or an option unknown.
+            TransductError: an input is not a picture, or an option is unknown.
             NotFinite: the model answers with NaN.
         """
         check_inputs(inputs, "picture")
         decoding = with_options(self.decoding, options)
-        squares, shapes = [], []  # of a photograph no more is kept
+        squares, shapes = [], []  # all that is kept of a photograph
         for number, each in enumerate(inputs, 1):
             picture = as_picture(each, f"input {number}")
             squares.append(self._square(picture))
@@ -221,28 +222,20 @@ class Detector:
     def evaluate(
         self, data: "SceneSet | Sequence[Example]", against: "Detector | None" = None, **options: Any
     ) -> Report:
-        """COCO's average precision, `ap` over IoU .50 to .95 and `ap50`, in percent; the threshold counts for nothing.
+        """COCO's average precision in percent, whatever the threshold: `ap`, the mean over IoU .50 to .95, and `ap50`.
 
         Args:
-            data: scenes to be read, or such as have been read for this model's labels and side.
+            data: scenes yet to be read, or scenes read for this model's labels and side.
             against: another model; the details then hold its scores and the p-value of `ap50` by paired bootstrap.
             options: as for `predict`.
 
         Raises:
-            TransductError: the data cannot be read or hold no object, an option is unknown, or the other model has
-                other labels, or another side where scenes are drawn, or reads what has been read for this one alone.
+            TransductError: the data cannot be read or hold no object, an option is unknown, or the other model cannot
+                be evaluated on the same scenes.
         """
         decoding = with_options(self.decoding, options)
-        if against is not None and {*against.labels} != {*self.labels}:
-            raise TransductError("the other model has other labels; compare equals")
-        alike = against is None or (against.labels, against.side) == (self.labels, self.side)
-        if not alike and not isinstance(data, SceneSet):
-            raise TransductError("these scenes were read for one of the two models; give a SceneSet, which both read")
-        if against is not None and against.side != self.side and isinstance(data, SceneSet) and data.source.collage:
-            raise TransductError(
-                f"on canvases of {self.side} and of {against.side} pixels other scenes are drawn; compare models of "
-                "one data.side, or on pictures as they are"
-            )
+        if against is not None:
+            self._check_comparable(against, data)
         refused = Refused(data.broken if isinstance(data, SceneSet) else "stop", advise=False)
         scenes, found, ours = self._measured(data, decoding, refused)
         refused.report(log.warning)
@@ -256,23 +249,38 @@ class Detector:
             ours.scores, details, [self._detections(f, e.picture.shape, decoding) for f, e in zip(found, scenes)]
         )
 
+    def _check_comparable(self, other: "Detector", data: "SceneSet | Sequence[Example]") -> None:
+        """Refuse another model that `data` does not suit as well."""
+        if {*other.labels} != {*self.labels}:
+            raise TransductError("the other model has other labels; compare equals")
+        if not isinstance(data, SceneSet):
+            if (other.labels, other.side) != (self.labels, self.side):
+                raise TransductError(
+                    "these scenes were read for one of the two models; give a SceneSet, which both read"
+                )
+        elif other.side != self.side and data.source.collage:
+            raise TransductError(
+                f"on canvases of {self.side} and of {other.side} pixels other scenes are drawn; compare models of "
+                "one data.side, or on pictures as they are"
+            )
+
     def _measured(
         self, data: "SceneSet | Sequence[Example]", decoding: DetectionConfig, refused: Refused
     ) -> tuple[Sequence[Example], list[Objects], Scores]:
-        """The scenes as this model sees them, what it finds in them, and the scores."""
+        """The scenes at this model's size, what it finds in them, and the scores."""
         scenes = data.read(self.labels, self.side, refused) if isinstance(data, SceneSet) else data
         found = self._found([scene.picture for scene in scenes], decoding)
-        whole = [Objects(each.boxes * self.side, each.labels, each.scores) for each in found]
-        there = [Objects(each.boxes, each.labels, np.ones(len(each.labels))) for each in scenes]
-        return scenes, found, detection_scores(whole, there, self.labels)
+        predicted = [Objects(each.boxes * self.side, each.labels, each.scores) for each in found]
+        expected = [Objects(each.boxes, each.labels, np.ones(len(each.labels))) for each in scenes]
+        return scenes, found, detection_scores(predicted, expected, self.labels)
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, given: Given, **options: Any) -> SceneAttention:
-        """Every attention weight for a picture, and what was found in it, at least what the model is surest of."""
+        """Every attention weight of a picture, and its detections: at least the one with the highest score."""
         decoding, picture = with_options(self.decoding, options), as_picture(given, "the picture")
         weights: list[Tensor] = []
         logits, boxes = self._forward([self._square(picture)], weights)
-        found, queries = _answers(logits[0], boxes[0])  # the surest first, so that those kept are the first ones
+        found, queries = _answers(logits[0], boxes[0])  # sorted by score, so the threshold keeps the first ones
         decoding = replace(decoding, threshold=min(decoding.threshold, float(found.scores[0])))
         named = named_weights(self.model, weights)
         return SceneAttention(
@@ -280,14 +288,14 @@ class Detector:
         )
 
     def picture(self, given: Given, output: Detections) -> Picture:
-        """The picture with the boxes of `output` drawn on it, each class in a colour of its own."""
+        """Draw the boxes of `output` on the picture, each class in its own colour."""
         try:
             from PIL import Image, ImageDraw
         except ImportError as error:
             raise missing_extra("Pillow", "vision") from error
         image = Image.fromarray(as_picture(given, "the picture"))
         draw = ImageDraw.Draw(image)
-        for detection in reversed(output):  # the surest on top
+        for detection in reversed(output):  # the highest score on top
             colour = f"hsv({360 * self.labels.index(detection.label) // len(self.labels)}, 90%, 90%)"
             x0, y0, x1, y1 = detection.box
             draw.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=colour, width=max(1, image.width // 200))
@@ -298,7 +306,7 @@ class Detector:
 
     @property
     def side(self) -> int:
-        """Pixels on each side of what the model is shown."""
+        """The height and width in pixels to which pictures are resized."""
         side: int = self.model.config.side
         return side
 
@@ -306,7 +314,7 @@ class Detector:
         return resized(picture, self.side, self.side)
 
     def _found(self, pictures: Sequence[Picture], decoding: DetectionConfig) -> list[Objects]:
-        """What is found in square pictures, boxes as shares of their sides."""
+        """Detect objects in square pictures; boxes are relative to their sides."""
         found: dict[int, Objects] = {}
         for numbers in in_batches([self.model.config.places] * len(pictures), decoding.batch_tokens):
             logits, boxes = self._forward([pictures[number] for number in numbers])
@@ -314,9 +322,9 @@ class Detector:
                 found[number], _ = _answers(*each)
         return [found[number] for number in range(len(pictures))]
 
-    @torch.inference_mode()
+    @torch.no_grad()  # `attention` hands out its weights
     def _forward(self, pictures: Sequence[Picture], weights: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """What the last layer says of square pictures: logits (B, Q, C + 1) and boxes (B, Q, 4)."""
+        """The last layer's answer to square pictures: logits (B, Q, C + 1) and boxes (B, Q, 4)."""
         device = next(self.model.parameters()).device
         memory, grid = self.model.encode(torch.from_numpy(np.stack(pictures)).to(device), weights)
         logits, boxes = self.model.decode(memory, grid, weights)
@@ -325,7 +333,7 @@ class Detector:
         return answer
 
     def _detections(self, found: Objects, shape: Sequence[int], decoding: DetectionConfig) -> Detections:
-        """What is found in a picture of a shape (height, width, 3), as far as it counts."""
+        """Detections above the threshold in a picture of a shape (height, width, 3)."""
         height, width = shape[:2]
         size = np.array([width, height, width, height])
         kept = found.scores >= decoding.threshold
@@ -335,7 +343,7 @@ class Detector:
 
 
 def _answers(logits: Tensor, boxes: Tensor) -> tuple[Objects, np.ndarray]:
-    """The surest `MOST_DETECTIONS` pairs of query and class, (Q, C + 1) and (Q, 4), and the query of each."""
+    """The `MOST_DETECTIONS` best pairs of query and class, from (Q, C + 1) and (Q, 4), and the query of each."""
     scores = logits.softmax(-1)[:, :-1]  # (Q, C)
     best = scores.flatten().sort(descending=True, stable=True)
     values, places = best.values[:MOST_DETECTIONS].numpy(), best.indices[:MOST_DETECTIONS].numpy()

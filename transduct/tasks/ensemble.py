@@ -1,9 +1,8 @@
-"""A model directory made of others: translators of one vocabulary that decide each token together.
+"""Ensembles: model directories that hold several translation models with one vocabulary, which decide together.
 
-config.json  card.md  1/  2/ ...   each member a model directory, whole
+config.json  card.md  1/  2/ ...   (each member is a complete model directory)
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,13 @@ FAMILY, MEMBERS = "ensemble", "members"
 
 
 def check_alike(stages: Mapping[Path, Recipe]) -> None:
-    """Refuse the stages of a recipe, every default filled in, whose models would read text differently.
+    """Check that the models of some stages will read text alike.
 
     Args:
-        stages: by their folders in the run.
+        stages: recipes with every default filled in, by their folders in the run.
 
     Raises:
-        TransductError: their tokenizers or changes of text differ, or those of the models that they start from.
+        TransductError: their tokenizers or changes of text differ, or those of the models they start from.
     """
     first, *others = stages.values()
     run, start = next(iter(stages)).parent, first.model.get("start_from")
@@ -35,23 +34,23 @@ def check_alike(stages: Mapping[Path, Recipe]) -> None:
                 f"stages[{number}]: its data.replace or its tokenizer is not that of stages[0]; what decides together "
                 "reads alike: say them above the stages"
             )
-        if other is None or run in Path(other).parents:  # which has the vocabulary of them all
+        if other is None or run in Path(other).parents:  # a stage of this run, with the common vocabulary
             continue
         if start is None:
             raise TransductError(
                 f"stages[{number}]: model.start_from is {other}, whose tokenizers stages[0] would not have; let "
                 "stages[0] start from a model too"
             )
-        # What is missing is said elsewhere.
+        # A missing model is refused elsewhere.
         if all((Path(each) / checkpoint.CONFIG).exists() for each in (start, other)):
             check_vocabularies([Path(start), Path(other)])
 
 
 def take_vocabularies(first: Path, run: Path) -> None:
-    """Give a run those tokenizers of the first of its ensemble that it has not yet.
+    """Copy to `run` the tokenizers of the ensemble's first run that it lacks.
 
     Raises:
-        TransductError: it has others.
+        TransductError: `run` has different tokenizers.
     """
     for path in tokenizers_in(first):
         if not (run / path.name).exists():
@@ -60,11 +59,11 @@ def take_vocabularies(first: Path, run: Path) -> None:
 
 
 def combine(directories: Sequence[Path], out: Path) -> None:
-    """Write the models in some directories as one; text is read and outputs are searched for as the first says.
+    """Write several models as an ensemble, with the changes of text and the decoding settings of the first.
 
     Raises:
-        TransductError: there is one alone, one is no translation model or an ensemble itself, their tokenizers are
-            missing or another model's, these or changes of text differ, or `out` exists or cannot be written.
+        TransductError: there is only one; one is not a translation model, or is an ensemble; a tokenizer is missing or
+            does not fit its model; tokenizers or changes of text differ; or `out` exists or cannot be written.
     """
     checkpoint.require_absent(out)
     if len(directories) < 2:
@@ -73,12 +72,12 @@ def combine(directories: Sequence[Path], out: Path) -> None:
         checkpoint.read_json(directory / checkpoint.CONFIG, "a model's configuration") for directory in directories
     ]
     first = settings[0]
-    for directory, held in zip(directories, settings, strict=True):
-        if held.get("task") != "translation" or held.get("family") == FAMILY:
+    for directory, own in zip(directories, settings, strict=True):
+        if own.get("task") != "translation" or own.get("family") == FAMILY:
             raise TransductError(f"{directory}: only translation models, none of them an ensemble, decide together")
-        if held.get("replace", []) != first.get("replace", []):
+        if own.get("replace", []) != first.get("replace", []):
             raise TransductError(f"{directory}: its data.replace is not that of {directories[0]}; train both on one")
-        model = held.get("model")
+        model = own.get("model")
         sizes = model if isinstance(model, dict) else {}
         tokenizers_of(directory, (sizes.get("source_size"), sizes.get("target_size")))
     check_vocabularies(directories)
@@ -90,19 +89,19 @@ def combine(directories: Sequence[Path], out: Path) -> None:
     }
     config = taken | {"family": FAMILY, MEMBERS: [str(i + 1) for i in range(len(directories))], "decoding": decoding}
     content = {
-        checkpoint.CONFIG: json.dumps(config, indent=1, ensure_ascii=False).encode(),
+        checkpoint.CONFIG: checkpoint.pack_json(config),
         "card.md": f"# {len(directories)} translation models that decide together\n\nEach has its own card.\n".encode(),
     }
     for name, directory in zip(config[MEMBERS], directories, strict=True):
-        content |= {f"{name}/{file}": held for file, held in checkpoint.files_in(directory).items()}
+        content |= {f"{name}/{file}": data for file, data in checkpoint.files_in(directory).items()}
     checkpoint.write_directory(out, content)
 
 
 def members_of(directory: Path, config: dict[str, Any]) -> list[Path]:
-    """The directories of the members of an ensemble.
+    """The directories of an ensemble's members.
 
     Raises:
-        TransductError: they are not named, something of one is missing or damaged, or their tokenizers differ.
+        TransductError: none are named, a file of one is missing or damaged, or their tokenizers differ.
     """
     members = [directory / name for name in members_in(directory, {MEMBERS: None} | config)]
     for member in members:
@@ -116,7 +115,7 @@ def members_of(directory: Path, config: dict[str, Any]) -> list[Path]:
 
 
 def check_vocabularies(directories: Sequence[Path]) -> None:
-    """Refuse models whose tokens are not the same."""
+    """Refuse models with different tokenizers."""
 
     def tokenizers(directory: Path) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in tokenizers_in(directory)}

@@ -1,6 +1,6 @@
-"""Image classification: a label for a picture, by a ViT (Dosovitskiy et al. 2021).
+"""Image classification: one label for a picture, by a ViT (Dosovitskiy et al. 2021).
 
-Let B be pictures, P the patches of each.
+Let B be the pictures, P the patches of each.
 """
 
 import json
@@ -42,7 +42,7 @@ from transduct.training.step import Terms
 
 ABOUT = "pictures.json"
 FAMILIES = {"vit": Family(Config, SIZES, ViT)}
-DERIVED = {"image_size": "data.size", "labels": "data.train"}  # of the model, and what says it
+DERIVED = {"image_size": "data.size", "labels": "data.train"}  # model fields that other sections decide
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class DataConfig:
     """The `data` section of a recipe for image classification.
 
     Attributes:
-        size: pixels on each side; of other pictures the middle square is taken, at that size.
-        hold_out: without `valid`, the share of the training pictures that is kept apart, by their names.
-        broken: whether training stops at a picture that cannot be read or has no label, or goes on without it.
-        augmentation: how the pictures of training are changed.
+        size: height and width in pixels; other pictures are centre-cropped to a square and resized.
+        hold_out: without `valid`, the share of the training pictures, chosen by a hash of the name, to validate on.
+        broken: `stop` at a picture that cannot be read or has no label, or `skip` it.
+        augmentation: how training pictures are augmented.
     """
 
     train: list[ImageSource]
@@ -82,9 +82,9 @@ class Batch(Movable):
     """Pictures and their labels.
 
     Attributes:
-        pictures: (B, height, width, 3) of 0 to 255.
-        labels, others: (B,) the label of each, and of what is mixed into it.
-        shares: (B,) how much of each is its own.
+        pictures: (B, height, width, 3), 0 to 255.
+        labels, others: (B,) the label of each picture, and of the picture mixed into it.
+        shares: (B,) the weight of each picture's own label; the other label has the rest.
         patches: P.
     """
 
@@ -96,7 +96,7 @@ class Batch(Movable):
 
     @property
     def tokens(self) -> int:
-        """Patches that are read."""
+        """The number of patches."""
         return len(self.pictures) * self.patches
 
     @property
@@ -107,10 +107,10 @@ class Batch(Movable):
 
 @dataclass(frozen=True)
 class MakeBatch:
-    """Example numbers to a batch, by nothing but (seed, epoch, example), in this process or in a loader's worker.
+    """Makes a batch of the examples with given numbers: a pure function of (seed, epoch, example).
 
     Attributes:
-        trained: how many rows are for training; from these come the pictures that are mixed in.
+        trained: how many rows are for training; the pictures to mix in are drawn from them.
     """
 
     corpus: Corpus
@@ -137,20 +137,20 @@ class MakeBatch:
 
 
 class Rows:
-    """The pictures of training as rows of packed pixels and label, read as a stream, and after them what is held out.
+    """Streams the training pictures as rows of packed pixels and label, then the held-out ones.
 
-    `labels` are in the order of their first picture. What is held out waits in `file`.
+    `labels` are numbered in the order of their first picture. Held-out pictures are buffered in `file`.
     """
 
     def __init__(self, data: DataConfig, file: BinaryIO) -> None:
         self.data, self.refused = data, Refused(data.broken)
         self.labels: dict[str, int] = {}
-        self._held: list[tuple[str, str]] = []  # name and label; the pictures lie in the file, in this order
+        self._held: list[tuple[str, str]] = []  # name and label of each picture in the file, in order
         self._file = file
-        self._sums, self._pixels = np.zeros((2, 3)), 0  # of the colours and of their squares
+        self._sums, self._pixels = np.zeros((2, 3)), 0  # sums of the colours and of their squares
 
     def sources(self) -> Iterator[tuple[float, Iterator[list[Ragged]]]]:
-        """How often an epoch shows each source, what is held out never, and the columns of its rows."""
+        """Yields the weight and the columns of each source; held-out pictures have the weight 0."""
         for source in self.data.train:
             yield source.weight, _chunks(self._trained(source))
         for name, label in self._held:
@@ -159,13 +159,13 @@ class Rows:
         yield 0.0, _chunks(self._held_out())
 
     def about(self) -> About:
-        """What the pictures of training have in common."""
+        """The labels, and the mean and standard deviation of the colours."""
         mean, square = self._sums / self._pixels / [[255.0], [255.0**2]]
-        deviation = (square - mean**2).clip(1e-6) ** 0.5  # of one colour all over there would be none
+        deviation = (square - mean**2).clip(1e-6) ** 0.5  # not 0 where all pixels are alike
         return About(list(self.labels), mean.round(4).tolist(), deviation.round(4).tolist())
 
     def _held_out(self) -> Iterator[tuple[np.ndarray, int]]:
-        size = self._file.tell() // max(1, len(self._held))  # of each, for all have one size
+        size = self._file.tell() // max(1, len(self._held))  # bytes of each picture
         self._file.seek(0)
         for _, label in self._held:
             yield np.frombuffer(self._file.read(size), np.int32), self.labels[label]
@@ -189,24 +189,24 @@ def _chunks(rows: Iterator[tuple[np.ndarray, int]]) -> Iterator[list[Ragged]]:
 
 
 def share(name: str) -> float:
-    """A number from 0 to 1 that a name has by lot, whatever else there is."""
+    """A pseudo-random number from 0 to 1 that depends on nothing but the name."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) / 2**64
 
 
 def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
-    """The pictures of training, decoded and of one size, as a corpus, and in its folder what is known of them.
+    """Prepare the training pictures, decoded and resized, as a corpus, with `ABOUT` in its folder.
 
     Raises:
-        TransductError: an archive or a picture cannot be read, all labels are one, nothing is left.
+        TransductError: an archive or a picture cannot be read, there is only one label, or nothing is left.
     """
 
     def fill(folder: Path) -> dict[str, Any]:
         with tempfile.TemporaryFile(dir=folder) as file:
             rows = Rows(data, file)
             manifest = write_rows(folder, 2, rows.sources())
-        said = files_said(names_of(data.train), rows.refused.dropped)
+        origin = files_said(names_of(data.train), rows.refused.dropped)
         if not rows.labels:
-            raise TransductError(f"no picture is left to train on {said}; check data.train and data.hold_out")
+            raise TransductError(f"no picture is left to train on {origin}; check data.train and data.hold_out")
         if len(rows.labels) == 1:
             [label] = rows.labels
             raise TransductError(f"found one label to train on ('{label}'), expected at least 2; check data.train")
@@ -216,7 +216,7 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
                 f"data.hold_out is {data.hold_out}, which keeps back none of {trained:,} pictures; raise it"
             )
         (folder / ABOUT).write_text(json.dumps(asdict(rows.about()), ensure_ascii=False), encoding="utf-8")
-        notify(f"corpus prepared: {trained:,} pictures of {len(rows.labels)} labels {said}")
+        notify(f"corpus prepared: {trained:,} pictures of {len(rows.labels)} labels {origin}")
         rows.refused.report(notify)
         if trained < manifest["rows"]:
             notify(f"held out: {manifest['rows'] - trained:,} pictures")
@@ -234,8 +234,8 @@ class ImageClassificationTask:
         self.training = training_section(TrainingConfig, recipe.training, ("accuracy", "f1"))
         self.decoding = record(PictureConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        record(NoOptions, recipe.tokenizer, "tokenizer")  # pictures have no tokens
-        config = self._config(2)  # what is impossible fails here, before anything is written
+        record(NoOptions, recipe.tokenizer, "tokenizer")  # there is no text
+        config = self._config(2)  # an impossible model fails here, before anything is written
         self.patches: int = config.grid**2
         model = self.model.resolved(config)
         self.recipe = filled(recipe, self.data, model, training=self.training, decoding=self.decoding)
@@ -243,10 +243,9 @@ class ImageClassificationTask:
         self.about: About
 
     def prepare(self) -> None:
-        """Prepare the corpus if it is not there as it should be.
+        """Prepare the corpus unless it is up to date, and check the pictures to validate and test on.
 
-        The pictures to validate and to test on are gone through once, so that a mistake in them is found before hours
-        of work.
+        Checking them first finds a mistake before hours of training.
         """
         self.corpus = prepare(self.data, self.directory / "corpus", self.notify)
         held = (self.corpus.directory / ABOUT).read_text(encoding="utf-8")
@@ -258,10 +257,10 @@ class ImageClassificationTask:
             refused.report(self.notify)
 
     def _labelled(self, source: ImageSource) -> Labelled:
-        return Labelled(source, self.data.root, self.data.broken, said=True)  # by `prepare`
+        return Labelled(source, self.data.root, self.data.broken, said=True)  # `prepare` has reported
 
     def build_model(self) -> ViT:
-        """The model of the recipe for the labels, begun from another's weights if it says so."""
+        """The recipe's model for these labels, with the weights of `model.start_from` if set."""
         labels = LabelRows(self.about.labels, ("pictures", "labels"), ("output.*",))
         model: ViT = self.model.build(self._config(len(self.about.labels)), self.notify, labels=labels)
         return model
@@ -271,11 +270,11 @@ class ImageClassificationTask:
 
     @property
     def _trained(self) -> int:
-        """How many rows of the corpus are trained on; the rest is held out."""
+        """How many rows of the corpus are for training; the rest are held out."""
         return self.corpus.weights[-1][0]
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch of the training corpus, from number `start` on."""
+        """This rank's batches of an epoch, from batch `start` on."""
         only_train(split, "image classification has")
         data, config = self.data, self.training
         lengths = np.broadcast_to(self.patches, (len(self.corpus), 1))
@@ -284,7 +283,7 @@ class ImageClassificationTask:
         return load_batches(order, make, start, rank, world, data.workers)
 
     def loss(self, model: ViT, batch: Batch) -> Terms:
-        """Label-smoothed cross-entropy, summed over pictures; of a mixed one, of both its labels by their shares."""
+        """Label-smoothed cross-entropy, summed over pictures; mixed pictures weight both labels by their shares."""
         scores = model.classify(*model.encode(self.about.read(batch.pictures))).float()
         own, other = (
             label_smoothed_cross_entropy(scores, labels, self.training.label_smoothing)
@@ -294,7 +293,7 @@ class ImageClassificationTask:
         return {"labels": (loss.sum(), batch.counts["labels"], 1.0)}
 
     def evaluate(self, model: ViT, data: Labelled | HeldOut | None = None) -> Report:
-        """Scores on `data`, or on the validation set."""
+        """Score the model on `data`, by default the validation set."""
         if data is None and self.data.valid:
             data = self._labelled(self.data.valid)
         if data is None and self._trained < len(self.corpus):
@@ -305,25 +304,25 @@ class ImageClassificationTask:
         return HeldOut(self.corpus, self._trained, self.data.size)
 
     def predict(self, model: ViT, inputs: Sequence[Any]) -> list[str]:
-        """The label of each picture."""
+        """Predict the label of each picture."""
         return self._in_use(model).predict(inputs)
 
     def _in_use(self, model: ViT) -> PictureClassifier:
         return PictureClassifier(model, self.about, self.decoding)
 
     def save(self, model: ViT, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory, with the scores of the final weights on its card."""
+        """Write the model directory, with a card of the final scores."""
         made_of = f"{self._trained:,} pictures {files_said(names_of(self.data.train), self.corpus.dropped)}"
         about = card("Picture classifier", made_of, self.training, self.evaluate(model).scores, log)
         settings = {"pictures": asdict(self.about), "decoding": asdict(self.decoding)}
         write_model(directory, "image_classification", model, settings, [], about)
 
 
-create, load = ImageClassificationTask, PictureClassifier.load  # which `base.py` and `runs.py` call by name
+create, load = ImageClassificationTask, PictureClassifier.load  # called by name in `base.py` and `runs.py`
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Labelled:
-    """Pictures and labels: a folder or archive (source) with a file of labels (reference), or the recipe's test set."""
+    """The pictures of a folder or archive (`source`) with a file of labels (`reference`), or the recipe's test set."""
     if "source" in files_given:
         return Labelled(ImageSource(files_given["source"], files_given.get("reference")), ".")
     if files_given:

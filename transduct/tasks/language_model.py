@@ -1,7 +1,7 @@
-"""A trained language model in use: prompts in, what comes after them out; and how well it foresees a text.
+"""Inference for language modelling: continues prompts, and measures the perplexity of texts.
 
-A text is its lines, each ended by the end token, which stands for the line feed. It is read after an end token, as
-if a line had just been finished, and at most `context` tokens of it are seen at once. Let N be the tokens of a batch.
+A text is a sequence of lines. The end token stands for the line feed after each of them, and one more precedes the
+text. The model sees at most `context` tokens at once. Let N be the tokens of a batch.
 """
 
 import logging
@@ -34,7 +34,7 @@ from transduct.training import checkpoint
 
 END = Tokenizer.END
 log = logging.getLogger("transduct")
-SHOWN = 100  # tokens written to show how the model is doing
+SHOWN = 100  # the most tokens of a sample in an evaluation
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class WritingConfig(DecodingConfig):
     """How a text is continued.
 
     Attributes:
-        length: how many tokens to write, line feeds included.
+        length: how many tokens to generate, line feeds included.
     """
 
     length: int = 200
@@ -56,7 +56,7 @@ class WritingConfig(DecodingConfig):
 
 @dataclass(frozen=True)
 class Batch(Movable):
-    """Tokens of windows (N,), and the token after each (N,)."""
+    """The tokens of windows (N,), and the token after each (N,)."""
 
     inputs: Tensor
     outputs: Tensor
@@ -64,7 +64,7 @@ class Batch(Movable):
 
     @property
     def tokens(self) -> int:
-        """Tokens that are predicted."""
+        """The number of predicted tokens."""
         return self.segments.total
 
     @property
@@ -74,27 +74,28 @@ class Batch(Movable):
 
 
 def make_batch(runs: Sequence[Any]) -> Batch:
-    """Runs of at least two tokens as a batch: all but the last of each are read, all but the first predicted."""
+    """Make a batch of runs of at least two tokens, in which every token predicts the next."""
     inputs = np.concatenate([run[:-1] for run in runs]).astype(np.int64)
     outputs = np.concatenate([run[1:] for run in runs]).astype(np.int64)
     return Batch(torch.from_numpy(inputs), torch.from_numpy(outputs), Segments.of([len(run) - 1 for run in runs]))
 
 
 def windows(total: int, context: int, first: int) -> Indices:
-    """Where to cut a run of tokens: window i reads from cuts[i] on and predicts up to cuts[i + 1].
+    """Where to cut a run of `total` tokens: window i reads from cuts[i] on and predicts up to cuts[i + 1].
 
-    The first window predicts `first` tokens, the others `context`, the last what is left: all but token 0, once each.
+    The first window predicts `first` tokens, the others `context`, and the last one the rest, so that every token but
+    the first is predicted once.
     """
     return np.concatenate(([0], np.arange(first, total - 1, context), [total - 1]))
 
 
 def with_ends(tokenizer: Tokenizer, lines: Sequence[str]) -> list[int]:
-    """The tokens of some lines, an end before each."""
+    """The tokens of some lines, with an end token before each."""
     return [token for ids in tokenizer.encode(lines) for token in (END, *ids)]
 
 
 def lines_of(ids: Iterable[int]) -> list[list[int]]:
-    """Tokens as lines, the ends between them left out."""
+    """Split tokens into lines at end tokens, which are left out."""
     lines: list[list[int]] = [[]]
     for token in ids:
         if token == END:
@@ -105,7 +106,7 @@ def lines_of(ids: Iterable[int]) -> list[list[int]]:
 
 
 class LanguageModel:
-    """Goes on from prompts and measures texts, with one model and its tokenizer."""
+    """Continues prompts and measures texts, with one model and its tokenizer."""
 
     def __init__(self, model: GPT, tokenizer: Tokenizer, decoding: WritingConfig) -> None:
         self.model, self.tokenizer, self.decoding = model.eval(), tokenizer, decoding
@@ -113,16 +114,16 @@ class LanguageModel:
 
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "LanguageModel":
-        """The model in a directory whose `config.json` has been read."""
+        """Load the model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
         model, tokenizer = read_model(GPT, Config, directory, config, device, precision)
         decoding = record(WritingConfig, config.get("decoding"), "decoding", source)
         return cls(model, tokenizer, decoding)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
-        """What comes after each prompt, the prompt itself left out; an empty one begins a line.
+        """Continue each prompt; returns the continuations without the prompts. An empty prompt begins a line.
 
-        Once the context is full, its last half is the prompt that is continued.
+        Once the context is full, generation goes on from its last half.
 
         Args:
             options: fields of `WritingConfig`, such as length=500, temperature=0.8, top_k=10, seed=3.
@@ -134,20 +135,20 @@ class LanguageModel:
         decoding = asked_for(self.decoding, options)
         prompts = [with_ends(self.tokenizer, text.split("\n")) for text in inputs]
         if long := sum(len(prompt) >= self.context for prompt in prompts):
-            said = "%d of %d prompts do not fit into %d tokens: continued from their last %d"
-            log.warning(said, long, len(prompts), self.context, self.context // 2)
+            message = "%d of %d prompts do not fit into %d tokens: continued from their last %d"
+            log.warning(message, long, len(prompts), self.context, self.context // 2)
         written = self._write(prompts, decoding)
         return [self._text(prompt, ids) for prompt, ids in zip(prompts, written, strict=True)]
 
     def evaluate(self, data: Sequence[str], against: "LanguageModel | None" = None, **options: Any) -> Report:
-        """The scores of a text, given as its lines, and a sample of how the model goes on from its start.
+        """Score a text, given as its lines, and generate a sample that continues its beginning.
 
         Args:
             against: another model, whose scores the details then hold.
-            options: as for `predict`, of the sample.
+            options: as for `predict`, for the sample.
 
         Raises:
-            WrongData: there is no line.
+            WrongData: there are no lines.
             TransductError: an option is unknown or has a wrong value.
         """
         if not data:
@@ -168,12 +169,13 @@ class LanguageModel:
 
     @torch.inference_mode()
     def measure(self, lines: Sequence[str], decoding: WritingConfig | None = None) -> dict[str, float]:
-        """Negative log-likelihood of a text, cut into consecutive windows, a token and a character.
+        """The negative log-likelihood per token and per character of a text, cut into consecutive windows.
 
-        Of `decoding`, the model's own if not given, the tokens that are read together count.
+        Characters are counted in the given text, line feeds included, whatever the tokenizer does to them; one that it
+        does not know is predicted as the unknown token.
 
-        Characters are those of the text as it is given, line feeds included, whatever the tokenizer makes of them; one
-        that it does not know is predicted as the unknown token.
+        Args:
+            decoding: sets the batch size; the model's own by default.
         """
         run = with_ends(self.tokenizer, [*lines, ""])
         cuts = windows(len(run), self.context, self.context)
@@ -187,7 +189,7 @@ class LanguageModel:
         return {"nats_per_token": nats, "nats_per_character": total / characters, "perplexity": perplexity}
 
     def _write(self, prompts: Sequence[list[int]], decoding: WritingConfig) -> list[list[int]]:
-        """The tokens that follow each prompt, as many as are asked for."""
+        """Generate `decoding.length` tokens after each prompt."""
         runs, budget = [list(prompt) for prompt in prompts], decoding.budget(next(self.model.parameters()).device)
         goals = [len(prompt) + decoding.length for prompt in prompts]
         while unfinished := [i for i, goal in enumerate(goals) if len(runs[i]) < goal]:
@@ -200,9 +202,9 @@ class LanguageModel:
         return [run[len(prompt) :] for run, prompt in zip(runs, prompts, strict=True)]
 
     def _go_on(self, prompts: list[list[int]], counts: list[int], decoding: WritingConfig) -> list[list[int]]:
-        """So many tokens after each prompt, as fit into the context with it.
+        """Generate `counts` tokens after each prompt, all within the context.
 
-        The begin token, which no text holds, ends what is written: the end token is a line feed here.
+        The begin token, which no text contains, ends the output, because the end token is a line feed here.
         """
         limits, device = [count + 1 for count in counts], next(self.model.parameters()).device
         begin, unknown = Tokenizer.BEGIN, Tokenizer.UNKNOWN
@@ -215,7 +217,7 @@ class LanguageModel:
         return [hypotheses[0].tokens for hypotheses in found]
 
     def _text(self, before: Sequence[int], ids: Sequence[int]) -> str:
-        """The text of some tokens; what stands before them on their first line says whether a word begins there."""
+        """Decode tokens; those before them on the same line decide whether they begin with a new word."""
         start, lines = lines_of(before)[-1], lines_of(ids)
         known, first, *rest = self.tokenizer.decode([start, [*start, *lines[0]], *lines[1:]])
         return "\n".join([first[len(known) :], *rest])

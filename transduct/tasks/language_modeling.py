@@ -1,4 +1,4 @@
-"""Language modelling: a text to a model that predicts each token of it from those before; see `language_model`."""
+"""Language modelling: trains a model that predicts each token of a text from those before; see `language_model`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
 from transduct.data.files import check_section, names_of
-from transduct.data.sources import TextSource
+from transduct.data.sources import TextSource, require_width
 from transduct.data.text import in_chunks, texts_of
 from transduct.data.tokenizer import Tokenizer, train_tokenizer
 from transduct.errors import TransductError
@@ -26,6 +26,7 @@ from transduct.tasks.sections import (
     ANY_SIZE,
     Family,
     ModelSection,
+    are_given,
     data_with_test,
     filled,
     tokenizer_section,
@@ -36,7 +37,7 @@ from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
 FAMILIES = {"gpt": Family(Config, SIZES, GPT)}
-DERIVED = {"vocabulary_size": "tokenizer.size", "max_length": "data.context"}  # of the model, and what says it
+DERIVED = {"vocabulary_size": "tokenizer.size", "max_length": "data.context"}  # model fields that other sections decide
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class TextConfig:
     """The `data` section of a recipe for plain text, given as files of `text` or as one column of `pairs`.
 
     Attributes:
-        context: tokens of a window, the most that the model looks back.
+        context: the tokens of a window, the furthest that the model looks back.
     """
 
     train: list[TextSource]
@@ -56,9 +57,8 @@ class TextConfig:
 
     def __post_init__(self) -> None:
         check_section(self)
-        for source in [*self.train, *filter(None, (self.valid, self.test))]:
-            if source.width != 1:
-                raise ValueError(f"a corpus gives {source.width} texts a row, must be 1: give text, or name one column")
+        require_width(self, 1, "give text, or name one column")
+        for source in self.train:
             if source.weight != 1.0:
                 raise ValueError(f"weight is {source.weight}, must be 1: an epoch shows every token once")
         if self.context < 2:
@@ -67,9 +67,9 @@ class TextConfig:
 
 @dataclass(frozen=True)
 class MakeBatch:
-    """Window numbers to a batch, by nothing but the cuts of the epoch; see `windows`.
+    """Makes a batch of the windows with given numbers: a pure function of the epoch's cuts; see `windows`.
 
-    The corpus holds the text in rows of `context` tokens, of which a window touches two at most.
+    The corpus holds the text in rows of `context` tokens, and a window spans two rows at most.
     """
 
     corpus: Corpus
@@ -106,7 +106,7 @@ class LanguageModelingTask:
         self._validation: list[str] | None = None
 
     def prepare(self) -> None:
-        """Read what is short, train the tokenizer if the run has none yet, and prepare the corpus.
+        """Read the validation text, train the tokenizer unless the run has one, and prepare the corpus.
 
         Raises:
             TransductError: a file is missing, damaged or not UTF-8, or the text is shorter than one window.
@@ -130,14 +130,14 @@ class LanguageModelingTask:
 
     @property
     def total(self) -> int:
-        """Tokens of the corpus, the end before the text among them."""
+        """The number of tokens in the corpus, including the end token before the text."""
         return int(self.corpus.lengths.sum())
 
     def _trained_tokenizer(self) -> Tokenizer:
         return train_tokenizer(self._lines(), self.tokenizer_config)
 
     def _tokens(self) -> Iterator[Indices]:
-        """The text in parts, an end before it."""
+        """Yields the text's tokens in parts, with an end token before the text."""
         for chunk in in_chunks(self._lines(), len):
             yield np.array(with_ends(self.tokenizer, chunk), np.int32)
         yield np.array([END], np.int32)
@@ -146,7 +146,7 @@ class LanguageModelingTask:
         return texts_of(self.data.train, Path(self.data.root))
 
     def build_model(self) -> GPT:
-        """The model of the recipe for the tokenizer's vocabulary, begun from another's weights if it says so."""
+        """The recipe's model for this vocabulary, with the weights of `model.start_from` if set."""
         model: GPT = self.model.build(self._config(self.tokenizer.size), self.notify)
         return model
 
@@ -154,7 +154,7 @@ class LanguageModelingTask:
         return self.model.config(vocabulary_size=vocabulary_size, max_length=self.data.context)
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch, from number `start` on. Where windows begin is drawn anew each epoch."""
+        """This rank's batches of an epoch, from batch `start` on; each epoch draws where the windows begin."""
         only_train(split, "language modelling has")
         config, context = self.training, self.data.context
         cuts = windows(self.total, context, Random(f"{config.seed}/{epoch}").randint(1, context))
@@ -169,19 +169,19 @@ class LanguageModelingTask:
         return {"tokens": (loss, batch.counts["tokens"], 1.0)}
 
     def evaluate(self, model: GPT, data: Sequence[str] | None = None) -> Report:
-        """The scores of a text, given as its lines, or of the validation text; and a sample."""
+        """Score a text, given as its lines, by default the validation text; and a sample."""
         lines = self._validation if data is None else data
         return Report({}) if lines is None else self._in_use(model).evaluate(lines)
 
     def predict(self, model: GPT, inputs: Sequence[str]) -> list[str]:
-        """What comes after each prompt."""
+        """Continue each prompt."""
         return self._in_use(model).predict(inputs)
 
     def _in_use(self, model: GPT) -> LanguageModel:
         return LanguageModel(model, self.tokenizer, self.decoding)
 
     def save(self, model: GPT, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory, with the scores of the final weights on its card."""
+        """Write the model directory, with a card of the final scores."""
         made_of = f"{self.total - 1:,} tokens {files_said(names_of(self.data.train), {})}"
         how = f", in consecutive windows of {self.data.context} tokens"
         about = card("Language model", made_of, self.training, self.evaluate(model).scores, log, how)
@@ -190,7 +190,7 @@ class LanguageModelingTask:
 
 
 def in_rows(parts: Iterable[Indices], size: int) -> Iterator[list[Ragged]]:
-    """A run of tokens that comes in parts, in rows of `size`; the last holds what is left."""
+    """Yields a run of tokens, given in parts, in rows of `size`; the last row holds the rest."""
     rest = np.zeros(0, np.int32)
     for part in parts:
         rest = np.concatenate((rest, part))
@@ -202,14 +202,12 @@ def in_rows(parts: Iterable[Indices], size: int) -> Iterator[list[Ragged]]:
         yield [(rest, np.array([len(rest)]))]
 
 
-create, load = LanguageModelingTask, LanguageModel.load  # which `base.py` and `runs.py` call by name
+create, load = LanguageModelingTask, LanguageModel.load  # called by name in `base.py` and `runs.py`
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> list[str]:
-    """The lines of a text: of the file given as `source`, or of the recipe's test set."""
-    if files_given.keys() == {"source"}:
+    """The lines of the file `source`, or of the recipe's test set."""
+    if are_given(files_given, "source"):
         return list(texts_of([TextSource(text=files_given["source"])], Path()))
-    if files_given:
-        raise TransductError("a language model is measured on one text; give --source and no --reference")
     data = data_with_test(TextConfig, recipe, "--source")
     return list(texts_of([data.test], Path(data.root)))

@@ -1,4 +1,4 @@
-"""A trained masked language model in use: texts with masks in, filled out; and how well it knows a text.
+"""Inference for masked language modelling: fills in masked tokens, and measures texts.
 
 Let N be the tokens of a batch, B its sequences, K its masked tokens, V the tokenizer's vocabulary.
 """
@@ -28,20 +28,20 @@ from transduct.tasks.sections import NoOptions, check_inputs, with_options
 from transduct.tasks.text import encoder_input, read_model
 
 MASK = "[MASK]"
-MEASURING_SEED = 0  # of the masks that a text is measured with, whatever seed a model was trained with
-BATCH_TOKENS = 8192  # read together outside training
-SUBSTITUTE = "\x1a"  # the control character that stands where another cannot: no text holds it
-SCORES = {"tokens": "masked_accuracy", "pairs": "accuracy"}  # of the terms of the loss
+MEASURING_SEED = 0  # chooses the masks of every evaluation, whatever seed a model was trained with
+BATCH_TOKENS = 8192  # the most tokens in a batch outside training
+SUBSTITUTE = "\x1a"  # the control character SUB, which no text contains, stands for a mask
+SCORES = {"tokens": "masked_accuracy", "pairs": "accuracy"}  # the score that belongs to each term of the loss
 
 
 @dataclass(frozen=True)
 class Batch(Movable):
-    """Sequences with masks in them.
+    """Sequences with masked tokens.
 
     Attributes:
-        ids, types: (N,) tokens, and 0 up to the first end, 1 from there on.
-        places: (K,) which of the N tokens are to be predicted.
-        targets: (K,) what stood there.
+        ids, types: (N,) tokens, and their types: 0 up to the first end token, then 1.
+        places: (K,) the positions of the tokens to predict.
+        targets: (K,) the original tokens there.
         apart: (B,) 1 where the second line does not follow the first; None for single lines.
     """
 
@@ -54,12 +54,12 @@ class Batch(Movable):
 
     @property
     def tokens(self) -> int:
-        """Tokens that are read."""
+        """The number of input tokens."""
         return self.segments.total
 
     @property
     def counts(self) -> dict[str, float]:
-        """The loss is an average over masked tokens and, if there are any, one over pairs of lines."""
+        """The losses are averages over masked tokens and, if there are any, over pairs of lines."""
         pairs = {} if self.apart is None else {"pairs": float(len(self.apart))}
         return {"tokens": float(len(self.places)), **pairs}
 
@@ -72,7 +72,7 @@ def make_batch(
     masking: Masking,
     max_length: int,
 ) -> Batch:
-    """Lists of ids, without special tokens, as the batch of the examples of these numbers."""
+    """Make the batch of the examples with these numbers from lists of ids, without special tokens."""
     tokens, types, segments, _ = encoder_input(first, second, max_length)
     ids, places = masking.hide(tokens.tolist(), segments.offsets.tolist(), numbers)
     following = None if second is None else torch.tensor(apart, dtype=torch.int64)
@@ -80,7 +80,7 @@ def make_batch(
 
 
 def answers(model: Bert, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-    """Logits and what is right: of "tokens" (K, V + 1) and (K,), of "pairs", if there are any, (B, 2) and (B,)."""
+    """Logits and targets: for "tokens" (K, V + 1) and (K,); for "pairs", if there are any, (B, 2) and (B,)."""
     x = model.encode(batch.ids, batch.types, batch.segments)
     found = {"tokens": (model.masked_logits(x.index_select(0, batch.places)).float(), batch.targets)}
     if batch.apart is not None:
@@ -99,28 +99,28 @@ class MaskedLanguageModel:
     def load(
         cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
     ) -> "MaskedLanguageModel":
-        """The model in a directory whose `config.json` has been read."""
+        """Load the model in a directory whose `config.json` has been read."""
         model, tokenizer = read_model(Bert, Config, directory, config, device, precision)
         return cls(model, tokenizer, config.get("mask", PlainTextConfig.mask))
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return self.model.bias.device
 
     @property
     def in_pairs(self) -> bool:
-        """Whether it was trained on pairs of lines, and told whether the second follows."""
+        """Whether the model was trained on pairs of lines, to predict whether the second follows."""
         return bool(self.model.config.head == "pretraining")
 
     @torch.inference_mode()
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
-        """Each text with every "[MASK]" in it replaced by the likeliest token, as the tokenizer writes it.
+        """Replace every "[MASK]" in each text by the most likely token.
 
-        Each mask is filled in as if the others stayed. A text without any comes back unchanged.
+        Masks of one text are filled in independently of each other. A text without masks is returned unchanged.
 
         Raises:
-            TransductError: a text with a mask is longer than the model, or an option is given: there are none.
+            TransductError: a text with a mask is longer than the model takes, or an option is given (there are none).
             NotFinite: the model answers with NaN.
         """
         with_options(NoOptions(), options)
@@ -128,7 +128,7 @@ class MaskedLanguageModel:
         outputs, longest = list(inputs), self.max_length - 2
         asked = [number for number, text in enumerate(inputs) if MASK in text]
         for number in asked:
-            if (count := inputs[number].count(MASK)) > longest:  # each of which is looked for in the text before it
+            if (count := inputs[number].count(MASK)) > longest:  # checked first: encoding takes time for each mask
                 raise TransductError(f"input {number + 1}: {count} masks, the model takes {longest} tokens; shorten it")
         rows = [self._masked(inputs[number]) for number in asked]
         for number, (ids, _) in zip(asked, rows):
@@ -150,14 +150,14 @@ class MaskedLanguageModel:
         return outputs
 
     def evaluate(self, data: Sequence[str], against: Any = None, **options: Any) -> Report:
-        """Scores of the lines of a text; its masks, and the lines that do not follow, are always the same.
+        """Score the lines of a text; the masks and the pairs of lines are the same in every evaluation.
 
         Args:
-            against: another such model, whose scores and the p-values of McNemar's test the details then hold.
+            against: another such model; the details then hold its scores and the p-values of McNemar's test.
             options: there are none.
 
         Raises:
-            TransductError: the text is too short, an option is given, or the other model is asked for other tokens.
+            TransductError: the text is too short, an option is given, or the other model would get other masks.
         """
         with_options(NoOptions(), options)
         scores, right = self._measure(data)
@@ -171,15 +171,14 @@ class MaskedLanguageModel:
         return Report(scores, details, lower_is_better=frozenset({"nats_per_token"}))
 
     def _left_out(self, lines: Sequence[str]) -> dict[str, int]:
-        """How many lines are passed over, for they are blank, and of how many, or pairs of them, the end is, for they
-        are too long."""
+        """How many lines are skipped because they are blank, and how many lines, or pairs, are truncated."""
         ids, second, _ = self._examples(lines)
         room = self.max_length - (3 if self.in_pairs else 2)
         return {"empty": len(lines) - len(ids), "cut": sum(len(a) + len(b) > room for a, b in zip(ids, second))}
 
     def _examples(self, lines: Sequence[str]) -> tuple[list[list[int]], list[list[int]], np.ndarray]:
-        """The ids of all lines that are not blank; of each that is asked about those of the line shown after it, or
-        none, and whether that one follows."""
+        """The ids of all lines that are not blank; for each example the ids of its second line (empty without pairs),
+        and whether that line does not follow the first."""
         ids = encoded_lines(lines, self.tokenizer)
         count = len(ids) - self.in_pairs
         check_enough(count, self.in_pairs)
@@ -190,18 +189,17 @@ class MaskedLanguageModel:
 
     @property
     def _asked_for(self) -> tuple[Any, ...]:
-        """What decides which tokens of a text are asked for."""
+        """The settings that decide which tokens of a text are masked."""
         return self.tokenizer.digest, self.max_length, self.share, self.model.config.head
 
     def _masked(self, text: str) -> tuple[list[int], list[int]]:
-        """The ids of a text with masks in it, and the places of the masks.
+        """The ids of a text with masks, and the positions of the masks.
 
-        Each mask is encoded as a character that the tokenizer does not know, which merges with none of its neighbours.
-        The blank before it becomes part of it, as of the token it stands for. Some tokenizers make one unknown of
-        several side by side.
+        Each mask is encoded as a character that the tokenizer does not know and never merges with its neighbours. The
+        blank before it becomes part of it, as it would of the token that it stands for.
 
         Raises:
-            TransductError: they did.
+            TransductError: the tokenizer merged adjacent masks into one unknown token, as some do.
         """
         *befores, whole = accumulate(part + SUBSTITUTE for part in text.split(MASK))
         *befores_ids, ids = self.tokenizer.encode([*befores, whole.removesuffix(SUBSTITUTE)])
@@ -220,8 +218,8 @@ class MaskedLanguageModel:
         return found, places
 
     def _samples(self, lines: Sequence[str]) -> list[tuple[str, str, str]]:
-        """A few lines with a word hidden, filled in, and as they are."""
-        most = self.max_length - 3  # bytes: a text has no more tokens than these
+        """A few lines with a word masked, as filled in by the model, and as they are."""
+        most = self.max_length - 3  # bytes; a text has no more tokens than bytes
         short = [line for line in lines if len(line.split()) > 1 and len(line.encode()) <= most and MASK not in line]
         shown = [short[i] for i in three_of(len(short))]
         words = [line.split() for line in shown]
@@ -230,7 +228,7 @@ class MaskedLanguageModel:
 
     @torch.inference_mode()
     def _measure(self, lines: Sequence[str]) -> tuple[dict[str, float], dict[str, list[bool]]]:
-        """The scores of a text, and by their names what was right."""
+        """The scores of a text and, by the name of each score, whether each prediction is right."""
         ids, second, apart = self._examples(lines)
         masking = Masking(self.share, self.tokenizer.size, MEASURING_SEED, 0)
         nats, right = 0.0, dict[str, list[bool]]()

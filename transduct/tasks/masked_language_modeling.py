@@ -1,7 +1,7 @@
-"""Masked language modelling: plain text to an encoder that knows its language, for other tasks to start from.
+"""Masked language modelling: pre-trains an encoder on plain text, for other tasks to start from.
 
-Some tokens of each line are hidden and predicted from those on both sides of them; if wished, the model also says
-whether one line follows another (Devlin et al. 2019, section 3.1).
+Some tokens of each line are masked and predicted from those on both sides. Optionally, the model also predicts whether
+one line follows another (Devlin et al. 2019, section 3.1).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +17,8 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, lists_of
-from transduct.data.dropout import growth
 from transduct.data.files import names_of
+from transduct.data.growth import growth
 from transduct.data.masking import (
     Masking,
     PlainTextConfig,
@@ -30,7 +30,6 @@ from transduct.data.masking import (
 from transduct.data.sources import TextSource
 from transduct.data.text import texts_of
 from transduct.data.tokenizer import Tokenizer, train_tokenizer
-from transduct.errors import TransductError
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.tasks.base import Notify, Report, naming_files
 from transduct.tasks.masked_language_model import SCORES, Batch, MaskedLanguageModel, answers, make_batch
@@ -40,6 +39,7 @@ from transduct.tasks.sections import (
     Family,
     ModelSection,
     NoOptions,
+    are_given,
     data_with_test,
     filled,
     tokenizer_section,
@@ -50,7 +50,7 @@ from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
 FAMILIES = {"bert": Family(Config, SIZES, Bert)}
-DERIVED = {  # of the model, and what says it
+DERIVED = {  # model fields that other sections decide
     "vocabulary_size": "tokenizer.size",
     "max_length": "data.max_length",
     "head": "data.next_sentence",
@@ -60,7 +60,7 @@ DERIVED = {  # of the model, and what says it
 
 @dataclass(frozen=True)
 class MakeBatch:
-    """Example numbers to a batch, by nothing but (seed, epoch, example), in this process or in a loader's worker."""
+    """Makes a batch of the examples with given numbers: a pure function of (seed, epoch, example)."""
 
     corpus: Corpus
     tokenizer: Tokenizer
@@ -78,7 +78,7 @@ class MakeBatch:
         return make_batch(numbers.tolist(), first, second, rows != numbers, masking, self.max_length)
 
     def _lines(self, side: int, numbers: Indices, rows: Indices) -> list[Any]:
-        """What the examples of these numbers show of one side of these rows."""
+        """One side of these rows, with BPE dropout drawn for these examples."""
         lines = lists_of(self.corpus.columns(rows)[side])
         if not self.dropout:
             return lines
@@ -95,7 +95,7 @@ class MaskedLanguageModelingTask:
         self.tokenizer_config = tokenizer_section(recipe.tokenizer)
         scores = [SCORES[term] for term in (("tokens", "pairs") if self.data.next_sentence else ("tokens",))]
         self.training = training_section(TrainingConfig, recipe.training, ["nats_per_token", *scores])
-        record(NoOptions, recipe.decoding, "decoding")  # masked tokens are not searched for
+        record(NoOptions, recipe.decoding, "decoding")  # nothing is searched for
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         model = self.model.resolved(self._config(ANY_SIZE))
         self.recipe = filled(recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training)
@@ -104,7 +104,7 @@ class MaskedLanguageModelingTask:
         self._validation: list[str] | None = None
 
     def prepare(self) -> None:
-        """Read what is short, train the tokenizer if the run has none yet, and prepare the corpus.
+        """Read the validation text, train the tokenizer unless the run has one, and prepare the corpus.
 
         Raises:
             TransductError: a file is missing, damaged or not UTF-8, or there is too little text.
@@ -122,7 +122,7 @@ class MaskedLanguageModelingTask:
         self.corpus = prepare_plain_text(data, self.tokenizer, self.directory / "corpus", self.notify)
 
     def build_model(self) -> Bert:
-        """The model of the recipe for the tokenizer's vocabulary, begun from another's weights if it says so."""
+        """The recipe's model for this vocabulary, with the weights of `model.start_from` if set."""
         model: Bert = self.model.build(self._config(self.tokenizer.size), self.notify)
         return model
 
@@ -132,7 +132,7 @@ class MaskedLanguageModelingTask:
         return self.model.config(**derived, labels=0)
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch of the training text, from number `start` on."""
+        """This rank's batches of an epoch, from batch `start` on."""
         only_train(split, "masked language modeling has")
         config, data, lengths = self.training, self.data, self.corpus.lengths
         totals, shown = lengths[:, 0] + 2, None
@@ -148,12 +148,12 @@ class MaskedLanguageModelingTask:
 
     @cached_property
     def growth(self) -> float:
-        """How many times as long BPE dropout makes the lines of the corpus."""
+        """The factor by which BPE dropout lengthens the lines of the corpus."""
         sides = [0, 1] if self.data.next_sentence else [0]
         return growth(self.corpus, sides, 1 + len(sides), self.tokenizer, self.tokenizer_config.dropout)
 
     def loss(self, model: Bert, batch: Batch) -> Terms:
-        """Label-smoothed cross-entropy, summed over masked tokens and, if there are any, over pairs of lines."""
+        """Label-smoothed cross-entropy, summed over masked tokens and, as a second term, over pairs of lines."""
         smoothing = self.training.label_smoothing
         return {
             term: (F.cross_entropy(*pair, reduction="sum", label_smoothing=smoothing), batch.counts[term], 1.0)
@@ -161,16 +161,16 @@ class MaskedLanguageModelingTask:
         }
 
     def evaluate(self, model: Bert, data: Sequence[str] | None = None) -> Report:
-        """Scores on the lines of `data` or of the validation text, and a few samples."""
+        """Score the lines of `data`, by default the validation text, and show a few samples."""
         data = self._validation if data is None else data
         return Report({}) if data is None else MaskedLanguageModel(model, self.tokenizer, self.data.mask).evaluate(data)
 
     def predict(self, model: Bert, inputs: Sequence[str]) -> list[str]:
-        """Each text with its masks filled in."""
+        """Fill in the masks of each text."""
         return MaskedLanguageModel(model, self.tokenizer, self.data.mask).predict(inputs)
 
     def save(self, model: Bert, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory, with the scores of the final weights on its card."""
+        """Write the model directory, with a card of the final scores."""
         scores = self.evaluate(model).scores
         made_of = f"{len(self.corpus):,} {self.data.unit} {files_said(names_of(self.data.train), self.corpus.dropped)}"
         about = card("Masked language model", made_of, self.training, scores, log)
@@ -181,14 +181,12 @@ class MaskedLanguageModelingTask:
         return train_tokenizer(texts_of(self.data.train, Path(self.data.root)), self.tokenizer_config)
 
 
-create, load = MaskedLanguageModelingTask, MaskedLanguageModel.load  # which `base.py` and `runs.py` call by name
+create, load = MaskedLanguageModelingTask, MaskedLanguageModel.load  # called by name in `base.py` and `runs.py`
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> list[str]:
-    """The lines to measure: of the file given, or of the test set of the recipe."""
-    if files_given.keys() == {"source"}:
+    """The lines of the file `source`, or of the recipe's test set."""
+    if are_given(files_given, "source"):
         return list(texts_of([TextSource(text=files_given["source"])], Path()))
-    if files_given:
-        raise TransductError("plain text has no reference; give --source alone")
     data = data_with_test(PlainTextConfig, recipe, "--source")
     return list(texts_of([data.test], Path(data.root)))

@@ -1,6 +1,5 @@
-"""A model and its directory: what it is begun from, how it is written, with its card, and read for use."""
+"""Model directories: write one with its card, read one for use, start a model from another's weights."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
@@ -24,53 +23,53 @@ from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.machine import forget_shapes, keep_freed_memory
 
-SHOWN, LONGEST = 12, 40  # labels that are named, and characters of each
+SHOWN, LONGEST = 12, 40  # the most labels in a message, and characters of each
 
 Rename = Callable[[dict[str, Tensor]], None]
 
 
 def only_train(split: str, task_has: str) -> None:
-    """Refuse any other split; `task_has` is "translation has"."""
+    """Refuse any split but "train"; `task_has` is "translation has"."""
     if split != "train":
         raise TransductError(f"unknown split '{split}'; {task_has} batches of 'train'")
 
 
 def shown_labels(labels: Sequence[str]) -> str:
-    """Labels for a message: no more than a reader takes in, for what passes for labels may be sentences."""
+    """Labels for a message, abridged: there may be many, and wrong columns may hold whole sentences."""
     shown = [label if len(label) <= LONGEST else f"{label[:LONGEST]}..." for label in labels[:SHOWN]]
     return ", ".join([*shown, "..."] if len(labels) > SHOWN else shown)
 
 
 class Movable:
-    """A batch, which is a record, that can be put on a device."""
+    """A batch, a dataclass of tensors, that can be moved to a device."""
 
     def to(self, device: torch.device) -> Self:
-        """The batch on a device: itself if its first tensor is there."""
-        held = [(name, value) for name, value in vars(self).items() if isinstance(value, Tensor | Segments)]
-        if next(value for _, value in held if isinstance(value, Tensor)).device == device:
+        """Returns the batch on a device: itself if its first tensor is already there."""
+        parts = [(name, value) for name, value in vars(self).items() if isinstance(value, Tensor | Segments)]
+        if next(value for _, value in parts if isinstance(value, Tensor)).device == device:
             return self
         moved = {
             name: value.to(device) if isinstance(value, Segments) else value.to(device, non_blocking=True)
-            for name, value in held
+            for name, value in parts
         }
         return replace(self, **moved)  # type: ignore[type-var]
 
 
 def three_of(count: int) -> range:
-    """The indices, evenly spaced, of up to three of so many examples, to be shown as samples."""
+    """Up to three evenly spaced indices below `count`, of examples to show as samples."""
     return range(0, count, max(1, count // 3))[:3]
 
 
 @dataclass(frozen=True)
 class LabelRows:
-    """The weights of a model that have a row for each label, and after these perhaps more, as for no object.
+    """The weights of a model that have a row for each label, perhaps followed by others, such as one for "no object".
 
-    The order of labels is that of the training data, so the rows of a model to start from are taken by label.
+    Labels are ordered as in the training data, so the rows of a model to start from must be matched by label.
 
     Attributes:
         labels: in the order of this model's rows.
-        held: where `config.json` names those of another model, such as ("pictures", "labels").
-        weights: patterns of the names of such weights.
+        held: the keys under which `config.json` lists another model's labels, such as ("pictures", "labels").
+        weights: patterns for the names of these weights.
     """
 
     labels: Sequence[str]
@@ -78,7 +77,7 @@ class LabelRows:
     weights: Sequence[str]
 
     def order(self, model: nn.Module, directory: Path, notify: Notify, held: dict[str, Tensor]) -> None:
-        """Give the weights `held` of another model the rows of this one; rows of labels that it lacks are `model`'s.
+        """Reorder the weights `held` of another model to this one's labels, in place; missing rows are `model`'s.
 
         Raises:
             TransductError: the other model's `config.json` cannot be read.
@@ -97,9 +96,9 @@ class LabelRows:
         known, taken = [label for label in self.labels if label in places], False
         for name, weight in rows.items():
             rest = len(weight) - len(self.labels)
-            if len(held[name]) != len(theirs) + rest:  # a head that answers otherwise
+            if len(held[name]) != len(theirs) + rest:  # a head with another number of outputs
                 held[name] = weight
-            elif held[name].shape[1:] == weight.shape[1:]:  # another width is refused with the other weights
+            elif held[name].shape[1:] == weight.shape[1:]:  # another width is refused later, with all weights
                 mixed = weight.clone()
                 to = [number for number, label in enumerate(self.labels) if label in places]
                 mixed[to] = held[name][[places[label] for label in known]]
@@ -107,8 +106,8 @@ class LabelRows:
                 held[name], taken = mixed, True
         known = known if taken else []
         new = [label for label in self.labels if label not in known]
-        said = f"; new: {', '.join(new)}" if new else ""
-        notify(f"{directory}: rows taken by label, {len(known)} of {len(self.labels)}{said}")
+        added = f"; new: {', '.join(new)}" if new else ""
+        notify(f"{directory}: rows taken by label, {len(known)} of {len(self.labels)}{added}")
 
     def _labels_in(self, directory: Path) -> list[str]:
         found: Any = checkpoint.read_json(directory / checkpoint.CONFIG, "a model's configuration")
@@ -118,18 +117,18 @@ class LabelRows:
 
 
 def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename | None = None) -> None:
-    """Give `model` the weights of the model in `directory` wherever the names agree; the rest stays as it is.
+    """Copy the weights of the model in `directory` into `model` wherever the names agree; the rest is unchanged.
 
     Args:
-        rename: changes the other model's weights, by name, before they are compared.
+        rename: changes the dictionary of the other model's weights before names are compared.
 
     Raises:
-        TransductError: no name agrees, a weight has another shape, or this model would lose the output's bias.
+        TransductError: no name agrees, a weight has another shape, or this model has no bias where the other does.
     """
     held = checkpoint.read_tensors(directory / checkpoint.WEIGHTS)
     if rename is not None:
         rename(held)
-    own = dict(model.named_parameters(remove_duplicate=False))  # a tied table has a name in each of its places
+    own = dict(model.named_parameters(remove_duplicate=False))  # a tied table has several names
     taken = [name for name in own if name in held]
     if "output_bias" in held and getattr(model, "output_bias", held) is None:
         raise TransductError(f"{directory}: its output has a bias, this model's has none; set model.output_bias=true")
@@ -150,15 +149,15 @@ def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename
 
 
 def named_weights(model: Any, weights: Sequence[Tensor]) -> dict[str, Tensor]:
-    """What a model has handed over of its attention, in order: by name the weights of a batch's first sequence."""
+    """The attention weights that a model collected, in its order, by name: those of a batch's first sequence."""
     return {name: held[0].float().cpu() for name, held in zip(model.attention_names, weights, strict=True)}
 
 
 def require_finite(*answers: Tensor) -> None:
-    """Refuse what a model answers that is not a number.
+    """Check a model's answers.
 
     Raises:
-        NotFinite: something in it is NaN or infinite.
+        NotFinite: one holds NaN or infinity.
     """
     if not all(bool(each.isfinite().all()) for each in answers):
         raise NotFinite
@@ -170,8 +169,8 @@ def write_model(
     """Write a model directory.
 
     Args:
-        settings: joins the task's name and the model's configuration in `config.json`.
-        beside: files that are copied into it, such as tokenizers.
+        settings: further keys of `config.json`, beside the task's name and the model's configuration.
+        beside: files to copy into it, such as tokenizers.
     """
     config = {
         "format": checkpoint.FORMAT,
@@ -181,7 +180,7 @@ def write_model(
         **settings,
     }
     content = {
-        checkpoint.CONFIG: json.dumps(config, indent=1, ensure_ascii=False).encode(),
+        checkpoint.CONFIG: checkpoint.pack_json(config),
         checkpoint.WEIGHTS: checkpoint.pack(checkpoint.weights_of(model)),
         "card.md": card.encode(),
     }
@@ -189,13 +188,13 @@ def write_model(
 
 
 def blank(build: Callable[[Any], nn.Module], config: Any, where: str) -> Any:
-    """A model that holds no numbers yet, which takes neither time nor memory; `read_weights` fills it.
+    """Build a model on the meta device, without memory for its weights; `read_weights` fills it.
 
     Args:
-        where: what says the configuration, for messages.
+        where: the source of the configuration, for errors.
 
     Raises:
-        TransductError: widths do not fit together.
+        TransductError: the configuration is inconsistent.
     """
     try:
         with torch.device("meta"):
@@ -205,18 +204,18 @@ def blank(build: Callable[[Any], nn.Module], config: Any, where: str) -> Any:
 
 
 def blank_of(settings: Mapping[str, Any], build: Callable[[Any], nn.Module], kind: type, directory: Path) -> Any:
-    """The same, by the settings that a model directory's `config.json` holds; `kind` is the record of its model."""
+    """Like `blank`, from the settings in a model directory's `config.json`; `kind` is the configuration record."""
     source = str(directory / checkpoint.CONFIG)
     return blank(build, record(kind, settings.get("model"), "model", source), source)
 
 
 def read_weights(model: nn.Module, directory: Path, device: torch.device, precision: str) -> None:
-    """Fill a blank model with the weights of a model directory and put it on a device, ready to be used."""
+    """Fill a blank model with the weights of a model directory and make it ready for inference on a device."""
     path = directory / checkpoint.WEIGHTS
     checkpoint.fill(model, checkpoint.read_tensors(path), path)
     if device.type != "cpu":
         settle(model)
-        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, which here hardly come twice
+        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, and shapes rarely repeat here
     model.to(device, torch.bfloat16 if precision == "bfloat16" else torch.float32).eval()
     if device.type == "cpu":
         keep_freed_memory()
@@ -234,7 +233,7 @@ def card(
     log: Mapping[str, Any],
     how: str = "",
 ) -> str:
-    """What a model was trained on and how well it does, for whoever is handed its directory.
+    """The model card: what the model was trained on, and its scores.
 
     Args:
         made_of: "1,000 pairs from a.de, a.en (left out: none)".
@@ -257,10 +256,10 @@ Trained with transduct {__version__} on {made_of},
 
 
 def searched(beam: int) -> str:
-    """How outputs were searched for, as a card says it."""
+    """The search, described for a card."""
     return "greedy" if beam == 1 else f"beam {beam}"
 
 
 def files_said(names: Sequence[str], dropped: Mapping[str, int]) -> str:
-    """ "from a.de, a.en (left out: 3 empty)"."""
+    """The origin of a corpus, as in "from a.de, a.en (left out: 3 empty)"."""
     return f"from {', '.join(names) or 'a generated corpus'} (left out: {counted(dropped) or 'none'})"

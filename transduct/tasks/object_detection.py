@@ -1,4 +1,4 @@
-"""Object detection: a picture in, boxes with labels out, by a DETR (Carion et al. 2020)."""
+"""Object detection: labelled boxes in a picture, by a DETR (Carion et al. 2020)."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.collages import Collage, Example, Scenes, SceneSource, packed, read_examples
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import WORDS_AT_ONCE, Policy, Refused, check_section, names_of
+from transduct.data.files import WORDS_AT_ONCE, Policy, Refused, check_section, corpora, names_of
 from transduct.data.images import check_side
 from transduct.data.text import in_chunks
 from transduct.errors import TransductError, missing_extra
@@ -23,13 +23,21 @@ from transduct.models.detr import SIZES, Config, Detr
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.detector import Batch, DetectionConfig, Detections, Detector, SceneSet, make_batch
 from transduct.tasks.model import LabelRows, card, files_said, only_train, three_of, write_model
-from transduct.tasks.sections import Family, ModelSection, NoOptions, data_with_test, filled, training_section
+from transduct.tasks.sections import (
+    Family,
+    ModelSection,
+    NoOptions,
+    are_given,
+    data_with_test,
+    filled,
+    training_section,
+)
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
 LABELS = "labels.json"
 FAMILIES = {"detr": Family(Config, SIZES, Detr)}
-DERIVED = {"classes": "data.train", "side": "data.side"}  # of the model, and what says it
+DERIVED = {"classes": "data.train", "side": "data.side"}  # model fields that other sections decide
 
 
 @dataclass(frozen=True)
@@ -37,9 +45,9 @@ class DataConfig:
     """The `data` section of a recipe for object detection.
 
     Attributes:
-        side: height and width that every picture is given.
-        flip: whether a scene of training may come as its mirror image.
-        broken: whether training stops at a picture or a line that is broken, or goes on without it.
+        side: height and width in pixels to which every picture is resized.
+        flip: whether training scenes are mirrored at random.
+        broken: `stop` at a broken picture or line, or `skip` it.
     """
 
     train: list[SceneSource]
@@ -54,14 +62,14 @@ class DataConfig:
     def __post_init__(self) -> None:
         check_section(self)
         check_side("side", self.side)
-        for source in [*self.train, *filter(None, (self.valid, self.test))]:
+        for source in corpora(self):
             if source.collage and source.collage.sizes[0] > self.side:
                 raise ValueError(f"sizes is {source.collage.sizes}, but a canvas has {self.side} pixels on a side")
 
 
 @dataclass(frozen=True)
 class MakeBatch:
-    """Scene numbers to a batch, by nothing but (seed, epoch, scene), in this process or in a loader's worker."""
+    """Makes a batch of the scenes with given numbers: a pure function of (seed, epoch, scene)."""
 
     scenes: Scenes
     config: Config
@@ -72,7 +80,7 @@ class MakeBatch:
 
 
 def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
-    """The training pictures, decoded, as a corpus, and in its folder the labels in the order they were met.
+    """Prepare the training pictures, decoded, as a corpus, with their labels in `LABELS`, in order of appearance.
 
     Raises:
         TransductError: a file cannot be read, or nothing is left.
@@ -98,7 +106,7 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
         notify(f"corpus prepared: {manifest['rows']:,} pictures {files_said(names, refused.dropped)}")
         return manifest | {"dropped": refused.dropped}
 
-    photographs = [  # how they are pasted is of no matter here
+    photographs = [  # the other settings of a collage do not change the corpus
         replace(each, collage=each.collage and Collage(photographs=each.collage.photographs)) for each in data.train
     ]
     return build(directory, inputs_of(replace(data, train=photographs), {}, apart=("flip",)), fill, notify)
@@ -109,7 +117,7 @@ class ObjectDetectionTask:
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         try:
-            import scipy.optimize  # noqa: F401  the loss matches boxes with it
+            import scipy.optimize  # noqa: F401  the loss uses it to match boxes
         except ImportError as error:
             raise missing_extra("SciPy", "vision") from error
         self.directory, self.notify = directory, notify
@@ -117,22 +125,24 @@ class ObjectDetectionTask:
         self.training = training_section(TrainingConfig, recipe.training, ("ap50", "ap"))
         self.decoding = record(DetectionConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        record(NoOptions, recipe.tokenizer, "tokenizer")  # a detector reads no text
-        model = self.model.resolved(self._config(1))  # what is impossible fails here, before anything is written
+        record(NoOptions, recipe.tokenizer, "tokenizer")  # there is no text
+        model = self.model.resolved(self._config(1))  # an impossible model fails here, before anything is written
         self.recipe = filled(recipe, self.data, model, training=self.training, decoding=self.decoding)
         self.corpus: Corpus
         self.labels: list[str]
         self._validation: list[Example] | None = None
 
     def prepare(self) -> None:
-        """Prepare the corpus if it is not there as it should be, and read what is measured on; what will be at the end
-        is read too, unless it is generated, so that a mistake in it is found before hours of work."""
+        """Prepare the corpus unless it is up to date, and read the validation set.
+
+        The test set is read too, unless it is generated, to find a mistake in it before hours of training.
+        """
         data = self.data
         self.corpus = prepare(data, self.directory / "corpus", self.notify)
         self.labels = json.loads((self.corpus.directory / LABELS).read_text(encoding="utf-8"))
         queries = self._config(len(self.labels)).queries
         pasted = (source.collage.objects[1] for source in data.train if source.collage)
-        most = max(int(self.corpus.lengths[:, 1].max()) // 4, *pasted, 0)  # four numbers a box
+        most = max(int(self.corpus.lengths[:, 1].max()) // 4, *pasted, 0)  # a box is four numbers
         if most > queries:
             self.notify(
                 f"a picture holds up to {most} objects, but {queries} queries find no more; raise model.queries"
@@ -149,7 +159,7 @@ class ObjectDetectionTask:
         return scenes
 
     def build_model(self) -> Detr:
-        """The model of the recipe for the labels, begun from another's weights if it says so."""
+        """The recipe's model for these labels, with the weights of `model.start_from` if set."""
         labels = LabelRows(self.labels, ("labels",), ("heads.*.classes.*", "places.*"))
         model: Detr = self.model.build(self._config(len(self.labels)), self.notify, labels=labels)
         return model
@@ -158,7 +168,7 @@ class ObjectDetectionTask:
         return self.model.config(classes=classes, side=self.data.side)
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch of the training scenes, from number `start` on."""
+        """This rank's batches of an epoch, from batch `start` on."""
         only_train(split, "object detection has")
         data, seed, config = self.data, self.training.seed, self._config(len(self.labels))
         scenes = Scenes(self.corpus, data.train, data.side, seed, data.flip)
@@ -167,9 +177,10 @@ class ObjectDetectionTask:
         return load_batches(order, MakeBatch(scenes, config, epoch), start, rank, world, data.workers)
 
     def loss(self, model: Detr, batch: Batch) -> Terms:
-        """DETR's set losses, the same for what each layer of the decoder finds, added up; and the labels of all places.
+        """DETR's set losses, summed over all decoder layers, and a cross-entropy over the labels of all grid cells.
 
-        The latter teach the backbone what things look like from the first step, while queries still contend for them.
+        The latter teaches the backbone what objects look like from the first step, while queries still compete for
+        them.
         """
         memory, grid = model.encode(batch.pictures)
         logits, boxes = model.decode(memory, grid)  # (layers, B, Q, ...)
@@ -186,7 +197,7 @@ class ObjectDetectionTask:
         return {name: (sums[name], count, SET_WEIGHTS.get(name, 1.0)) for name, count in batch.counts.items()}
 
     def evaluate(self, model: Detr, data: Sequence[Example] | None = None) -> Report:
-        """`ap` and `ap50` on `data`, or on the validation set, and a few samples."""
+        """`ap` and `ap50` on `data`, by default the validation set, and a few samples."""
         data = self._validation if data is None else data
         if data is None:
             return Report({})
@@ -195,33 +206,31 @@ class ObjectDetectionTask:
         return replace(report, details={**report.details, "samples": samples})
 
     def _said(self, scene: Example) -> str:
-        """What is there, as a detector says it."""
+        """The objects of a scene, written like a detector's answer."""
         objects = zip(scene.labels.tolist(), np.rint(scene.boxes).astype(int).tolist())
         return "; ".join(f"{self.labels[label]} [{' '.join(map(str, box))}]" for label, box in objects)
 
     def predict(self, model: Detr, inputs: Sequence[Any]) -> list[Detections]:
-        """The objects in each picture."""
+        """Detect the objects in each picture."""
         return self._in_use(model).predict(inputs)
 
     def _in_use(self, model: Detr) -> Detector:
         return Detector(model, self.labels, self.decoding)
 
     def save(self, model: Detr, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory, with the scores of the final weights on its card."""
+        """Write the model directory, with a card of the final scores."""
         made_of = f"{len(self.corpus):,} pictures {files_said(names_of(self.data.train), self.corpus.dropped)}"
         about = card("Object detector", made_of, self.training, self.evaluate(model).scores, log)
         settings = {"labels": self.labels, "decoding": asdict(self.decoding)}
         write_model(directory, "object_detection", model, settings, [], about)
 
 
-create, load = ObjectDetectionTask, Detector.load  # which `base.py` and `runs.py` call by name
+create, load = ObjectDetectionTask, Detector.load  # called by name in `base.py` and `runs.py`
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> SceneSet:
-    """Pictures and their boxes, a folder or archive (source) and a file (reference), or the recipe's test set."""
-    if files_given.keys() == {"source", "reference"}:
+    """The pictures of a folder or archive (`source`) and their boxes (`reference`), or the recipe's test set."""
+    if are_given(files_given, "source", "reference"):
         return SceneSet(SceneSource(files_given["source"], files_given["reference"]))
-    if files_given:
-        raise TransductError("--source, pictures, and --reference, their boxes, belong together; give both")
     data = data_with_test(DataConfig, recipe)
     return SceneSet(data.test, data.root, data.broken)

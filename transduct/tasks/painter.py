@@ -1,7 +1,7 @@
-"""Pictures made by a model in use: from codes, and from texts.
+"""Inference for text to image: decodes codes to pictures, and generates pictures from texts.
 
-Let B be pictures, P the places of a picture's grid of codes, V the number of codes, N the tokens of a batch, H heads, T
-the tokens of one text and its picture.
+Let B be the pictures, P the codes of a picture, N the tokens of a batch, H the heads, T the tokens of a text and its
+picture.
 """
 
 import logging
@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +24,8 @@ from transduct.decoding import engine
 from transduct.decoding.engine import WIDEST, DecodingConfig
 from transduct.decoding.search import FixedLength
 from transduct.errors import TransductError, missing_extra
-from transduct.evaluation.classification import mcnemar
-from transduct.evaluation.scenes import attribute_scores
+from transduct.evaluation.classification import Scores, mcnemar
+from transduct.evaluation.scenes import attribute_scores, require_ndimage
 from transduct.models.dalle import DALLE, Config, DiscreteVAE, Guided
 from transduct.tasks.base import Report
 from transduct.tasks.model import named_weights, require_finite
@@ -35,15 +35,15 @@ from transduct.tasks.text import read_model
 from transduct.training import checkpoint
 
 log = logging.getLogger("transduct")
-AT_ONCE = 64  # pictures that are encoded or decoded together
-SHOWN = 16  # pictures of a sheet
-CODE_ERRORS = frozenset({"reconstruction_error"})  # of these, the lower the better
-CELL, PER_ROW, EDGE = 128, 8, 8  # of a sheet: the least width of a picture, pictures in a row, pixels between
+AT_ONCE = 64  # pictures to encode or decode in one batch
+SHOWN = 16  # the most pictures on a sheet
+CODE_ERRORS = frozenset({"reconstruction_error"})  # scores that are better when lower
+CELL, PER_ROW, EDGE = 128, 8, 8  # of a sheet: the least width of a picture, the pictures in a row, the pixels between
 
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A picture that a model has made: its pixels (height, width, 3) of 0 to 255."""
+    """A generated picture: pixels (height, width, 3), 0 to 255."""
 
     pixels: Picture
 
@@ -58,19 +58,19 @@ class Drawn:
 
 
 def as_tensor(pictures: np.ndarray | Tensor) -> Tensor:
-    """Pictures (B, height, width, 3) of 0 to 255 -> (B, 3, height, width) of -1 to 1."""
+    """Scale pictures (B, height, width, 3) from 0..255 to (B, 3, height, width) in -1..1."""
     return torch.as_tensor(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1.0  # (B, 3, height, width)
 
 
 def as_pictures(pixels: Tensor) -> np.ndarray:
-    """The inverse of `as_tensor`, cut to what can be shown."""
+    """The inverse of `as_tensor`, rounded and clamped to 0..255."""
     shown = ((pixels.float() + 1.0) * 127.5).round().clamp(0, 255).to(torch.uint8)
     return shown.permute(0, 2, 3, 1).cpu().numpy()  # (B, height, width, 3)
 
 
 @torch.inference_mode()
 def codes_of(vae: DiscreteVAE, pictures: np.ndarray, at_once: int = AT_ONCE) -> np.ndarray:
-    """Pictures (B, height, width, 3) of 0 to 255 -> their codes (B, P)."""
+    """Encode pictures (B, height, width, 3), 0 to 255, as codes (B, P)."""
     device, dtype = vae.codebook.device, vae.codebook.dtype
     parts = [vae.encode(as_tensor(part).to(device, dtype)).cpu() for part in _parts(pictures, at_once)]
     return torch.cat(parts).numpy() if parts else np.empty((0, vae.config.places), np.int64)
@@ -78,7 +78,7 @@ def codes_of(vae: DiscreteVAE, pictures: np.ndarray, at_once: int = AT_ONCE) -> 
 
 @torch.inference_mode()
 def pictures_of(vae: DiscreteVAE, codes: np.ndarray, at_once: int = AT_ONCE) -> np.ndarray:
-    """Codes (B, P) -> pictures (B, height, width, 3) of 0 to 255.
+    """Decode codes (B, P) to pictures (B, height, width, 3), 0 to 255.
 
     Raises:
         NotFinite: the model answers with NaN.
@@ -93,16 +93,22 @@ def _parts(rows: np.ndarray, at_once: int) -> Iterator[np.ndarray]:
 
 
 def code_score_names(valid: PictureSource | None) -> list[str]:
-    """The scores of codes that a validation on these pictures gives: attributes where a rule can tell."""
-    ruled = valid is None or valid.generate == "scenes"  # that there is none is said elsewhere
+    """The names of the scores of a validation on these pictures; `attributes_right` needs generated scenes.
+
+    Raises MissingExtra if scenes cannot be scored, for SciPy is not installed: before training, not at its first
+    validation.
+    """
+    ruled = valid is None or valid.generate == "scenes"  # a missing validation set is refused elsewhere
+    if ruled:
+        require_ndimage()
     return ["reconstruction_error", "psnr", "code_usage", "code_perplexity"] + ["attributes_right"] * ruled
 
 
 def code_scores(vae: DiscreteVAE, pictures: np.ndarray, codes: np.ndarray, remade: np.ndarray) -> dict[str, float]:
-    """How well codes keep pictures, and how many codes are in use.
+    """Reconstruction quality, and how much of the codebook is used.
 
-    `reconstruction_error` is the mean squared error of a colour of 0 to 1, `psnr` the same in decibels; `code_usage`
-    the percentage of codes that occur, `code_perplexity` how many there would be if all that occur were as frequent.
+    `reconstruction_error` is the mean squared error of colour values in 0..1, and `psnr` the same in decibels.
+    `code_usage` is the percentage of codes that occur, `code_perplexity` the exponential of the entropy of the codes.
     """
     error = float(np.mean(np.square((pictures.astype(np.float64) - remade) / 255.0)))
     shares = np.bincount(codes.flatten(), minlength=vae.config.codes) / codes.size
@@ -115,14 +121,41 @@ def code_scores(vae: DiscreteVAE, pictures: np.ndarray, codes: np.ndarray, remad
     }
 
 
+class Measured(NamedTuple):
+    """An evaluation: scores, details, the pictures made, and whether each is right where that can be decided."""
+
+    scores: dict[str, float]
+    details: dict[str, Any]
+    pictures: list[Drawn]
+    right: list[bool]
+
+    def report(self, theirs: "Measured | None", lower_is_better: frozenset[str]) -> Report:
+        """The report; its details compare the model with another on the same pictures, if given (McNemar's test)."""
+        details = dict(self.details)
+        if theirs is not None:
+            details["against"] = theirs.scores
+            details["p_values"] = {"attributes_right": mcnemar(self.right, theirs.right)} if self.right else {}
+        return Report(self.scores, details, self.pictures, lower_is_better)
+
+
+def scene_scores(shown: Examples, pictures: Sequence[Drawn]) -> Scores:
+    """`attributes_right`, the percentage of pictures that show what the captions of generated scenes say.
+
+    Empty for other pictures, which no rule can judge.
+    """
+    if shown.generated != "scenes":
+        return Scores({}, {}, [])
+    return attribute_scores(shown.captions, [each.pixels for each in pictures], COLOURS)
+
+
 @dataclass(frozen=True)
 class PaintingConfig(DecodingConfig):
-    """How pictures are drawn from texts; see `DecodingConfig`.
+    """How pictures are generated from texts; see `DecodingConfig`.
 
     Attributes:
-        guidance: how far the codes lean towards the text; 1 takes them as they are.
-        samples: pictures drawn of each text, of which one is chosen; odd numbers have a median.
-        batch_tokens: the most tokens drawn together, each picture's counted.
+        guidance: the scale of classifier-free guidance towards the text; 1 is none.
+        samples: how many pictures are drawn for each text, of which one is kept; odd numbers have a median.
+        batch_tokens: the most tokens in a batch, over all of its samples.
     """
 
     beam: int = 1
@@ -144,24 +177,26 @@ class PaintingConfig(DecodingConfig):
 
 @dataclass(frozen=True)
 class PaintingAttention:
-    """The attention weights of a text and its picture: each (H, T, T) over words, the begin, and codes."""
+    """The attention weights of a text and its picture: each (H, T, T) over words, the begin token, and codes."""
 
     words: list[str]
     picture: Picture
     weights: dict[str, Tensor]
 
     def panels(self) -> list[Panel]:
-        """For each word the picture, and over it how much each place looked at the word when its code was chosen; the
-        mean of all layers and heads."""
+        """For each word, how much each code attended to it when it was chosen, over the picture.
+
+        The weights are means over all layers and heads.
+        """
         mean = torch.stack([weights.mean(0) for weights in self.weights.values()]).mean(0)  # (T, T)
-        looks = mean[len(self.words) : -1, : len(self.words)]  # (P, words): from `begin` on each chooses the next code
+        looks = mean[len(self.words) : -1, : len(self.words)]  # (P, words): row p predicts code p
         side = math.isqrt(len(looks))
         maps = looks.T.reshape(-1, side, side)  # (words, side, side)
         return [Panel(word, weights, picture=self.picture) for word, weights in zip(self.words, maps)]
 
 
 class Painter:
-    """Draws pictures from texts, with one model and its tokenizer."""
+    """Generates pictures from texts, with one model and its tokenizer."""
 
     paints = True  # its answers are pictures, which a terminal cannot show
 
@@ -172,20 +207,20 @@ class Painter:
 
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Painter":
-        """The model in a directory whose `config.json` has been read."""
+        """Load the model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
         model, tokenizer = read_model(DALLE, Config, directory, config, device, precision)
         decoding = record(PaintingConfig, config.get("decoding"), "decoding", source)
         return cls(model, tokenizer, decoding)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[Drawn]:
-        """A picture of each text.
+        """Generate a picture for each text.
 
         Args:
             options: fields of `PaintingConfig`, such as guidance=3.0, samples=8, temperature=0.8, top_k=50, seed=2.
 
         Raises:
-            TransductError: the inputs are no list of texts, or an option is unknown or has a wrong value.
+            TransductError: the inputs are not a list of texts, or an option is unknown or has a wrong value.
         """
         check_inputs(inputs)
         decoding = for_draws(self.decoding, options)
@@ -198,32 +233,29 @@ class Painter:
         if empty := texts.count([]):
             log.warning("%d of %d captions are empty: anything may be drawn", empty, len(texts))
         codes = self._codes(texts, decoding)
-        # one by one, so that a picture has the same pixels alone and in any batch
+        # decoded one by one, so that a picture does not depend on its batch
         return [Drawn(picture) for picture in pictures_of(self.model.vae, codes, at_once=1)] if texts else []
 
-    def picture(self, given: str, output: Drawn) -> Picture:  # noqa: ARG002 (what was asked for does not change it)
-        """What is saved of an answer."""
+    def picture(self, given: str, output: Drawn) -> Picture:  # noqa: ARG002 (the text is not needed)
+        """The pixels of an answer, to be saved."""
         return output.pixels
 
     def evaluate(self, data: Examples | Unread, against: "Painter | None" = None, **options: Any) -> Report:
-        """Of pictures drawn from the captions `attributes_right`, where a rule can tell; of the codes of the pictures
-        that are there `nats_per_code` given their captions, and how well they keep the pictures.
+        """Score the pictures drawn from captions, and the codes of the pictures given.
+
+        The scores are `attributes_right` for the captions of generated scenes, `nats_per_code` of the given pictures'
+        codes given their captions, and those of `code_scores`.
 
         Args:
-            against: another model; the details then hold its scores and, of generated scenes, the p-value of McNemar's
+            against: another model; the details then hold its scores and, for generated scenes, the p-value of McNemar's
                 test.
             options: as for `predict`.
         """
-        scores, details, drawn, right = self._measured(data, options)
-        if against is not None:
-            details["against"], _, _, theirs = against._measured(data, options)
-            details["p_values"] = {"attributes_right": mcnemar(right, theirs)} if right else {}
-        return Report(scores, details, drawn, CODE_ERRORS | {"nats_per_code"})
+        ours = self._measured(data, options)
+        theirs = None if against is None else against._measured(data, options)
+        return ours.report(theirs, CODE_ERRORS | {"nats_per_code"})
 
-    def _measured(
-        self, data: Examples | Unread, options: Mapping[str, Any]
-    ) -> tuple[dict[str, float], dict[str, Any], list[Drawn], list[bool]]:
-        """Scores, details, the pictures drawn, and whether each shows what its caption says, where a rule can tell."""
+    def _measured(self, data: Examples | Unread, options: Mapping[str, Any]) -> Measured:
         vae, decoding = self.model.vae, for_draws(self.decoding, options)
         shown = data.at(vae.config.picture_size)
         pictures = np.stack(shown.pictures)
@@ -233,15 +265,12 @@ class Painter:
         scores = {"nats_per_code": -sum(likely) / codes.size}
         scores |= code_scores(vae, pictures, codes, pictures_of(vae, codes))
         drawn = self.predict(shown.captions, **options)
-        details: dict[str, Any] = {"pictures": len(drawn)}
-        if shown.generated != "scenes":
-            return scores, details, drawn, []
-        found = attribute_scores(shown.captions, [each.pixels for each in drawn], COLOURS)
-        return {**found.scores, **scores}, {**details, **found.details}, drawn, found.right
+        ruled = scene_scores(shown, drawn)
+        return Measured(ruled.scores | scores, {"pictures": len(drawn), **ruled.details}, drawn, ruled.right)
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, text: str, **options: Any) -> PaintingAttention:
-        """The attention weights of a text and the picture drawn from it, layer by layer and head by head."""
+        """Every attention weight of a text and the picture generated from it."""
         [tokens], _ = text_tokens(self.tokenizer, self.model, [text])
         if not tokens:
             raise TransductError("found no words to attend to; give a text that holds some")
@@ -256,17 +285,17 @@ class Painter:
         return PaintingAttention(words, pictures_of(self.model.vae, codes)[0], named)
 
     def grid(self, captions: Sequence[str]) -> Picture:
-        """Pictures drawn from some of the captions, no two the same, each above its caption."""
+        """A sheet of pictures generated from up to `SHOWN` distinct captions, each above its caption."""
         distinct = list(dict.fromkeys(captions))
         shown = distinct[:: max(1, len(distinct) // SHOWN)][:SHOWN]
         return sheet([[each.pixels] for each in self.predict(shown)], shown)
 
     def _codes(self, texts: Sequence[list[int]], decoding: PaintingConfig) -> np.ndarray:
-        """The codes (B, P) of a picture of each text.
+        """Generate the codes (B, P) of a picture for each text.
 
-        Of several samples the one is kept whose gain, log p(codes | text) - log p(codes), is their median. The gain is
-        about the same for all pictures that show the text: of those with too little it is smaller, of those with too
-        much, to which guidance leads, larger. Of 300 validation captions seven samples have 99.7 % right, one 97.7.
+        Of several samples, the one with the median gain, log p(codes | text) - log p(codes), is kept. All pictures that
+        show the text have about the same gain; it is smaller where something is missing, and larger where there is too
+        much, which guidance favours. On 300 validation captions, 7 samples get 99.7 % right, and one 97.7 %.
         """
         model, config = self.model, self.model.config
         places, begin = config.vae.places, config.begin
@@ -295,7 +324,7 @@ class Painter:
 
 
 def text_tokens(tokenizer: Tokenizer, model: DALLE, texts: Sequence[str]) -> tuple[list[list[int]], int]:
-    """The tokens that the model takes for each text, and how many texts are too long, of which the end is cut off."""
+    """The model's tokens for each text, truncated to the longest it takes, and how many texts were truncated."""
     first, longest = model.config.begin + 1, model.config.max_length
     coded = tokenizer.encode(texts)
     return [[first + token for token in ids[:longest]] for ids in coded], sum(len(ids) > longest for ids in coded)
@@ -305,7 +334,7 @@ def text_tokens(tokenizer: Tokenizer, model: DALLE, texts: Sequence[str]) -> tup
 def log_likelihoods(
     model: DALLE, texts: Sequence[Sequence[int]], codes: Sequence[Sequence[int]], budget: int
 ) -> list[float]:
-    """log p(codes | text) of each picture, in nats."""
+    """log p(codes | text) of each picture, in nats (forced decoding)."""
     device, begin = next(model.parameters()).device, model.config.begin
     results = [0.0] * len(texts)
     for numbers in engine.in_batches([len(t) + len(c) for t, c in zip(texts, codes, strict=True)], budget):
@@ -319,19 +348,19 @@ def log_likelihoods(
 
 
 def places_of(tokens: Tensor, begin: int) -> Tensor:
-    """Where codes are predicted: from `begin` on; (N,) -> (B * P,)."""
+    """The positions (B * P,) in tokens (N,) at which codes are predicted: from `begin` on."""
     return (tokens <= begin).nonzero().squeeze(1)
 
 
 def save_sheet(page: Picture, directory: Path) -> Path:
-    """Write a page of pictures into a run directory, from where it is copied into its model."""
+    """Write a sheet of pictures into a run directory; from there it is copied into the model directory."""
     path = directory / "samples.png"
     checkpoint.write_file(path, encode_picture(page, path))
     return path
 
 
 def sheet(stacks: Sequence[Sequence[Picture]], captions: Sequence[str] | None = None) -> Picture:
-    """Pictures on one page: stacks of equal height side by side, with a caption below each."""
+    """One page of pictures: stacks of equal height side by side, each with an optional caption below."""
     image, drawing, font = pillow()
     height, width = stacks[0][0].shape[:2]
     scale = max(1, CELL // width)
@@ -358,7 +387,7 @@ def sheet(stacks: Sequence[Sequence[Picture]], captions: Sequence[str] | None = 
 
 
 def _wrapped(text: str, width: int, font: Any) -> list[str]:
-    """The text in lines no wider than `width`, save for single words."""
+    """Wrap a text into lines no wider than `width`, unless a single word is wider."""
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else word
@@ -370,7 +399,7 @@ def _wrapped(text: str, width: int, font: Any) -> list[str]:
 
 
 def pillow() -> tuple[Any, Any, Any]:
-    """What of Pillow draws sheets: images, drawing, and a font."""
+    """The parts of Pillow that draw sheets: its modules Image and ImageDraw, and a font."""
     try:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""A trained picture classifier in use: pictures in, labels out, with probabilities and attention.
+"""Inference for image classification: labels for pictures, with probabilities and attention.
 
-Let B be pictures, S the tokens of each (its patches, and the class token before them if there is one), H heads.
+Let B be the pictures, S the tokens of each (the class token if there is one, then the patches), H the heads.
 """
 
 import logging
@@ -29,7 +29,7 @@ from transduct.tasks.showing import Panel
 from transduct.training import checkpoint
 
 log = logging.getLogger("transduct")
-CHUNK = 1024  # pictures that are scored together
+CHUNK = 1024  # how many pictures an evaluation holds at once
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class PictureConfig(PredictConfig):
     """How pictures are classified.
 
     Attributes:
-        mirrored: whether each is seen a second time as in a mirror, and answered by the mean of both.
+        mirrored: whether to average the scores of each picture and its mirror image.
     """
 
     mirrored: bool = False
@@ -45,7 +45,7 @@ class PictureConfig(PredictConfig):
 
 @dataclass(frozen=True)
 class About:
-    """What is known of the training pictures: their labels in order of the ids, their colours' mean and deviation."""
+    """Facts about the training pictures: labels in the order of their ids, mean and standard deviation of colours."""
 
     labels: list[str]
     mean: list[float]
@@ -56,13 +56,13 @@ class About:
             raise ValueError(f"mean is {self.mean} and deviation {self.deviation}, must be of three colours each")
 
     def read(self, pictures: Tensor) -> Tensor:
-        """What a model is given of pictures: (B, height, width, 3) of 0 to 255 -> (B, 3, height, width), normalised."""
+        """Normalise pictures for the model: (B, height, width, 3) in 0..255 -> (B, 3, height, width)."""
         mean, deviation = (torch.tensor(x, device=pictures.device) for x in (self.mean, self.deviation))
         return ((pictures / 255.0 - mean) / deviation).movedim(3, 1)  # (B, 3, height, width)
 
 
 def rows_of(corpus: Corpus, numbers: Indices, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures of a corpus (n, size, size, 3), and their labels (n,)."""
+    """The pictures (n, size, size, 3) of some rows of a corpus, and their labels (n,)."""
     (words, _), (labels, _) = corpus.columns(numbers)
     kept = size * size * 3
     held = unpack(words, 4 * len(words)).reshape(len(numbers), kept + -kept % 4)
@@ -71,10 +71,10 @@ def rows_of(corpus: Corpus, numbers: Indices, size: int) -> tuple[np.ndarray, np
 
 @dataclass(frozen=True)
 class Labelled:
-    """Pictures with their labels, read anew each time they are gone through.
+    """Labelled pictures in files, read anew by each evaluation.
 
     Attributes:
-        said: whether what is broken has been named before.
+        said: whether broken files have been reported before.
     """
 
     source: ImageSource
@@ -83,10 +83,10 @@ class Labelled:
     said: bool = False
 
     def read(self, known: Sequence[str], refused: Refused) -> Iterator[tuple[Picture, str]]:
-        """Each picture and its label.
+        """Yields each picture and its label.
 
         Raises:
-            TransductError: as `read_labelled`, a label is none of those that are known, or there is no picture at all.
+            TransductError: `read_labelled` fails, a label is not one of `known`, or there is no picture at all.
         """
         labels, count = set(known), 0
         for name, picture, label in read_labelled(self.source, Path(self.root), refused):
@@ -104,7 +104,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The last rows of a corpus, from `start` on, which training never sees."""
+    """Held-out pictures: the rows of a corpus from `start` on, which training never sees."""
 
     corpus: Corpus
     start: int
@@ -113,7 +113,7 @@ class HeldOut:
     said: bool = True
 
     def read(self, known: Sequence[str], refused: Refused) -> Iterator[tuple[Picture, str]]:  # noqa: ARG002
-        """Each picture and its label."""
+        """Yields each picture and its label."""
         for number in range(self.start, len(self.corpus)):
             pictures, labels = rows_of(self.corpus, np.array([number]), self.size)
             yield pictures[0], known[labels[0]]
@@ -121,12 +121,12 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class PictureAttention:
-    """Every attention weight of one picture, by the plain formula.
+    """Every attention weight of one picture, computed by the plain formula.
 
     Attributes:
         weights: "encoder.0.self", ...: (H, S, S) each.
-        picture: what the model was given of the picture.
-        grid: patches on each side.
+        picture: the picture, cropped and resized for the model.
+        grid: the number of patches on each side.
     """
 
     weights: dict[str, Tensor]
@@ -134,10 +134,10 @@ class PictureAttention:
     grid: int
 
     def panels(self) -> list[Panel]:
-        """Where the class token looks, or all patches where there is none: in the last layer, and through all of them.
+        """The attention of the class token, or the mean of all patches without one: last layer, and all layers.
 
-        The second is attention rollout (Abnar and Zuidema 2020): layer by layer what has been gathered is gathered
-        again, with half of each token left where it is.
+        The latter is attention rollout (Abnar and Zuidema 2020): the product of the layers' attention matrices, each
+        averaged with the identity for the residual connection.
         """
         means = [weights.mean(0) for weights in self.weights.values()]  # (S, S) each
         rollout = torch.eye(len(means[0]))
@@ -157,16 +157,16 @@ class PictureAttention:
 
 
 class PictureClassifier:
-    """A trained model in use: pictures in, labels out, with probabilities and attention."""
+    """Classifies pictures, with one model."""
 
-    reads = "picture"  # what its inputs are files of
+    reads = "picture"  # the kind of file that its inputs are
 
     def __init__(self, model: ViT, about: About, decoding: PictureConfig) -> None:
         self.model, self.about, self.decoding = model.eval(), about, decoding
 
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "PictureClassifier":
-        """The model in a directory whose `config.json` has been read."""
+        """Load the model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
         model = blank_of(config, ViT, Config, directory)
         about = record(About, config.get("pictures"), "pictures", source)
@@ -178,65 +178,65 @@ class PictureClassifier:
         return cls(model, about, decoding)
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:
-        """The label of each picture.
+        """Predict the label of each picture.
 
         Args:
-            inputs: as `as_picture` takes them: paths, contents of files, arrays (height, width, 3) of uint8.
+            inputs: paths, contents of files, or arrays (height, width, 3) of uint8; see `as_picture`.
             options: fields of `PictureConfig`; `batch_tokens` counts patches.
 
         Raises:
-            TransductError: an input is no whole picture, or an option unknown.
+            TransductError: an input is not a complete picture, or an option is unknown.
             NotFinite: the model answers with NaN.
         """
         return [self.about.labels[i] for i in self._scores(inputs, options).argmax(1).tolist()]
 
     def probabilities(self, inputs: Sequence[Given], **options: Any) -> list[dict[str, float]]:
-        """The probability of each label of each picture; arguments and errors are those of `predict`."""
+        """The probability of each label, for each picture; arguments and errors as for `predict`."""
         rows = self._scores(inputs, options).softmax(1).tolist()
         return [dict(zip(self.about.labels, row, strict=True)) for row in rows]
 
     def evaluate(self, data: Labelled | HeldOut, against: "PictureClassifier | None" = None, **options: Any) -> Report:
-        """`accuracy` and macro `f1`, with the 95 % interval of the accuracy.
+        """`accuracy` and macro `f1` in percent, with the 95 % interval of the accuracy.
 
         Args:
             against: another model; the details then hold its scores and the p-value of McNemar's test.
             options: as for `predict`.
 
         Raises:
-            TransductError: as `predict`; a picture has no label, or one that the model does not know; the other model
-                has other labels.
+            TransductError: as `predict`; a picture has no label, or one that the model does not know; or the other
+                model has other labels.
         """
         if against is not None and {*against.about.labels} != {*self.about.labels}:
             raise TransductError("the other model has other labels; compare equals")
         refused = Refused(data.broken, advise=False)
         models = [self] if against is None else [self, against]
-        found: list[list[str]] = [[] for _ in models]
+        outputs: list[list[str]] = [[] for _ in models]
         answers: list[str] = []
-        stream = (  # of a photograph no more is kept than what the models see
+        stream = (  # photographs are reduced to what the models see
             ([each._picture(picture, "the picture") for each in models], label)
             for picture, label in data.read(self.about.labels, refused)
         )
         while chunk := list(islice(stream, CHUNK)):
-            for each, said, pictures in zip(models, found, zip(*(pictures for pictures, _ in chunk))):
-                said += each.predict(pictures, **options)
+            for each, labels, pictures in zip(models, outputs, zip(*(pictures for pictures, _ in chunk))):
+                labels += each.predict(pictures, **options)
             answers += [label for _, label in chunk]
         if not data.said:
             refused.report(log.warning)
-        ours = label_scores(found[0], answers)
+        ours = label_scores(outputs[0], answers)
         details: dict[str, Any] = {"examples": len(answers), "left_out": refused.dropped, **ours.details}
         if against is not None:
-            other = label_scores(found[1], answers)
+            other = label_scores(outputs[1], answers)
             details |= {"against": other.scores, "p_values": {"accuracy": mcnemar(ours.right, other.right)}}
-        return Report(ours.scores, details, found[0])
+        return Report(ours.scores, details, outputs[0])
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, given: Given, **options: Any) -> PictureAttention:
-        """The attention weights of a picture as it is given, layer by layer and head by head; options as for `predict`.
+        """Every attention weight of a picture; options as for `predict`.
 
         Raises:
             NotFinite: the model answers with NaN.
         """
-        with_options(self.decoding, options)  # which change nothing here, and are to be right all the same
+        with_options(self.decoding, options)  # they change nothing here, but are checked
         picture = self._picture(given, "the picture")
         weights: list[Tensor] = []
         self.model.encode(self._read([picture]), weights)
@@ -246,7 +246,7 @@ class PictureClassifier:
 
     @torch.inference_mode()
     def _scores(self, inputs: Sequence[Given], options: Mapping[str, Any]) -> Tensor:
-        """(B, labels)."""
+        """The scores of each label (B, labels)."""
         check_inputs(inputs, "picture")
         decoding = with_options(self.decoding, options)
         step = max(1, decoding.batch_tokens // self.model.config.grid**2)
@@ -260,7 +260,7 @@ class PictureClassifier:
         return scores
 
     def _seen(self, pictures: Tensor, decoding: PictureConfig) -> Tensor:
-        """(B, 3, height, width) -> (B, labels)."""
+        """The scores of pictures: (B, 3, height, width) -> (B, labels)."""
         ways = [pictures, pictures.flip(-1)] if decoding.mirrored else [pictures]
         return torch.stack([self.model.classify(*self.model.encode(each)) for each in ways]).mean(0)
 

@@ -1,10 +1,9 @@
-"""A trained recogniser in use: sounds in, text out, with error rates and attention.
+"""Inference for speech recognition: transcribes sounds, with error rates and attention.
 
 Let T be the encoder tokens of an utterance and S the tokens of its text.
 """
 
 import logging
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +32,7 @@ from transduct.decoding.engine import check_search, flat, in_batches, on_own_thr
 from transduct.decoding.search import Beam, Filter, Forbid, Hypothesis, finite, search
 from transduct.errors import TransductError
 from transduct.evaluation.bootstrap import Share
-from transduct.evaluation.text import token_error_rate
+from transduct.evaluation.text import normalised, token_error_rate
 from transduct.functional.segments import Segments
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.tasks.base import Report
@@ -46,7 +45,7 @@ from transduct.training import checkpoint
 log = logging.getLogger("transduct")
 RATES = ("word_error_rate", "token_error_rate")
 FAMILIES = {"speech": Family(Config, SIZES, Speech)}
-BLANK = Tokenizer.BEGIN  # of CTC: no text holds it
+BLANK = Tokenizer.BEGIN  # the blank of CTC, a token that no text contains
 Given = str | Path | bytes | np.ndarray
 
 
@@ -55,11 +54,11 @@ class DecodingConfig:
     """How texts are searched for.
 
     Attributes:
-        beam: hypotheses that go on for each utterance; 1 is greedy.
+        beam: the beam size; 1 is greedy search.
         length_penalty: alpha of Wu et al. 2016.
-        ctc_weight: of CTC's prefix scores in the search (Watanabe et al. 2017); the rest is the decoder's.
-        batch_tokens: the most encoder tokens decoded together.
-        validation_beam: the beam of validations during training.
+        ctc_weight: the weight of CTC prefix scores in the search (Watanabe et al. 2017); the decoder has the rest.
+        batch_tokens: the most encoder tokens in a batch.
+        validation_beam: the beam size of validations during training.
     """
 
     beam: int = 5
@@ -78,11 +77,12 @@ class DecodingConfig:
 
 @dataclass(frozen=True)
 class Hearing:
-    """What a recogniser must know of sounds besides its model.
+    """How a recogniser treats sounds, beside its model.
 
     Attributes:
-        max_seconds: of the longest utterance.
-        leave_out: speakers that were not trained on, scored on their own.
+        features: the filterbanks.
+        max_seconds: the longest utterance.
+        leave_out: speakers held out from training, who are scored separately.
     """
 
     features: Features = field(default_factory=Features)
@@ -92,7 +92,7 @@ class Hearing:
 
 @dataclass(frozen=True)
 class Spoken:
-    """What is scored on: a source and, for speakers that were left out, more that holds them."""
+    """Recordings to evaluate on: `source`, and `more` sources that may hold recordings of held-out speakers."""
 
     source: SoundSource
     more: list[SoundSource]
@@ -100,14 +100,14 @@ class Spoken:
     broken: Policy = "stop"
 
     def read(self, hearing: Hearing, refused: Refused) -> list[Recording]:
-        """The utterances of known speakers, and those of the ones left out.
+        """The utterances of known speakers, then those of the held-out ones.
 
         Raises:
             TransductError: as `read_recordings`.
         """
-        found, out = Tally(refused), set(hearing.leave_out)
+        tally, out = Tally(refused), set(hearing.leave_out)
         recordings = [
-            list(read_recordings(each, self.root, hearing.features, hearing.max_seconds, found))
+            list(read_recordings(each, self.root, hearing.features, hearing.max_seconds, tally))
             for each in (self.source, *(self.more if out else []))
         ]
         known = [each for each in recordings[0] if each.speaker not in out]
@@ -118,14 +118,14 @@ class Spoken:
 
 @dataclass(frozen=True)
 class SoundAttention:
-    """Every attention weight of one utterance and its text, and what CTC made of it.
+    """Every attention weight of one utterance and its text, and the output of CTC.
 
     Attributes:
-        text: the tokens as a person reads them, the begin token first.
-        times: seconds at which each encoder token begins.
-        weights: "encoder.0.self", "decoder.0.self", "decoder.0.cross", ...: (H, T, S) each.
+        text: the tokens in readable form, the begin token first.
+        times: the start of each encoder token, in seconds.
+        weights: "encoder.0.self", "decoder.0.self", "decoder.0.cross", ...: (heads, queries, keys) each.
         ctc: (S, T) the probability of the blank and of each token of the text at each encoder token.
-        bands: the bands that each head of the first layer hears, if not all hear all.
+        bands: the frequency bands of each head of the first layer; empty if every head gets all bands.
     """
 
     text: list[str]
@@ -134,34 +134,31 @@ class SoundAttention:
     ctc: Tensor
     bands: list[str]
 
-    def __getitem__(self, name: str) -> Tensor:
-        return self.weights[name]
-
     def panels(self) -> list[Panel]:
-        """Where the decoder listens for each token, what CTC hears there, and each head that has bands of its own."""
+        """The last cross-attention, the probabilities of CTC, and the attention of each head with its own bands."""
         last = max((n for n in self.weights if n.endswith("cross")), key=lambda n: int(n.split(".")[1]))
         cross = self.weights[last].mean(0)[: len(self.text) - 1]  # row t chooses token t + 1
         heads = zip(self.bands, self.weights["encoder.0.self"])
-        said = ["blank", *self.text[1:]]
-        first = [number for number, token in enumerate(said) if token not in said[:number]]  # of each token one row
+        labels = ["blank", *self.text[1:]]
+        first = [i for i, label in enumerate(labels) if label not in labels[:i]]  # one row for each distinct token
         return [
             Panel("where each token was heard, by seconds", cross, self.text[1:], self.times),
-            Panel("what CTC heard", self.ctc[first], [said[number] for number in first], self.times),
+            Panel("what CTC heard", self.ctc[first], [labels[i] for i in first], self.times),
             *(Panel(f"head {i}: {band}", matrix, self.times, self.times) for i, (band, matrix) in enumerate(heads, 1)),
         ]
 
 
 class Recogniser:
-    """Writes down what is said, with one model and its tokenizer."""
+    """Transcribes speech, with one model and its tokenizer."""
 
-    reads = "sound"  # what its inputs are files of
+    reads = "sound"  # the kind of file that its inputs are
 
     def __init__(self, model: Speech, tokenizer: Tokenizer, hearing: Hearing, decoding: DecodingConfig) -> None:
         self.model, self.tokenizer, self.hearing, self.decoding = model.eval(), tokenizer, hearing, decoding
 
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Recogniser":
-        """The model in a directory whose `config.json` has been read."""
+        """Load the model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
         model, tokenizer = read_model(Speech, Config, directory, config, device, precision)
         hearing = record(Hearing, config.get("hearing"), "hearing", source)
@@ -172,14 +169,14 @@ class Recogniser:
         return cls(model, tokenizer, hearing, decoding)
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:
-        """The text of each sound.
+        """Transcribe each sound.
 
         Args:
             inputs: WAV or FLAC files, their content, or samples at the rate of the model's features.
             options: fields of `DecodingConfig`.
 
         Raises:
-            TransductError: a file is missing, damaged, silent, too short or too long, or an option unknown.
+            TransductError: a file is missing, damaged, silent, too short or too long, or an option is unknown.
         """
         check_inputs(inputs, "sound")
         sounds = [self._sound(each, f"input {number}") for number, each in enumerate(inputs, 1)]
@@ -188,8 +185,9 @@ class Recogniser:
     def evaluate(
         self, data: Spoken | Sequence[Recording], against: "Recogniser | None" = None, **options: Any
     ) -> Report:
-        """Error rates in percent: `word_error_rate`, edits a word, and `token_error_rate`, edits a character, blanks
-        included; of speakers that were left out both again, `_unseen`.
+        """Error rates in percent: `word_error_rate`, and `token_error_rate` over characters, blanks included.
+
+        Held-out speakers are scored separately, under names that end in `_unseen`.
 
         Args:
             against: another model; the details then hold its error rates and p-values by paired bootstrap.
@@ -225,21 +223,21 @@ class Recogniser:
         return Report(_scores(rates), details, outputs, frozenset(rates))
 
     def texts_of(self, recordings: Sequence[Recording], rate: int, options: dict[str, Any]) -> list[str]:
-        """What is said in recordings of another rate, however long they are."""
+        """Transcribe recordings of another sample rate, whatever their length."""
         features = self.hearing.features
         sounds = [resampled(each.samples, rate, features.rate) for each in recordings]
         filled = [np.pad(sound, (0, max(0, features.width - len(sound)))) for sound in sounds]
         return self._texts(self._generate(filled, options)[0])
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, given: Given, text: str | None = None, **options: Any) -> SoundAttention:
-        """The attention weights of a sound and its text, layer by layer and head by head.
+        """Every attention weight of a sound and its text.
 
         Args:
-            text: what the decoder is given; the model's own answer if not said, with options as for `predict`.
+            text: the text given to the decoder; by default the model's own answer, with options as for `predict`.
 
         Raises:
-            TransductError: as `predict`, the text is empty, or there is both a text and an option.
+            TransductError: as `predict`; the text is empty; or both a text and an option are given.
         """
         check_nothing_given(text, options)
         sound = self._sound(given)
@@ -289,7 +287,7 @@ class Recogniser:
     def _generate(
         self, sounds: Sequence[Sound], options: dict[str, Any]
     ) -> tuple[list[list[Hypothesis]], list[list[int]]]:
-        """The n-best list of each sound, and the best path of CTC alone."""
+        """The n-best list of each sound, and the best path of CTC without the decoder."""
         decoding = with_options(self.decoding, options)
         lengths = [tokens_of(self.hearing.features, len(sound)) for sound in sounds]
         found: list[list[Hypothesis]] = [[] for _ in sounds]
@@ -313,7 +311,7 @@ class Recogniser:
         return [text.strip() for text in self.tokenizer.decode([hypotheses[0].tokens for hypotheses in found])]
 
     def _rates(self, outputs: Sequence[str], recordings: Sequence[Recording]) -> dict[str, Share]:
-        """The error rates of known speakers, and of those left out."""
+        """The error rates of known speakers and of held-out ones."""
         pairs, out = list(zip(outputs, recordings, strict=True)), self.hearing.leave_out
         known, unseen = ([pair for pair in pairs if (pair[1].speaker in out) == left] for left in (False, True))
         rates = _error_rates(known) if known else {}
@@ -325,26 +323,22 @@ def _scores(rates: Mapping[str, Share]) -> dict[str, float]:
 
 
 def _error_rates(pairs: Sequence[tuple[str, Recording]]) -> dict[str, Share]:
-    """Word and character error rate of outputs."""
+    """The word and character error rates of outputs."""
 
     def characters(text: str) -> str:
         return " ".join(text.replace(" ", "▁"))
 
     of_characters = token_error_rate(
-        [characters(output) for output, _ in pairs], [[characters(_text(each))] for _, each in pairs]
+        [characters(output) for output, _ in pairs], [[characters(normalised(each.text))] for _, each in pairs]
     )
     return dict(zip(RATES, (_word_error_rate(pairs), of_characters), strict=True))
 
 
 def _word_error_rate(pairs: Sequence[tuple[str, Recording]]) -> Share:
-    return token_error_rate([output for output, _ in pairs], [[_text(each)] for _, each in pairs])
-
-
-def _text(recording: Recording) -> str:
-    return " ".join(unicodedata.normalize("NFC", recording.text).split())  # as what is written
+    return token_error_rate([output for output, _ in pairs], [[each.text] for _, each in pairs])
 
 
 def flat_features(mels: Sequence[Sound]) -> tuple[Tensor, Segments]:
-    """Filterbanks end to end, each filled up with zeros to a multiple of the frames that a token stands for."""
+    """Filterbanks end to end, each zero-padded to a multiple of `STACK` frames, which make one encoder token."""
     filled = [np.pad(mel, ((0, -len(mel) % STACK), (0, 0))) for mel in mels]
     return torch.from_numpy(np.concatenate(filled)), Segments.of([len(mel) for mel in filled])

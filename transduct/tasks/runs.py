@@ -1,7 +1,7 @@
 """Train a recipe in a run directory, alone or in stages.
 
 run directory   recipe.yaml  log.jsonl  checkpoints/step_N/  model/   and what the task prepares (tokenizers, corpus)
-                with stages: recipe.yaml  log.jsonl  stage_1/  stage_2/ ...  model/   each stage a run directory
+                with stages: recipe.yaml  log.jsonl  stage_1/  stage_2/ ...  model/   (each stage is a run directory)
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from transduct.config import Recipe, expand_homes, load_recipe, merge, parse_override, record, stages_of
+from transduct.config import PATHS, Recipe, expand_homes, load_recipe, merge, parse_override, record, stages_of
 from transduct.data.corpus import made_elsewhere
 from transduct.data.files import names_of, require_files
 from transduct.errors import TransductError
@@ -22,12 +22,12 @@ from transduct.training.log import LOG, Event, ignore
 from transduct.training.machine import pick_device, prepare_machine, seed_generators
 from transduct.training.trainer import fit
 
-# What a model and the one it starts from share, for weights that fit and mean the same.
+# Keys of the `model` section that must equal those of the model to start from: they fix shapes or meaning of weights.
 SHARED = (
     *("d_model", "d_ff", "d_hidden", "patch_size", "num_heads", "num_kv_heads", "d_k", "d_v"),
     *("positions", "position_mode", "norm", "norm_kind", "activation", "tie"),
 )
-LENGTHS = ("max_length", "context", "size")  # what learned positions have a vector each for
+LENGTHS = ("max_length", "context", "size")  # keys of `data` that set how many learned positions there are
 
 
 def train(
@@ -37,10 +37,10 @@ def train(
     notify: Notify = print,
     report: Callable[[Event], None] = ignore,
 ) -> Path:
-    """Train a recipe in `directory` and leave `directory/model`; gives back that path.
+    """Train a recipe in `directory` and return the path of the model directory, `directory/model`.
 
-    Stages are trained in turn, each in a run directory of its own and, but for an ensemble's, from the model of the one
-    before.
+    Stages are trained in turn, each in a run directory of its own. Each starts from the model of the stage before,
+    unless the stages form an ensemble.
 
     Raises:
         TransductError: the recipe or its data are wrong, or the directory holds another run.
@@ -54,65 +54,105 @@ def _train_stages(
     recipe: Recipe, directory: Path, resume: bool, notify: Notify, report: Callable[[Event], None]
 ) -> Path:
     model = directory / "model"
-    directory = directory.resolve()  # absolute, as a filled-in `start_from` is
-    stages = stages_of(recipe)
-    ranks = Ranks.join(pick_device(str(stages[0].training.get("device", "auto"))))
-    if ranks.rank != 0:  # one of them speaks
+    directory = directory.resolve()  # absolute, like a filled-in `start_from`
+    ranks = Ranks.join(pick_device(str(stages_of(recipe)[0].training.get("device", "auto"))))
+    if ranks.rank != 0:
         notify = ignore
-    stages = [_as_begun(stage, _stage(directory, number)) for number, stage in enumerate(stages)]
-    if not recipe.ensemble:
-        stages = [_after(stage, directory, number) for number, stage in enumerate(stages)]
-    elif len(stages) < 2 or any(not hasattr(task_module(stage.task), "combine") for stage in stages):
-        raise TransductError("ensemble is true; expected two stages or more, each a translation model; or leave it out")
-    # What is wrong with the last is said before the first is trained.
-    parts = {}
-    for number, stage in enumerate(stages):
-        with _naming_stage(number):
-            parts[_stage(directory, number)] = _filled_in(stage, directory)
-    _check_shared(parts)
-    if recipe.ensemble:
-        task_module(stages[0].task).check_alike(parts)
+    stages = _stages_in(directory, recipe)
+    filled_in = _checked(stages, recipe.ensemble)  # before the first stage is trained
     recipe = _with_absolute_paths(recipe)
-    changed = notify if (model / CONFIG).exists() else ignore  # each stage says its own when its turn comes
-    with claimed(directory, recipe, resume, changed, parts, _filled_in) if ranks.rank == 0 else nullcontext():
+    changed = notify if (model / CONFIG).exists() else ignore  # each stage reports its own changes when its turn comes
+    with claimed(directory, recipe, resume, changed, filled_in, _filled_in) if ranks.rank == 0 else nullcontext():
         ranks.wait()
         if (model / CONFIG).exists():
             notify(f"{model.parent}: this run is finished; its model is {model}")
             return model
-        for number, stage in enumerate(stages):
-            folder = _stage(directory, number)
-            if not (folder / "model" / CONFIG).exists():
-                task = task_module(stage.task).create(stage, directory, ignore)
-                require_files(task.data, tested=True)
-                if directory not in Path(stage.model.get("start_from") or "").resolve().parents:  # which it will make
-                    _check_start(stage, folder)
-                # Hours may pass before it reads its data; the first stage does so at once, and one that has begun has.
-                begins_later = number > 0 and not (folder / RECIPE).exists()
-                if ranks.rank == 0 and begins_later and hasattr(task, "check_data"):
-                    with naming_files(names_of(task.data.train) or ["data.train"]):
-                        task.check_data()
-        for number, stage in enumerate(stages):
-            notify(f"stage {number + 1} of {len(stages)}: {stage.task}")
-            folder, first = _stage(directory, number), _stage(directory, 0)
-            beside = first if recipe.ensemble and number else None
+        _check_inputs(stages, directory, ranks)
+        first = next(iter(stages))
+        for number, (folder, stage) in enumerate(stages.items(), 1):
+            notify(f"stage {number} of {len(stages)}: {stage.task}")
+            beside = first if recipe.ensemble and folder != first else None
             _train_one(stage, folder, (folder / RECIPE).exists(), notify, report, beside)
             if ranks.rank == 0:
-                logs = b"".join(log.read_bytes() for log in _logs(directory, number + 1))
-                if not (directory / LOG).exists() or (directory / LOG).read_bytes() != logs:
-                    write_file(directory / LOG, logs)  # which says that the run has gone on
+                _join_logs([*stages][:number], directory / LOG)
         if ranks.rank == 0:
-            made = [_stage(directory, number) / "model" for number in range(len(stages))]
+            made = [folder / "model" for folder in stages]
             if recipe.ensemble:
-                task_module(stages[0].task).combine(made, model)
+                task_module(stages[first].task).combine(made, model)
             else:
                 write_directory(model, files_in(made[-1]))
         ranks.wait()
     return model
 
 
+def _stages_in(directory: Path, recipe: Recipe) -> dict[Path, Recipe]:
+    """The recipe of each stage by its folder; but for an ensemble's, each starts from the model before.
+
+    Raises:
+        TransductError: an ensemble has fewer than two stages, or one of a task whose models cannot be combined.
+    """
+    stages: dict[Path, Recipe] = {}
+    before: Path | None = None
+    for number, stage in enumerate(stages_of(recipe), 1):
+        folder = directory / f"stage_{number}"
+        stage = _as_begun(stage, folder)
+        if not recipe.ensemble and before is not None and stage.model.get("start_from") is None:
+            stage = replace(stage, model={**stage.model, "start_from": str(before / "model")})
+        stages[folder] = stage
+        before = folder
+    if recipe.ensemble and (
+        len(stages) < 2 or any(not hasattr(task_module(stage.task), "combine") for stage in stages.values())
+    ):
+        raise TransductError("ensemble is true; expected two stages or more, each a translation model; or leave it out")
+    return stages
+
+
+def _checked(stages: Mapping[Path, Recipe], ensemble: bool) -> dict[Path, Recipe]:
+    """The recipes of the stages with every default filled in.
+
+    Raises:
+        TransductError: one is wrong, or two of them do not go together.
+    """
+    filled_in = {}
+    for number, (folder, stage) in enumerate(stages.items()):
+        with _naming_stage(number):
+            filled_in[folder] = _filled_in(stage, folder.parent)
+    _check_shared(filled_in)
+    if ensemble:
+        task_module(next(iter(stages.values())).task).check_alike(filled_in)
+    return filled_in
+
+
+def _check_inputs(stages: Mapping[Path, Recipe], directory: Path, ranks: Ranks) -> None:
+    """Check the files and models that the unfinished stages will read."""
+    for number, (folder, stage) in enumerate(stages.items()):
+        if (folder / "model" / CONFIG).exists():
+            continue
+        task = task_module(stage.task).create(stage, directory, ignore)
+        require_files(task.data, tested=True)
+        made_here = directory in Path(stage.model.get("start_from") or "").resolve().parents  # by an earlier stage
+        if not made_here:
+            _check_start(stage, folder)
+        # The first stage reads its data at once, and one that has begun has read it; others may follow hours later.
+        begins_later = number > 0 and not (folder / RECIPE).exists()
+        if ranks.rank == 0 and begins_later and hasattr(task, "check_data"):
+            with naming_files(names_of(task.data.train) or ["data.train"]):
+                task.check_data()
+
+
+def _join_logs(folders: Iterable[Path], path: Path) -> None:
+    """Write the logs of stages to `path`, one after the other, unless it holds just that.
+
+    A new log shows that the run has made progress. The log of a finished stage may have been removed by hand.
+    """
+    logs = b"".join((folder / LOG).read_bytes() for folder in folders if (folder / LOG).exists())
+    if not path.exists() or path.read_bytes() != logs:
+        write_file(path, logs)
+
+
 @contextmanager
 def _naming_stage(number: int) -> Iterator[None]:
-    """An error that is of "recipe" becomes one of a stage of it."""
+    """Names the stage in errors of "recipe" that are raised inside."""
     try:
         yield
     except TransductError as error:
@@ -122,7 +162,7 @@ def _naming_stage(number: int) -> Iterator[None]:
 
 
 def _check_shared(stages: Mapping[Path, Recipe]) -> None:
-    """Refuse a stage that differs from the one that it starts from in what both share; they come by their folders."""
+    """Refuse a stage that differs from the one it starts from in a key that both must share; `stages` by folder."""
     for number, stage in enumerate(stages.values()):
         start = stages.get(Path(stage.model.get("start_from") or "").parent, stage)
         data = ("backwards", *(LENGTHS if stage.model.get("positions") == "learned" else ()))
@@ -135,21 +175,24 @@ def _check_shared(stages: Mapping[Path, Recipe]) -> None:
 
 
 def _require_place(recipe: Recipe, theirs: Mapping[str, Any], start: str) -> None:
-    """Refuse an encoder to start from that does what a translation model does not."""
+    """Refuse to start a translation model from an encoder with an embedding norm, for which it has no place."""
     if recipe.task == "translation" and theirs.get("embedding_norm"):
         raise TransductError(f"{start} has model.embedding_norm, for which translation has no place; train it without")
 
 
 def _apart(given: Mapping[str, Any], held: Mapping[str, Any], names: Iterable[str]) -> Iterator[tuple[str, Any, Any]]:
-    """The names of which both say something, and not the same."""
+    """Yields each key that both mappings set, and to different values, with the two values."""
     for name in names:
         if None not in (given.get(name), held.get(name)) and given[name] != held[name]:
             yield name, given[name], held[name]
 
 
 def _check_start(recipe: Recipe, directory: Path) -> None:
-    """Refuse a model to start from that is not there or none to start from, before a corpus is prepared for it in the
-    run's directory."""
+    """Check the model to start from before a corpus is prepared for it in the run's directory.
+
+    Raises:
+        TransductError: it is missing, of a kind that cannot be started from, or does not fit the recipe.
+    """
     start = recipe.model.get("start_from")
     if start is None:
         return
@@ -164,7 +207,7 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
         raise TransductError(f"model.start_from: {start} is an ensemble; name one of its members, such as {start}/1")
     if "quantised" in held:
         raise TransductError(f"model.start_from: {start} is quantised; name the model that it was made of")
-    theirs = held["model"] if isinstance(held.get("model"), dict) else {}  # which whoever reads it refuses
+    theirs = held["model"] if isinstance(held.get("model"), dict) else {}  # else refused when it is read
     for name, found, there in _apart(recipe.model, theirs, SHARED):
         raise TransductError(f"model.start_from: {start} has {name} {there}, the recipe {found}; make them equal")
     _require_place(recipe, theirs, f"model.start_from: {start}")
@@ -177,38 +220,22 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
 
 
 def _with_absolute_paths(recipe: Recipe) -> Recipe:
-    """The recipe as it can be read again from anywhere."""
+    """The recipe with absolute paths, so that it means the same in any working directory."""
 
     def absolute(sections: Mapping[str, Any]) -> dict[str, Any]:
-        found = dict(sections)
-        for name, key in (("data", "root"), ("model", "start_from")):
+        result = dict(sections)
+        for name, key in PATHS:
             section = sections.get(name) or {}
             if section.get(key) is not None:
-                found[name] = {**section, key: str(Path(section[key]).resolve())}
-        return found
+                result[name] = {**section, key: str(Path(section[key]).resolve())}
+        return result
 
     whole = {"data": {"root": ".", **recipe.data}, "model": recipe.model}
     return replace(recipe, **absolute(whole), stages=[absolute(stage) for stage in recipe.stages])
 
 
-def _logs(directory: Path, stages: int) -> list[Path]:
-    """The logs of so many stages; somebody may have removed that of a finished one."""
-    return [log for number in range(stages) if (log := _stage(directory, number) / LOG).exists()]
-
-
-def _stage(directory: Path, number: int) -> Path:
-    return directory / f"stage_{number + 1}"
-
-
-def _after(stage: Recipe, directory: Path, number: int) -> Recipe:
-    """A stage that starts from the model of the one before, unless it names another."""
-    if number == 0 or stage.model.get("start_from") is not None:
-        return stage
-    return replace(stage, model={**stage.model, "start_from": str(_stage(directory, number - 1) / "model")})
-
-
 def _as_begun(recipe: Recipe, directory: Path) -> Recipe:
-    """A recipe whose precision is `auto` with that in which its run has begun, perhaps on another machine."""
+    """The recipe, with a precision of `auto` replaced by the one its run began with, perhaps on another machine."""
     if recipe.training.get("precision") != "auto" or not (directory / RECIPE).exists():
         return recipe
     held = load_recipe(directory / RECIPE).training.get("precision", "auto")
@@ -216,7 +243,7 @@ def _as_begun(recipe: Recipe, directory: Path) -> Recipe:
 
 
 def _filled_in(recipe: Recipe, directory: Path) -> Recipe:
-    """A recipe with every default of its task."""
+    """The recipe with every default of its task filled in."""
     filled: Recipe = task_module(recipe.task).create(recipe, directory, ignore).recipe
     return filled
 
@@ -229,11 +256,11 @@ def _train_one(
     report: Callable[[Event], None],
     beside: Path | None = None,
 ) -> Path:
-    """Train one model; `beside` is a run whose tokenizers it takes."""
+    """Train one model, with the tokenizers of the run `beside` if there is one."""
     ranks = Ranks.join(pick_device(str(recipe.training.get("device", "auto"))))
-    if ranks.rank != 0:  # one of them speaks
+    if ranks.rank != 0:
         notify = report = ignore
-    prepare_machine()  # a task may compute before it trains
+    prepare_machine()  # before the task is made, which may compute
     task: Task = task_module(recipe.task).create(_as_begun(recipe, directory), directory, notify)
     own = {directory: task.recipe}
     with claimed(directory, task.recipe, resume, notify, own, _filled_in) if ranks.rank == 0 else nullcontext():
@@ -251,7 +278,7 @@ def _train_one(
                 task.prepare()
         ranks.wait()
         if ranks.rank != 0:
-            with made_elsewhere():  # by rank 0
+            with made_elsewhere():  # rank 0 made them
                 task.prepare()
         seed_generators(task.training.seed)
         model = task.build_model()
@@ -259,7 +286,7 @@ def _train_one(
         state = fit(model, task.training, directory, task.batches, task.loss, task.evaluate, report)
         if ranks.rank == 0:
             task.save(model, made, {**asdict(state), "ranks": ranks.world})
-        ranks.wait()  # what comes after, such as another stage, reads it
+        ranks.wait()  # the next stage reads the model
     return made
 
 
@@ -272,13 +299,13 @@ def chosen_recipe(
     files: Mapping[str, Any],
     notify: Notify,
 ) -> Recipe:
-    """The recipe that was named, the one of the run to be resumed, or one made for training files of translation.
+    """The recipe that the command line asks for: a file, the one of the run to resume, or one for translation files.
 
     Args:
-        files: by source, target, valid_source and valid_target, where given.
+        files: training files under `source`, `target`, `valid_source` and `valid_target`.
 
     Raises:
-        TransductError: nothing of it was given, or more than one; or what was given is wrong.
+        TransductError: none of these was given, or more than one, or a recipe is wrong.
     """
     if profile and not paths:
         raise TransductError(f"--profile {profile} belongs to a recipe; give one, or leave it out")
@@ -287,7 +314,7 @@ def chosen_recipe(
             raise TransductError(f"found a recipe ({paths[0]}) and text files; give one of them")
         if resume and (directory / RECIPE).exists():
             return run_of_files(directory, files, overrides)
-        require_room(directory, resume)  # before all the text is counted
+        require_room(directory, resume)  # before counting the text, which may take long
         return file_recipe("translation", files, overrides, notify)
     if len(paths) > 1:
         raise TransductError(f"found {len(paths)} recipes ({', '.join(paths)}); give one")
@@ -300,7 +327,7 @@ def chosen_recipe(
 
 
 def file_recipe(task: str, files: Mapping[str, Any], overrides: Sequence[str], notify: Notify) -> Recipe:
-    """A recipe for training files and nothing else; the task chooses sizes and says which."""
+    """A recipe for training files without one; the task chooses the sizes and notifies which."""
     asked: dict[str, Any] = {}
     for override in overrides:
         asked = merge(asked, parse_override(override))
@@ -313,15 +340,15 @@ def file_recipe(task: str, files: Mapping[str, Any], overrides: Sequence[str], n
 
 
 def run_of_files(directory: Path, files: Mapping[str, Any], overrides: Sequence[str]) -> Recipe:
-    """The recipe of a run to be resumed that was begun with these training files.
+    """The recipe of a run to resume that was started with these training files.
 
     Raises:
-        TransductError: it was begun with others.
+        TransductError: it was started with others.
     """
     recipe = load_recipe(directory / RECIPE, overrides)
 
-    def paths(held: Any, side: str, root: str) -> list[Path]:
-        sources = [source.get(side) or [] for source in (held if isinstance(held, list) else [held or {}])]
+    def paths(corpora: Any, side: str, root: str) -> list[Path]:
+        sources = [source.get(side) or [] for source in (corpora if isinstance(corpora, list) else [corpora or {}])]
         names = [name for source in sources for name in ([source] if isinstance(source, str) else source)]
         return [(Path(root) / name).resolve() for name in names]
 

@@ -1,4 +1,4 @@
-"""The sections of a recipe, and the inputs and options of a call, as every task reads them."""
+"""Reads and checks what tasks have in common: recipe sections, and the inputs and options of a call."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, fields, replace
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from transduct.config import Recipe, record
+from transduct.data.text import has_lone_surrogate
 from transduct.data.tokenizer import TokenizerConfig
 from transduct.decoding.engine import DecodingConfig
 from transduct.errors import TransductError
@@ -18,14 +19,14 @@ from transduct.training.machine import fast_precision, pick_device
 Decoding = TypeVar("Decoding", bound=DecodingConfig)
 Section = TypeVar("Section")
 Training = TypeVar("Training", bound=TrainingConfig)
-LARGEST = 10**12  # bytes of weights, which no machine holds
-OPTIONS = "options"  # of a call, where an error names its place
-ANY_SIZE = 1000  # of a vocabulary not made yet, to find what is impossible in a model before anything is written
+LARGEST = 10**12  # bytes of weights, more than any machine holds
+OPTIONS = "options"  # how errors name the options of a call
+ANY_SIZE = 1000  # stands for the size of a vocabulary not made yet, to check a model before anything is written
 
 
 @dataclass(frozen=True)
 class Family:
-    """A family of models: its configuration, its named sizes, and what builds it."""
+    """A family of models: its configuration record, its named sizes, and the function that builds a model."""
 
     config: type
     sizes: Mapping[str, Mapping[str, Any]]
@@ -34,13 +35,13 @@ class Family:
 
 @dataclass(frozen=True)
 class _Section:
-    """The part of a `model` section that is no part of the model.
+    """The keys of a `model` section that are not part of the model's configuration.
 
     Attributes:
         family: the kind of model.
-        size: a named size of the family; it gives values to some keys, over which the recipe's own are laid.
-        start_from: a model directory, `RUN/model`, whose weights are taken where names agree, and its tokenizer if it
-            has one; a stage after the first has that of the stage before unless the recipe or the stage names one.
+        size: a named size of the family, which sets defaults for other keys of this section.
+        start_from: a model directory, `RUN/model`, to start from: weights are taken from it where names agree, and its
+            tokenizer if it has one. By default, a stage after the first starts from the stage before.
     """
 
     family: str | None = None
@@ -50,15 +51,15 @@ class _Section:
 
 @dataclass(frozen=True)
 class NoOptions:
-    """A section of a recipe, or the options of a call, where there are none."""
+    """A recipe section without keys, or a call without options."""
 
 
 @dataclass(frozen=True)
 class PredictConfig:
-    """The `decoding` section of a model that answers at once.
+    """The `decoding` section of a model that predicts without a search.
 
     Attributes:
-        batch_tokens: the most tokens read together.
+        batch_tokens: the most tokens in a batch.
     """
 
     batch_tokens: int = 4096
@@ -69,14 +70,14 @@ class PredictConfig:
 
 
 class ModelSection:
-    """The `model` section of a recipe: a family, a named size and what differs from it, a model to start from.
+    """The `model` section of a recipe: a family, a named size and changes to it, a model to start from.
 
     Args:
-        families: those the task knows, by name; the first is taken where none is named.
-        derived: what other sections say of the model, and of each the key that says it.
+        families: the task's families by name; the first is the default.
+        derived: configuration fields that other sections decide, each with the key that decides it.
 
     Raises:
-        TransductError: the family or the size is unknown, or what is derived is set here.
+        TransductError: the family or the size is unknown, or a derived field is set here.
     """
 
     def __init__(self, section: Mapping[str, Any], families: Mapping[str, Family], derived: Mapping[str, str]) -> None:
@@ -91,17 +92,21 @@ class ModelSection:
                 f"recipe: unknown model.size '{known.size}'; known are: {', '.join(self.family.sizes)}"
             )
         values = {name: value for name, value in section.items() if name not in own}
-        if given := [name for name in derived if name in values]:
-            raise TransductError(f"recipe: model.{given[0]} cannot be set; set {derived[given[0]]}")
+        if clashes := [name for name in derived if name in values]:
+            raise TransductError(f"recipe: model.{clashes[0]} cannot be set; set {derived[clashes[0]]}")
         self.values = {**self.family.sizes.get(known.size or "", {}), **values}
         self.start = None if known.start_from is None else Path(known.start_from)
 
     def config(self, **derived: Any) -> Any:
-        """The model's configuration with what other sections say; raises TransductError if it is impossible."""
+        """The model's configuration, completed with the derived fields.
+
+        Raises:
+            TransductError: there is no such model, or it is too large for any machine.
+        """
         config: Any = record(self.family.config, {**self.values, **derived}, "model", hidden=self.derived)
-        held = sum(p.numel() * p.element_size() for p in blank(self.family.build, config, "recipe").parameters())
-        if held > LARGEST:
-            raise TransductError(f"recipe: model: its weights would take {held / 1e9:,.0f} GB; make it smaller")
+        size = sum(p.numel() * p.element_size() for p in blank(self.family.build, config, "recipe").parameters())
+        if size > LARGEST:
+            raise TransductError(f"recipe: model: its weights would take {size / 1e9:,.0f} GB; make it smaller")
         return config
 
     def resolved(self, config: Any) -> dict[str, Any]:
@@ -110,10 +115,8 @@ class ModelSection:
         rest = {name: value for name, value in asdict(config).items() if name not in self.derived}
         return {"family": self.name, **start, **rest}
 
-    def build(
-        self, config: Any, notify: Notify, rename: Rename | None = None, labels: "LabelRows | None" = None
-    ) -> Any:
-        """The model, begun from another's weights if the section says so; see `start_from` and `LabelRows`."""
+    def build(self, config: Any, notify: Notify, rename: Rename | None = None, labels: LabelRows | None = None) -> Any:
+        """Build the model and load the weights of `start_from`, if set; see `start_from` and `LabelRows`."""
         model = self.family.build(config)
         if self.start is not None:
             if labels is not None:
@@ -123,13 +126,13 @@ class ModelSection:
 
 
 def tokenizer_section(section: Mapping[str, Any], dropout: str = "") -> TokenizerConfig:
-    """The `tokenizer` section of a recipe whose texts have one side.
+    """The `tokenizer` section of a recipe with a single vocabulary.
 
     Args:
-        dropout: why there is no BPE dropout; nothing if there may be some.
+        dropout: why the task does not support BPE dropout; empty if it does.
 
     Raises:
-        TransductError: a key is unknown or a value wrong, two vocabularies are asked for, or dropout that is not there.
+        TransductError: a key is unknown, a value is wrong, or two vocabularies or unsupported dropout are asked for.
     """
     config = record(TokenizerConfig, section, "tokenizer")
     if not config.shared:
@@ -142,14 +145,15 @@ def tokenizer_section(section: Mapping[str, Any], dropout: str = "") -> Tokenize
 def training_section(
     kind: type[Training], section: Mapping[str, Any], scores: Sequence[str], *, one_shape: bool = False
 ) -> Training:
-    """The `training` section of a recipe, with the precision that the device wants where it is `auto`.
+    """The `training` section of a recipe, with a precision of `auto` resolved for the device.
 
     Args:
-        scores: what validations may give, of which `best` is one.
-        one_shape: whether batches can all have one shape, as compiled and captured steps want them.
+        scores: the names of validation scores that `best` may choose from.
+        one_shape: whether all batches can have one shape, as compiled and captured steps require.
 
     Raises:
-        TransductError: a key is unknown or a value wrong, validations give no such score, or batches have many shapes.
+        TransductError: a key is unknown, a value is wrong, `best` is no validation score, or a compiled or captured
+            step is asked for where batches differ in shape.
     """
     training = record(kind, section, "training")
     if training.best is not None and training.best not in scores:
@@ -168,10 +172,13 @@ def training_section(
 
 
 def data_with_test(kind: type, recipe: Recipe | None, give: str = "--source and --reference") -> Any:
-    """The recipe's `data` section, which names a test set; `give` says what to give where it does not.
+    """The recipe's `data` section, of record type `kind`, which must name a test set.
+
+    Args:
+        give: the options to give instead, for the error.
 
     Raises:
-        TransductError: it names none, or there is no recipe.
+        TransductError: there is no recipe, or it names no test set.
     """
     data: Any = None if recipe is None else record(kind, recipe.data, "data")
     if data is None or data.test is None:
@@ -179,11 +186,23 @@ def data_with_test(kind: type, recipe: Recipe | None, give: str = "--source and 
     return data
 
 
-def filled(recipe: Recipe, data: Any, model: Mapping[str, Any], **records: Any) -> Recipe:
-    """The recipe with every default of its sections, which can be read again from anywhere.
+def are_given(files: Mapping[str, str], *names: str) -> bool:
+    """Whether a model is to be evaluated on `files`, which must then be those of `names`, or on its recipe's test set.
 
     Raises:
-        TransductError: a score is to choose the checkpoint, and there is nothing to validate on.
+        TransductError: some but not all of the files are given, or others.
+    """
+    if files and files.keys() != {*names}:
+        both = "--source and --reference belong together; give both"
+        raise TransductError(both if "reference" in names else "plain text has no reference; give --source alone")
+    return bool(files)
+
+
+def filled(recipe: Recipe, data: Any, model: Mapping[str, Any], **records: Any) -> Recipe:
+    """The recipe with every default of its sections filled in and `data.root` made absolute.
+
+    Raises:
+        TransductError: `training.best` is set, but there is nothing to validate on.
     """
     best = records["training"].best
     if best is not None and not any(getattr(data, name, None) for name in ("valid", "held_out", "hold_out")):
@@ -193,7 +212,7 @@ def filled(recipe: Recipe, data: Any, model: Mapping[str, Any], **records: Any) 
 
 
 def with_options(config: Section, options: Mapping[str, Any]) -> Section:
-    """A model's decoding section with the options of a call.
+    """A model's decoding section, overridden by the options of a call.
 
     Raises:
         TransductError: an option is unknown or has a wrong value.
@@ -202,30 +221,31 @@ def with_options(config: Section, options: Mapping[str, Any]) -> Section:
 
 
 def check_inputs(given: Any, what: str = "text") -> None:
-    """Refuse one input where a list is expected (a text would be read letter by letter), and inputs that are no texts.
+    """Check that a call's inputs are a list, and if they are texts, that each is a valid string.
 
     Raises:
-        TransductError: there is one alone, texts can be gone through but once, or one of them is none.
+        TransductError: a single input was given instead of a list (a text would be read letter by letter), the texts
+            come from an iterator, or one is not a text.
     """
     if isinstance(given, str | bytes | Path) or not isinstance(given, Iterable):
         shown = given[:40] if isinstance(given, str | bytes) else given
         raise TransductError(f"found one {what}, expected a list of {what}s: write [{shown!r}]")
     if what != "text":
         return
-    if not isinstance(given, Sized):  # texts are gone through more than once
+    if not isinstance(given, Sized):  # texts are read more than once
         raise TransductError(f"found a {type(given).__name__}, expected a list of texts")
     for number, text in enumerate(given, 1):
         if not isinstance(text, str):
             raise TransductError(f"input {number}: found {type(text).__name__}, expected a text")
-        if not text.isascii() and text.encode(errors="replace").decode() != text:
+        if has_lone_surrogate(text):
             raise TransductError(f"input {number}: holds half of a surrogate pair, which no text does; take it out")
 
 
 def check_examples(given: Any) -> None:
-    """Refuse what is not inputs and their answers, one for each.
+    """Check that examples are two lists: the inputs, and an answer to each.
 
     Raises:
-        TransductError: it is.
+        TransductError: they are not two lists, or these differ in length.
     """
     sides = given if isinstance(given, tuple | list) else []
     if len(sides) != 2 or not all(isinstance(side, Sized) and not isinstance(side, str) for side in sides):
@@ -235,34 +255,33 @@ def check_examples(given: Any) -> None:
 
 
 def check_nothing_given(given: object, options: Mapping[str, Any]) -> None:
-    """Refuse options of a search where what it would find is given.
+    """Check that search options are not combined with a given output, for which nothing is searched.
 
     Raises:
-        TransductError: it is.
+        TransductError: both are given.
     """
     if given is not None and options:
         raise TransductError(f"found an output and options of a search for it ({', '.join(options)}); leave one out")
 
 
 def for_draws(config: Decoding, options: Mapping[str, Any]) -> Decoding:
-    """As `with_options`, for what may be drawn; options of draws are refused where nothing is.
+    """Like `with_options`, for outputs that may be sampled.
 
     Raises:
-        TransductError: they are there.
+        TransductError: a sampling option is given, but the temperature is 0.
     """
-    found = with_options(config, options)
-    if idle := [name for name in ("top_k", "top_p", "seed") if name in options and not found.temperature]:
+    decoding = with_options(config, options)
+    if idle := [name for name in ("top_k", "top_p", "seed") if name in options and not decoding.temperature]:
         raise TransductError(f"{OPTIONS}: {idle[0]} is of draws, and nothing is drawn; set temperature above 0")
-    return found
+    return decoding
 
 
 def asked_for(config: Decoding, options: Mapping[str, Any], count: int = 1) -> Decoding:
-    """As `with_options`, for a search.
+    """Like `for_draws`, with a beam wide enough for `count` outputs, unless the options set one.
 
-    Unless the call says how many, the beam is as wide as what it shows, and samples are as many: the likeliest of more
-    is no fair draw.
+    Exactly `count` samples are drawn: the most likely of more would not be a fair sample.
     """
-    found = for_draws(config, options)
+    decoding = for_draws(config, options)
     if "beam" in options:
-        return found
-    return with_options(found, {"beam": count if found.temperature > 0.0 else max(found.beam, count)})
+        return decoding
+    return with_options(decoding, {"beam": count if decoding.temperature > 0.0 else max(decoding.beam, count)})

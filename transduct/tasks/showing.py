@@ -1,4 +1,4 @@
-"""What a model in use shows of itself: pictures of its answers and of its attention."""
+"""Pictures of a model's answers and of its attention, and where they are written."""
 
 import os
 from collections.abc import Sequence
@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from transduct.data.files import readable
 from transduct.data.images import check_ending, encode_picture
 from transduct.errors import TransductError
 from transduct.training.checkpoint import write_file
 
 
 def check_drawable(model: Any, name: str, path: Path | None, attention: Path | None = None) -> None:
-    """Refuse a place for pictures that does not fit a model, or of no known format, before it has answered.
+    """Check, before a model answers, that its pictures can be written to `path` and `attention`.
 
     Raises:
-        TransductError: it answers in text and there is a place, it answers in pictures and there is none, or its name
-            ends in no format of pictures; or there is a place for its attention, of which it has none.
+        TransductError: there is a path but the model answers in text, there is none but it answers in pictures, the
+            path does not end in a picture format, or its attention is asked for but it has none.
     """
     if attention is not None and not hasattr(model, "attention"):
         raise TransductError(f"{name}: this model has no attention to show; leave --attention away")
@@ -35,10 +36,10 @@ def check_drawable(model: Any, name: str, path: Path | None, attention: Path | N
 
 
 def places(model: Any, inputs: Sequence[str], out: Path | None, attention: Path | None) -> list[Path]:
-    """Where the answers to some inputs are drawn: at a place, of several with their numbers behind its name.
+    """The paths of the pictures of all answers: `out`, numbered if there are several inputs.
 
     Raises:
-        TransductError: one of these, or the place for attention, is the file of an input or another's.
+        TransductError: one of them, or `attention`, is an input file or used twice.
     """
     numbered = [out.with_stem(f"{out.stem}_{number}") for number in range(1, len(inputs) + 1)] if out else []
     drawn = [out] if out and len(inputs) == 1 else numbered
@@ -51,26 +52,28 @@ def places(model: Any, inputs: Sequence[str], out: Path | None, attention: Path 
 
 
 def typed_text(given: str) -> str:
-    """What a command line or a terminal gave, with U+FFFD for bytes that are not UTF-8."""
-    return given.encode(errors="surrogateescape").decode(errors="replace")
+    """Text from a command line or terminal, with U+FFFD for bytes that are not UTF-8."""
+    return readable(given)
 
 
 def read_once(model: Any, given: str) -> Any:
-    """What a model is given: a text, with U+FFFD for bytes that are not UTF-8, or a file's name; of a pipe its
-    content, since drawing the answer or the attention reads it once more."""
+    """Turn a command-line argument into a model's input: a text, a file name, or the content of a pipe.
+
+    A pipe can be read only once, but drawing the answer or the attention reads the input again.
+    """
     if getattr(model, "reads", "text") == "text":
         return typed_text(given)
     try:
         return Path(given).read_bytes() if Path(given).is_fifo() else given
-    except OSError:  # which is said once it is to be answered
+    except OSError:  # reported when the model reads it
         return given
 
 
 def draw(model: Any, given: Any, output: Any, path: Path) -> None:
-    """Write the picture that shows a model's answer to what it was given: boxes on a photograph, a painted caption.
+    """Write a picture of a model's answer: boxes drawn on a photograph, or a generated picture.
 
     Raises:
-        TransductError: the name ends in no known format, or the file cannot be written.
+        TransductError: the name does not end in a known format, or the file cannot be written.
     """
     write_file(path, encode_picture(model.picture(given, output), path))
 
@@ -80,9 +83,9 @@ class Panel:
     """One picture of attention.
 
     Attributes:
-        weights: (rows, columns), a labelled matrix, or what is laid over `picture`.
-        rows, columns: labels; none where the weights lie over a picture.
-        picture: (height, width, 3) in 0 to 255; the weights are stretched to its size.
+        weights: (rows, columns), shown as a labelled matrix or over `picture`.
+        rows, columns: labels of the matrix; None with a picture.
+        picture: (height, width, 3), 0 to 255; the weights are stretched to its size.
     """
 
     title: str

@@ -1,6 +1,6 @@
-"""Speech recognition: sounds and what is said in them to a model that writes it down.
+"""Speech recognition: text from sounds, by an encoder-decoder trained with cross-entropy and CTC.
 
-Let N be frames and M target tokens of a batch, B its utterances.
+Let N be the frames and M the target tokens of a batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.blocks.tables import numbers_of
 from transduct.config import Recipe, record
 from transduct.data.audio import Features
 from transduct.data.batching import Indices, plan
@@ -49,12 +48,20 @@ from transduct.tasks.recogniser import (
     Spoken,
     flat_features,
 )
-from transduct.tasks.sections import ANY_SIZE, ModelSection, data_with_test, filled, tokenizer_section, training_section
+from transduct.tasks.sections import (
+    ANY_SIZE,
+    ModelSection,
+    are_given,
+    data_with_test,
+    filled,
+    tokenizer_section,
+    training_section,
+)
 from transduct.tasks.text import TOKENIZER, run_tokenizer
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
-DERIVED = {  # of the model, and what says it
+DERIVED = {  # model fields that other sections decide
     "vocabulary_size": "tokenizer.size",
     "bands": "data.features.bands",
 }
@@ -66,11 +73,11 @@ class DataConfig:
 
     Attributes:
         features: the filterbanks.
-        augment: how training utterances are changed.
-        ctc: the weight of CTC in the loss; the decoder's is the rest.
-        leave_out: speakers that are not trained on and scored on their own, with all their recordings.
-        max_seconds: of the longest recording.
-        broken: whether a recording that cannot be used stops the run or is left out.
+        augment: how training utterances are augmented.
+        ctc: the weight of CTC in the loss; the decoder's cross-entropy has the rest.
+        leave_out: speakers to hold out from training; all their recordings are scored separately.
+        max_seconds: the longest recording.
+        broken: `stop` at a recording that cannot be used, or `skip` it.
     """
 
     train: list[SoundSource]
@@ -87,7 +94,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_section(self)
-        if not 0.0 <= self.ctc < 1.0:  # the decoder writes
+        if not 0.0 <= self.ctc < 1.0:  # with 1, the decoder would not be trained
             raise ValueError(f"ctc is {self.ctc}, must be in [0, 1)")
         if self.max_seconds <= self.features.window:
             raise ValueError(f"max_seconds is {self.max_seconds}, must be longer than a window")
@@ -98,8 +105,8 @@ class Batch(Movable):
     """Utterances and their texts.
 
     Attributes:
-        features: (N, mel bins), a multiple of four frames each.
-        inputs, outputs: (M,) the text after the begin token, and the same before the end.
+        features: (N, mel bins), a multiple of four frames for each utterance.
+        inputs, outputs: (M,) the text with the begin token before it, and with the end token after it.
         text: the text without either.
     """
 
@@ -113,19 +120,19 @@ class Batch(Movable):
 
     @property
     def tokens(self) -> int:
-        """Encoder tokens, of four frames each."""
+        """The number of encoder tokens, of four frames each."""
         return self.frames.total // STACK
 
     @property
     def counts(self) -> dict[str, float]:
-        """Both losses are averages over target tokens, the ends included."""
+        """Both losses are averages over target tokens, end tokens included."""
         total = float(self.target_segments.total)
         return {"tokens": total, "ctc": total}
 
 
 @dataclass(frozen=True)
 class MakeBatch:
-    """Utterance numbers to a batch, by nothing but (seed, epoch, utterance), in this process or in a worker."""
+    """Makes a batch of the utterances with given numbers: a pure function of (seed, epoch, utterance)."""
 
     utterances: Utterances
     tokenizer: Tokenizer
@@ -138,7 +145,7 @@ class MakeBatch:
 
 
 def make_batch(mels: Sequence[Any], texts: Sequence[Sequence[int]]) -> Batch:
-    """Filterbanks and the ids of their texts, without special tokens, as a batch."""
+    """Make a batch of filterbanks and the ids of their texts, without special tokens."""
     features, frames = flat_features(mels)
 
     def flat(begin: list[int], end: list[int]) -> Tensor:
@@ -151,7 +158,7 @@ def make_batch(mels: Sequence[Any], texts: Sequence[Sequence[int]]) -> Batch:
 
 
 def ctc_frames(ids: Sequence[int]) -> int:
-    """The fewest encoder tokens that CTC can put out a text in: one a token, and a blank between two of a kind."""
+    """The fewest frames in which CTC can emit a text: one for each token, and a blank between equal neighbours."""
     return len(ids) + sum(a == b for a, b in pairwise(ids))
 
 
@@ -175,12 +182,12 @@ class SpeechRecognitionTask:
         self.tokenizer: Tokenizer
         self.corpus: Corpus
         self._validation: list[Recording] = []
-        self._speakers: set[str] = set()  # whoever was heard in what has been read
+        self._speakers: set[str] = set()  # of all recordings read so far
 
     def prepare(self) -> None:
-        """Train the tokenizer if the run has none yet, and prepare the corpus if it is not there as it should be.
+        """Read the validation set, train the tokenizer unless the run has one, and prepare the corpus.
 
-        What is short is read first, so that a mistake in it is found before hours of work.
+        Reading the validation set first finds a mistake in it before hours of work.
         """
         data, root = self.data, Path(self.data.root)
         if data.valid is not None:
@@ -206,7 +213,7 @@ class SpeechRecognitionTask:
         return train_tokenizer(chain([first], texts), self.tokenizer_config)
 
     def _recordings(self, source: SoundSource, found: Tally) -> Iterator[Recording]:
-        """The recordings of a source that are trained on."""
+        """Yields the recordings of a source that are for training."""
         for each in self._all_recordings(source, found):
             self._speakers.add(each.speaker)
             if each.speaker not in self.data.leave_out:
@@ -236,10 +243,10 @@ class SpeechRecognitionTask:
         return TransductError(f"{sounds}: no recording is left to train on {said}; check data.train and data.leave_out")
 
     def _check_speakers(self) -> None:
-        """Refuse speakers to leave out whom nobody has heard; the test set is read only if one is missing.
+        """Check that all speakers to leave out exist; the test set is read only if one is missing elsewhere.
 
         Raises:
-            TransductError: there is such a speaker.
+            TransductError: no recording is of one of them.
         """
         data, out = self.data, set(self.data.leave_out)
         if data.test is not None and not out <= self._speakers:
@@ -251,14 +258,14 @@ class SpeechRecognitionTask:
 
     @property
     def _longest(self) -> int:
-        """Tokens of the longest text that the model can write, its end included."""
+        """The most tokens of a text that the model can generate, the end token included."""
         longest: int = self._config(ANY_SIZE).max_length
         return longest
 
     def _learnable(self, source: SoundSource, found: Tally) -> Iterator[Recording]:
-        """Recordings that at the highest speed are as long as CTC needs for their texts, and these not too long.
+        """Yields the recordings that are long enough for CTC at the highest speed, and whose texts fit the model.
 
-        Where recordings are joined, one may be drawn as often as there are in a string.
+        Where recordings are joined to strings, a string may repeat one recording, and that text must fit too.
         """
         features, fastest, longest = self.data.features, max(self.data.augment.speeds), self._longest
         for each in self._recordings(source, found):
@@ -279,7 +286,7 @@ class SpeechRecognitionTask:
                 yield each
 
     def build_model(self) -> Speech:
-        """The model of the recipe for the tokenizer, begun from another's weights if it says so."""
+        """The recipe's model for the tokenizer, with the weights of `model.start_from` if set."""
         model: Speech = self.model.build(self._config(self.tokenizer.size), self.notify)
         return model
 
@@ -287,7 +294,7 @@ class SpeechRecognitionTask:
         return self.model.config(vocabulary_size=vocabulary_size, bands=self.data.features.bands)
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch of the training utterances, from number `start` on."""
+        """This rank's batches of an epoch, from batch `start` on."""
         only_train(split, "speech recognition has")
         config, data = self.training, self.data
         utterances = Utterances(self.corpus, data.train, data.features, data.augment)
@@ -296,17 +303,17 @@ class SpeechRecognitionTask:
         return load_batches(order, make, start, rank, world, data.workers)
 
     def loss(self, model: Speech, batch: Batch) -> Terms:
-        """Label-smoothed cross-entropy of the decoder and CTC of the encoder, both summed."""
-        table, smoothing = numbers_of(model.output_table), self.training.label_smoothing
+        """Label-smoothed cross-entropy of the decoder and CTC loss of the encoder, both summed."""
+        smoothing = self.training.label_smoothing
         memory, segments = model.encode(batch.features, batch.frames)
         hidden = model.decode(batch.inputs, batch.target_segments, memory, segments)
-        loss, _ = projected_cross_entropy(hidden, table, batch.outputs, smoothing)
+        loss, _ = projected_cross_entropy(hidden, model.output_table, batch.outputs, smoothing)
         ctc = ctc_loss(model.ctc(memory), segments, batch.text, batch.text_segments, BLANK).sum()
         counts, weight = batch.counts, self.data.ctc
         return {"tokens": (loss, counts["tokens"], 1.0 - weight), "ctc": (ctc, counts["ctc"], weight)}
 
     def evaluate(self, model: Speech, data: list[Recording] | None = None) -> Report:
-        """Error rates on `data` or the validation set, and a few samples."""
+        """Error rates on `data`, by default the validation set, and a few samples."""
         data = self._validation if data is None else data
         if not data:
             return Report({})
@@ -316,11 +323,11 @@ class SpeechRecognitionTask:
         return replace(report, details={**report.details, "samples": samples})
 
     def predict(self, model: Speech, inputs: Sequence[Given]) -> list[str]:
-        """The text of each sound."""
+        """Transcribe each sound."""
         return Recogniser(model, self.tokenizer, self.hearing, self.decoding).predict(inputs)
 
     def save(self, model: Speech, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory, with the scores of the final weights on its card."""
+        """Write the model directory, with a card of the final scores."""
         data = self.data
         count = len(self.corpus) // len(data.augment.speeds)
         made_of = f"{count:,} recordings {files_said(names_of(data.train), self.corpus.dropped)}"
@@ -330,14 +337,12 @@ class SpeechRecognitionTask:
         write_model(directory, "speech_recognition", model, settings, [self.directory / TOKENIZER], about)
 
 
-create, load = SpeechRecognitionTask, Recogniser.load  # which `base.py` and `runs.py` call by name
+create, load = SpeechRecognitionTask, Recogniser.load  # called by name in `base.py` and `runs.py`
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Spoken:
-    """A tar or a folder of sounds and their texts, lines of file and text; or the test set of the recipe."""
-    if files_given.keys() == {"source", "reference"}:
+    """The sounds of a tar or a folder and a file with their texts, or the recipe's test set."""
+    if are_given(files_given, "source", "reference"):
         return Spoken(SoundSource(files_given["source"], files_given["reference"]), [], Path())
-    if files_given:
-        raise TransductError("--source and --reference belong together; give both")
     data = data_with_test(DataConfig, recipe)
     return Spoken(data.test, data.train, Path(data.root), data.broken)

@@ -1,4 +1,4 @@
-"""Our side of `transduct bench`: translation models to measure, and what is measured of them."""
+"""Our side of `transduct bench`: functions that train and decode with translation models, to be timed."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ Sentence = Sequence[int]
 
 
 def untrained(directory: Path, size: str, vocabulary: int) -> None:
-    """Write the directory of a translation model whose weights are drawn and whose words are w0, w1, ..."""
+    """Write the directory of a translation model with random weights and the vocabulary w0, w1, ..."""
     seed_generators(1)
     model = Transformer(Config(vocabulary, vocabulary, **SIZES[size]))
     tokenizer = Tokenizer.train([f"w{number}" for number in range(vocabulary - 3)], "word", vocabulary)
@@ -47,7 +47,7 @@ def untrained(directory: Path, size: str, vocabulary: int) -> None:
 
 
 def read_sentences(model: str, path: Path) -> list[list[int]]:
-    """The lines of a file as the model's source tokens, of which it reads so many.
+    """Encode the lines of a file as source tokens, truncated to what the model takes.
 
     Raises:
         TransductError: the file cannot be read, or no line holds a word.
@@ -69,11 +69,11 @@ def decoding(
     threads: int | None = None,
     **settings: Any,
 ) -> Callable[[], int]:
-    """A function that decodes the sources once and tells how many tokens it wrote.
+    """Returns a function that decodes the sources once and returns the number of generated tokens.
 
     Args:
-        lengths: how many tokens each output has; each ends where the model ends it if not given.
-        threads: of this process; as many as PyTorch takes if not given.
+        lengths: the number of tokens in each output; by default the model ends them.
+        threads: of this process; PyTorch's default if not given.
         settings: other fields of `DecodingConfig`.
     """
     if threads is not None:
@@ -109,12 +109,12 @@ def training(
     captured: bool = False,
     deterministic: bool = True,
 ) -> Callable[[], int]:
-    """A function that takes one step of training on each batch and tells how many target tokens it has seen.
+    """Returns a function that takes one training step on each batch and returns the number of target tokens.
 
     Args:
-        threads: of this process; as many as PyTorch takes if not given.
-        compiled, captured: as `TrainingConfig` has it; batches are then filled up to one shape.
-        deterministic: as training is; without it, what that costs can be measured.
+        threads: of this process; PyTorch's default if not given.
+        compiled, captured: as in `TrainingConfig`; batches are then filled up to one shape.
+        deterministic: as in training; False measures what that costs.
     """
     if threads is not None:
         torch.set_num_threads(threads)
@@ -148,6 +148,6 @@ def training(
 
 
 def _around(batches: Sequence[tuple[Sequence[Sentence], Sequence[Sentence]]]) -> Shape:
-    """The one shape that holds every batch, each sentence with its end."""
+    """The shape that holds every batch, end tokens included."""
     lengths = [[len(sentence) + 1 for sentence in side] for batch in batches for side in batch]
     return Shape.around(max(map(sum, lengths)), max(map(len, lengths)), max(map(max, lengths)))

@@ -1,4 +1,4 @@
-"""What tasks over text share: the run's tokenizer, batches of pairs, what BERT reads, and attention to show.
+"""Shared by tasks over text: the run's tokenizer, batches of pairs, the input of BERT, and attention weights.
 
 Let N and M be the source and target tokens of a batch.
 """
@@ -25,7 +25,7 @@ from transduct.training.checkpoint import write_file
 from transduct.training.config import TrainingConfig
 
 [TOKENIZER] = FILES[True]
-Flat = tuple[NDArray[np.int64], NDArray[np.int64]]  # the ids of texts end to end, and their lengths
+Flat = tuple[NDArray[np.int64], NDArray[np.int64]]  # token ids of texts end to end, and the lengths of the texts
 
 
 def run_tokenizer(
@@ -36,22 +36,25 @@ def run_tokenizer(
     dropout: float = 0.0,
     names: Sequence[str] = (TOKENIZER,),
 ) -> Tokenizer:
-    """The tokenizer at `path`: the first of `names` that the model to start from has, or trained; made before step 0
-    and ever after loaded.
+    """Load the tokenizer at `path`; before the first step it is made: taken from the model to start from, or trained.
+
+    Args:
+        start: the model directory to start from.
+        names: the files to look for in `start`, of which the first one is taken.
 
     Raises:
-        TransductError: it is to train with BPE dropout, and has no merges to drop; or it has gone from a run that has
-            checkpoints, whose ids no other tokenizer surely has.
+        TransductError: BPE dropout is asked for, but the tokenizer has no merges to drop; or the file is missing from a
+            run with checkpoints, which no other tokenizer fits.
     """
     begun = any(path.parent.glob("checkpoints/step_*"))
     held = next((start / name for name in names if (start / name).exists()), None) if start else None
     if held and not begun and path.exists() and Tokenizer.load(path).digest != Tokenizer.load(held).digest:
-        path.unlink()  # it was made before another model was named to start from
+        path.unlink()  # made before `start_from` was set, or set to another model
     if not path.exists():
         if begun:
             raise TransductError(f"{path}: is missing, and the checkpoints here were trained with it; copy it back")
         tokenizer = Tokenizer.load(held) if held else train()
-        if dropout:  # which another model's may have nothing for
+        if dropout:  # fails if another model's tokenizer does not support it
             tokenizer.resegment([], dropout, Random())
         write_file(path, tokenizer.text.encode())
         made = f"taken from {start}" if held else "trained"
@@ -61,12 +64,12 @@ def run_tokenizer(
 
 @dataclass(frozen=True)
 class TextTraining(TrainingConfig):
-    """How a model that reads texts is trained; see `TrainingConfig`.
+    """How a model over texts is trained; see `TrainingConfig`.
 
     Attributes:
-        r_drop: alpha of R-Drop (Liang et al. 2021, equation 4): every batch is read twice, each time with a dropout of
-            its own, and the two predictions are pulled together; 0 reads it once. Training takes twice the time a step
-            and often learns more from little text.
+        r_drop: alpha of R-Drop (Liang et al. 2021, equation 4): every batch gets two forward passes with different
+            dropout, whose predictions are pulled together; 0 turns it off. Steps take twice as long, and small corpora
+            often gain.
     """
 
     r_drop: float = 0.0
@@ -79,11 +82,13 @@ class TextTraining(TrainingConfig):
 
 @dataclass(frozen=True)
 class Batch(Movable):
-    """Source tokens (N,) with their end; target tokens (M,) after the begin token, and the same before the end.
+    """Pairs of source and target texts.
 
     Attributes:
-        counted: (M,) 1.0 for a target token and 0.0 for filler; None where there is no filler.
-        filler: target tokens that count nowhere. (A number that differs between batches of one shape.)
+        source: (N,) source tokens, with end tokens.
+        inputs, outputs: (M,) target tokens with begin tokens before them, and with end tokens after them.
+        counted: (M,) 1.0 for a target token and 0.0 for filler; None without filler.
+        filler: the number of filler tokens, which may differ between batches of one shape.
     """
 
     source: Tensor
@@ -96,7 +101,7 @@ class Batch(Movable):
 
     @property
     def tokens(self) -> int:
-        """Target tokens, their ends included."""
+        """The number of target tokens, end tokens included."""
         return self.target_segments.total - self.filler
 
     @property
@@ -106,7 +111,7 @@ class Batch(Movable):
 
 
 def make_batch(sources: Sequence[Any], targets: Sequence[Any], shape: Shape | None = None) -> Batch:
-    """Lists of ids, without special tokens, as a batch; with a shape, filled up to it on either side.
+    """Make a batch of lists of ids without special tokens; with a shape, both sides are filled up to it.
 
     Raises:
         ValueError: they do not fit into the shape.
@@ -115,13 +120,13 @@ def make_batch(sources: Sequence[Any], targets: Sequence[Any], shape: Shape | No
 
 
 def end_to_end(rows: Sequence[Any]) -> Flat:
-    """Lists of ids one after the other, and their lengths."""
+    """Concatenate lists of ids; returns the ids and the lengths of the lists."""
     empty = np.empty(0, np.int64)
     return np.concatenate([empty, *rows]).astype(np.int64), np.array([len(row) for row in rows], np.int64)
 
 
 def make_flat_batch(source: Flat, target: Flat, shape: Shape | None = None) -> Batch:
-    """`make_batch` of ids that lie end to end already."""
+    """Like `make_batch`, for ids that already lie end to end."""
     (ids, lengths), (target_ids, target_lengths) = source, target
     ends = np.cumsum(target_lengths)
     flat = (
@@ -145,12 +150,12 @@ def make_flat_batch(source: Flat, target: Flat, shape: Shape | None = None) -> B
 def encoder_input(
     first: Sequence[Sequence[int]], second: Sequence[Sequence[int]] | None, max_length: int
 ) -> tuple[Tensor, Tensor, Segments, int]:
-    """What BERT reads: BEGIN text END, or BEGIN first END second END, of each example, one after the other.
+    """The input of BERT: BEGIN text END, or BEGIN first END second END, for each example, end to end.
 
-    Of an example that is longer than `max_length` the longer text loses its end, token by token (Devlin et al. 2019).
+    In an example longer than `max_length`, the longer text is truncated token by token (Devlin et al. 2019).
 
     Returns:
-        Tokens (N,); their types (N,), 1 from the second text on; the segments; and how many examples were cut.
+        The tokens (N,); their types (N,), 1 from the second text on; the segments; how many examples were truncated.
     """
     room = max_length - (2 if second is None else 3)
     parts: list[Sequence[int]] = []
@@ -177,13 +182,15 @@ def read_model(
     device: torch.device,
     precision: str,
 ) -> tuple[Any, Tokenizer]:
-    """The model that the settings of a model directory tell of, and its one tokenizer.
+    """Load the model in a directory, for inference, and its single tokenizer.
 
     Args:
-        kind: the record of its configuration.
+        build: builds a model from its configuration.
+        kind: the configuration record.
+        settings: the content of `config.json`.
 
     Raises:
-        TransductError: one cannot be read, or they do not belong together.
+        TransductError: the model or the tokenizer cannot be read, or they do not belong together.
     """
     model, tokenizer = blank_of(settings, build, kind, directory), Tokenizer.load(directory / TOKENIZER)
     check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
@@ -193,10 +200,10 @@ def read_model(
 
 @dataclass(frozen=True, eq=False)
 class TextAttention(Mapping[str, Tensor]):
-    """Every attention weight of one pair of sentences, by the plain formula, by its name.
+    """Every attention weight of a pair of texts by name, computed by the plain formula.
 
     Attributes:
-        source, target: the tokens as a person reads them; the target's begin with the begin token.
+        source, target: the tokens in readable form; the target's start with the begin token.
         weights: "encoder.0.self", "decoder.0.self", "decoder.0.cross", ...: (H, T, S) each.
     """
 
@@ -221,7 +228,7 @@ class TextAttention(Mapping[str, Tensor]):
         )
 
     def panels(self) -> list[Panel]:
-        """Every head of every layer, its tokens beside it."""
+        """One panel for each head of each layer, labelled with tokens."""
         return [
             Panel(f"{name} head {head + 1}", matrix, *self.labels(name))
             for name, weights in self.weights.items()
@@ -229,12 +236,12 @@ class TextAttention(Mapping[str, Tensor]):
         ]
 
     def alignment(self) -> tuple[list[str], list[str], Tensor]:
-        """Each target token, each source token, and the mean over heads of the last cross-attention (T, S).
+        """The target tokens, the source tokens, and the mean over heads of the last cross-attention (T, S).
 
-        Row t shows where the model looks while it chooses target token t; ends of sentences are left out.
+        Row t holds the weights from which the model chose target token t; end tokens are left out.
 
         Raises:
-            TransductError: there is none, as in a model that is an encoder alone.
+            TransductError: there is no cross-attention, because the model is an encoder.
         """
         crosses = [name for name in self.weights if name.endswith("cross")]
         if not crosses:

@@ -1,6 +1,6 @@
 """Text classification: a label for a text or a pair of texts, a tag for each word, or the words that answer a question.
 
-What is asked follows `data.kind`; the model is a BERT with the head for it (Devlin et al. 2019, figure 4).
+`data.kind` selects one of these; the model is a BERT with the matching head (Devlin et al. 2019, figure 4).
 """
 
 import json
@@ -17,10 +17,10 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, lists_of, ragged, write_rows
-from transduct.data.dropout import growth
-from transduct.data.files import check_section, names_of
+from transduct.data.files import check_section, corpora, names_of
 from transduct.data.filters import Seen, hashes
-from transduct.data.sources import TextSource
+from transduct.data.growth import growth
+from transduct.data.sources import TextSource, require_width
 from transduct.data.text import in_chunks, read_rows
 from transduct.data.tokenizer import Tokenizer, train_tokenizer
 from transduct.errors import TransductError
@@ -49,6 +49,7 @@ from transduct.tasks.sections import (
     Family,
     ModelSection,
     PredictConfig,
+    are_given,
     data_with_test,
     filled,
     tokenizer_section,
@@ -59,7 +60,7 @@ from transduct.training.step import Terms
 
 LABELS = "labels.json"
 FAMILIES = {"bert": Family(Config, SIZES, Bert)}
-DERIVED = {  # of the model, and what says it
+DERIVED = {  # model fields that other sections decide
     "vocabulary_size": "tokenizer.size",
     "max_length": "data.max_length",
     "head": "data.kind",
@@ -72,11 +73,11 @@ class DataConfig:
     """The `data` section of a recipe for text classification.
 
     Attributes:
-        kind: what a row is: a text and its label (sequence), two texts and a label (pair), words and as many tags, with
-            blanks between (tokens), or a question, a text and the words of the text that answer (span).
-        max_length: the most tokens of a sequence, its begin and ends counted; what is longer is cut, or tagged in
+        kind: the content of a row: a text and its label (sequence); two texts and a label (pair); words and as many
+            tags, separated by blanks (tokens); or a question, a text and the words of the text that answer it (span).
+        max_length: the most tokens of a sequence, special tokens included; longer ones are truncated, or tagged in
             pieces.
-        drop_duplicates: whether of equal rows only the first is trained on.
+        drop_duplicates: whether to train on only the first of equal rows.
     """
 
     kind: Kind
@@ -91,19 +92,16 @@ class DataConfig:
     def __post_init__(self) -> None:
         check_section(self)
         texts = TEXTS[self.kind]
-        for corpus in [*self.train, *filter(None, (self.valid, self.test))]:
-            if corpus.width != texts + 1:
-                expected = f"a row of kind '{self.kind}' has {texts + 1}, the answer last; set columns"
-                raise ValueError(f"a corpus gives {corpus.width} texts a row; {expected}")
-            if corpus.alternatives:
-                raise ValueError("alternatives are references of a translation; here a row has one answer")
+        require_width(self, texts + 1, f"a row of kind '{self.kind}' ends in its answer; set columns")
+        if any(corpus.alternatives for corpus in corpora(self)):
+            raise ValueError("alternatives are references of a translation; here a row has one answer")
         if self.max_length < 1 + 2 * texts:
             raise ValueError(f"max_length is {self.max_length}, must be at least {1 + 2 * texts} for '{self.kind}'")
 
 
 @dataclass(frozen=True)
 class MakeBatch:
-    """Example numbers to a batch, by nothing but (seed, epoch, example), in this process or in a loader's worker."""
+    """Makes a batch of the examples with given numbers: a pure function of (seed, epoch, example)."""
 
     corpus: Corpus
     tokenizer: Tokenizer
@@ -119,7 +117,7 @@ class MakeBatch:
         return make_batch([self._drawn(number, *row) for number, row in zip(numbers.tolist(), rows, strict=True)])
 
     def _drawn(self, number: int, first: Any, second: Any, places: Any, labels: Any) -> tuple[Any, Any, Any, Any]:
-        """A row with its words cut anew; where that makes it too long, as it was."""
+        """A row with BPE dropout, unless that makes it too long."""
         generator = random_of(self.seed, self.epoch, number)
         drawn = [self.tokenizer.resegment(part.tolist(), self.dropout, generator) for part in (first, second)]
         if len(drawn[0]) + len(drawn[1]) > self.max_length:
@@ -128,7 +126,7 @@ class MakeBatch:
 
 
 def span_loss(scores: Tensor, batch: Batch, smoothing: float) -> Tensor:
-    """Label-smoothed cross-entropy of first and last tokens, (N, 2) -> (), among those of each second text."""
+    """Label-smoothed cross-entropy of the first and last tokens of spans in second texts, summed: (N, 2) -> ()."""
     candidates = pad((batch.types == 1) & (batch.ids != Tokenizer.END), batch.segments)[..., None]  # (B, L, 1)
     logits = pad(scores, batch.segments).masked_fill(~candidates, float("-inf"))  # (B, L, 2)
     log_probabilities = logits.log_softmax(1)
@@ -138,14 +136,14 @@ def span_loss(scores: Tensor, batch: Batch, smoothing: float) -> Tensor:
 
 
 def read_examples(source: TextSource, data: DataConfig) -> Iterator[tuple[list[str], str, list[str]]]:
-    """The texts of each row, its answer, and the labels in it."""
+    """Yields the texts of each row, its answer, and the labels in the answer."""
     name = _name(source)
     for number, (*texts, answer) in enumerate(read_rows(source, Path(data.root), labelled=True), 1):
         yield texts, answer.strip(), labels_of(data.kind, texts, answer, f"{name}, row {number}")
 
 
 def inputs_and_answers(source: TextSource, root: Path) -> Examples:
-    """The inputs of a corpus, where there are two texts with a tab between them, and the answers."""
+    """The inputs of a corpus (two texts are separated by a tab) and the answers."""
     inputs, answers = [], []
     for *texts, answer in read_rows(source, root, labelled=True):
         inputs.append("\t".join(text.replace("\t", " ") for text in texts))
@@ -158,16 +156,16 @@ def _name(source: TextSource) -> str:
 
 
 def find_run(words: Sequence[str], run: Sequence[str]) -> tuple[int, int] | None:
-    """Where a run of words first stands among others, its first and last place."""
+    """The first and last index of the first occurrence of a run of words, or None."""
     starts = (i for i in range(len(words) - len(run) + 1) if words[i : i + len(run)] == run)
     start = next(starts, None) if run else None
     return None if start is None else (start, start + len(run) - 1)
 
 
 class Rows:
-    """The training examples as rows of first, second, places and labels (see `MakeBatch`), read as a stream.
+    """Streams the training examples as rows of first, second, places and labels (see `classifier.make_batch`).
 
-    `dropped` counts what is left out, `cut` what is too long for one sequence.
+    `dropped` counts the examples left out, `cut` those too long for one sequence.
     """
 
     def __init__(self, data: DataConfig, tokenizer: Tokenizer, labels: Sequence[str]) -> None:
@@ -178,7 +176,7 @@ class Rows:
         self._seen = Seen()
 
     def chunks(self, source: TextSource) -> Iterator[list[Ragged]]:
-        """The columns of the rows of a source that are kept."""
+        """Yields the columns of the rows of a source that are kept."""
         for chunk in in_chunks(read_examples(source, self.data), lambda example: sum(map(len, example[0]))):
             kept = self._kept(chunk)
             texts = [texts for texts, _, _ in kept]
@@ -189,7 +187,7 @@ class Rows:
                 yield [ragged(column) for column in zip(*rows, strict=True)]
 
     def _kept(self, chunk: list[tuple[list[str], str, list[str]]]) -> list[tuple[list[str], str, list[str]]]:
-        """The examples that hold something and have not been there before."""
+        """The examples without empty texts and, if so configured, without duplicates."""
         full = [example for example in chunk if all(map(str.strip, example[0]))]
         self.dropped["empty"] += len(chunk) - len(full)
         if not self.data.drop_duplicates:
@@ -217,10 +215,10 @@ class Rows:
 
 
 def labels_in(data: DataConfig) -> list[str]:
-    """The labels to train on, of examples without an empty text.
+    """The labels of the training examples, except those with an empty text.
 
     Raises:
-        TransductError: a file cannot be read, an answer does not fit its text, or all labels are one.
+        TransductError: a file cannot be read, an answer does not fit its text, or there is only one label.
     """
     examples = chain.from_iterable(read_examples(source, data) for source in data.train)
     labels = sorted({label for texts, _, found in examples if all(map(str.strip, texts)) for label in found})
@@ -230,7 +228,7 @@ def labels_in(data: DataConfig) -> list[str]:
 
 
 def prepare(data: DataConfig, tokenizer: Tokenizer, directory: Path, notify: Notify) -> Corpus:
-    """The training examples as a corpus, and in its folder the labels.
+    """Prepare the training examples as a corpus, with their labels in its folder.
 
     Raises:
         TransductError: as `labels_in`, or nothing is left.
@@ -241,11 +239,11 @@ def prepare(data: DataConfig, tokenizer: Tokenizer, directory: Path, notify: Not
         (folder / LABELS).write_text(json.dumps(labels, ensure_ascii=False), encoding="utf-8")
         rows = Rows(data, tokenizer, labels)
         manifest = write_rows(folder, 4, ((source.weight, rows.chunks(source)) for source in data.train))
-        said = files_said(names_of(data.train), rows.dropped)
+        origin = files_said(names_of(data.train), rows.dropped)
         if not manifest["rows"]:
-            raise TransductError(f"no example is left to train on {said}; check data.train")
+            raise TransductError(f"no example is left to train on {origin}; check data.train")
         cut = f"; {rows.cut:,} longer than {data.max_length} tokens" if rows.cut else ""
-        notify(f"corpus prepared: {manifest['rows']:,} examples {said}{cut}")
+        notify(f"corpus prepared: {manifest['rows']:,} examples {origin}{cut}")
         if labels:
             notify(f"labels: {len(labels):,} ({shown_labels(labels)})")
         return manifest | {"dropped": rows.dropped}
@@ -278,14 +276,13 @@ class TextClassificationTask:
         self._validation: Examples | None = None
 
     def check_data(self) -> None:
-        """Read all examples and compare their labels, so that a mistake is found before another stage is trained."""
+        """Read all examples and compare their labels, to find a mistake before another stage is trained."""
         self._check_labels(labels_in(self.data), self._short())
 
     def prepare(self) -> None:
-        """Train the tokenizer if the run has none yet, and prepare the corpus if it is not there as it should be.
+        """Read the validation and test sets, train the tokenizer unless the run has one, and prepare the corpus.
 
-        What is short is read first, and its labels are compared with those of training, so that a mistake in it is
-        found before hours of work.
+        The labels of all three are compared here, to find a mistake before hours of training.
         """
         data, short = self.data, self._short()
         path, start = self.directory / TOKENIZER, self.model.start
@@ -297,12 +294,12 @@ class TextClassificationTask:
         self._validation = next((examples for source, examples in short if source is data.valid), None)
 
     def _short(self) -> list[tuple[TextSource, Examples]]:
-        """What is validated and tested on, read."""
+        """The validation and test sets, read."""
         data = self.data
         return [(each, inputs_and_answers(each, Path(data.root))) for each in (data.valid, data.test) if each]
 
     def _check_labels(self, labels: list[str], short: list[tuple[TextSource, Examples]]) -> Answers:
-        """What may be answered, if all that is validated and tested on is among it."""
+        """The possible answers, after checking that the validation and test sets have no others."""
         answers = Answers(self.data.kind, labels)
         for source, examples in short:
             check_labels(answers, examples, _name(source))
@@ -313,7 +310,7 @@ class TextClassificationTask:
         return train_tokenizer((text for texts, _, _ in rows for text in texts), self.tokenizer_config)
 
     def build_model(self) -> Bert:
-        """The model of the recipe for the tokenizer and the labels, begun from another's weights if it says so."""
+        """The recipe's model for this tokenizer and these labels, with the weights of `model.start_from` if set."""
         labels = LabelRows(self.answers.labels, ("answers", "labels"), ("output.*", "n_grams.votes"))
         config = self._config(self.tokenizer.size, len(labels.labels))
         model: Bert = self.model.build(config, self.notify, labels=labels)
@@ -325,7 +322,7 @@ class TextClassificationTask:
         return self.model.config(**sizes, head=head)
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch of the training corpus, from number `start` on."""
+        """This rank's batches of an epoch, from batch `start` on."""
         only_train(split, "text classification has")
         config, corpus, dropout = self.training, self.corpus, self.tokenizer_config.dropout
         lengths = corpus.lengths[:, :2].sum(1)
@@ -335,12 +332,14 @@ class TextClassificationTask:
 
     @cached_property
     def growth(self) -> float:
-        """How many times as long BPE dropout makes the texts of the corpus."""
+        """The factor by which BPE dropout lengthens the texts of the corpus."""
         return growth(self.corpus, [0, 1], 0, self.tokenizer, self.tokenizer_config.dropout)
 
     def loss(self, model: Bert, batch: Batch) -> Terms:
-        """Label-smoothed cross-entropy, summed over labels, or over the first and the last token of each span; with
-        R-Drop the mean of two readings, and what lies between them. What votes beside the encoder has its own."""
+        """Label-smoothed cross-entropy, summed over labels, or over the first and last tokens of spans.
+
+        With R-Drop, it is the mean of two forward passes plus their divergence. N-gram votes have a loss of their own.
+        """
         config, count = self.training, batch.counts["labels"]
         scores, smoothing = scores_of(model, batch).float(), config.label_smoothing
         if self.data.kind == "span":
@@ -350,12 +349,12 @@ class TextClassificationTask:
             others = scores_of(model, batch).float()
             loss = 0.5 * (loss + label_smoothed_cross_entropy(others, batch.labels, smoothing))
             loss += 0.5 * config.r_drop * symmetric_divergence(scores, others)
-        for votes in votes_of(model, batch):  # alone, as the encoder is, so that they err at different texts
+        for votes in votes_of(model, batch):  # trained apart from the encoder, so that their errors differ
             loss = loss + label_smoothed_cross_entropy(votes.float(), batch.labels, smoothing)
         return {"labels": (loss.sum(), count, 1.0)}
 
     def evaluate(self, model: Bert, data: Examples | None = None) -> Report:
-        """Scores on `data`, inputs and their answers, or on the validation set, and a few samples."""
+        """Score the model on `data` (inputs and answers), by default the validation set, and show a few samples."""
         data = self._validation if data is None else data
         if data is None:
             return Report({})
@@ -364,30 +363,28 @@ class TextClassificationTask:
         return replace(report, details={**report.details, "samples": samples})
 
     def predict(self, model: Bert, inputs: Sequence[str]) -> list[str]:
-        """The answer to each input."""
+        """Predict the answer to each input."""
         return self._in_use(model).predict(inputs)
 
     def _in_use(self, model: Bert) -> Classifier:
         return Classifier(model, self.tokenizer, self.answers, self.decoding)
 
     def save(self, model: Bert, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory, with the scores of the final weights on its card."""
+        """Write the model directory, with a card of the final scores."""
         made_of = f"{len(self.corpus):,} examples {files_said(names_of(self.data.train), self.corpus.dropped)}"
         about = card("Text classifier", made_of, self.training, self.evaluate(model).scores, log)
         settings = {"answers": asdict(self.answers), "decoding": asdict(self.decoding)}
         write_model(directory, "text_classification", model, settings, [self.directory / TOKENIZER], about)
 
 
-create, load = TextClassificationTask, Classifier.load  # which `base.py` and `runs.py` call by name
+create, load = TextClassificationTask, Classifier.load  # called by name in `base.py` and `runs.py`
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples:
-    """Inputs and answers: the two files, line by line, or the test set of the recipe."""
-    if files_given.keys() == {"source", "reference"}:
+    """Inputs and answers: the lines of the two files, or the recipe's test set."""
+    if are_given(files_given, "source", "reference"):
         pair = TextSource(source=files_given["source"], target=files_given["reference"])
         rows = list(read_rows(pair, Path()))
         return [text for text, _ in rows], [answer for _, answer in rows]
-    if files_given:
-        raise TransductError("--source and --reference belong together; give both")
     data = data_with_test(DataConfig, recipe)
     return inputs_and_answers(data.test, Path(data.root))

@@ -1,7 +1,7 @@
-"""Text to image: captions and pictures to a decoder that writes the codes of a picture after its caption.
+"""Text to image: trains a decoder that generates the codes of a picture after its caption.
 
-The codes are those of a discrete VAE that was trained before, a model of `image_codes`. Let N be the tokens of a batch,
-A the codes of its pictures.
+The codes are those of a discrete VAE trained before, a model of `image_codes`. Let N be the tokens of a batch, A the
+codes of its pictures.
 """
 
 from collections import deque
@@ -55,7 +55,7 @@ from transduct.training.machine import pick_device
 from transduct.training.step import Terms
 
 FAMILIES = {"dalle": Family(Config, SIZES, DALLE)}
-DERIVED = {  # of the model, and what says it
+DERIVED = {  # model fields that other sections decide
     "vocabulary_size": "tokenizer.size",
     "max_length": "data.max_length",
     "vae": "model.start_from",
@@ -67,8 +67,8 @@ class CaptionedConfig(PicturesConfig):
     """The `data` section of a recipe for pictures and their captions.
 
     Attributes:
-        max_length: the most tokens of a caption; what is longer loses its end.
-        drop_captions: the probability with which a picture is shown without its caption, which guidance needs.
+        max_length: the most tokens of a caption; longer ones are truncated.
+        drop_captions: the probability of training on a picture without its caption, which guidance needs.
     """
 
     max_length: int = 64
@@ -87,9 +87,9 @@ class Batch(Movable):
     """Captions and codes.
 
     Attributes:
-        tokens_in: (N,) of each example its caption, the begin, and all codes but the last.
-        places: (A,) the tokens after which a code is predicted.
-        codes: (A,) what is predicted there.
+        tokens_in: (N,) for each example its caption, the begin token, and all codes but the last.
+        places: (A,) the positions at which a code is predicted.
+        codes: (A,) the codes to predict there.
     """
 
     tokens_in: Tensor
@@ -99,7 +99,7 @@ class Batch(Movable):
 
     @property
     def tokens(self) -> int:
-        """Tokens that are read."""
+        """The number of input tokens."""
         return self.segments.total
 
     @property
@@ -110,7 +110,7 @@ class Batch(Movable):
 
 @dataclass(frozen=True)
 class MakeBatch:
-    """Numbers of examples to a batch; which captions are dropped is drawn from (seed, epoch, example)."""
+    """Makes a batch of the examples with given numbers; dropped captions are drawn from (seed, epoch, example)."""
 
     corpus: Corpus
     begin: int
@@ -126,7 +126,7 @@ class MakeBatch:
 
 
 def make_batch(captions: Sequence[Any], pictures: Sequence[Any], begin: int) -> Batch:
-    """The tokens of captions and the codes of their pictures as a batch."""
+    """Make a batch of the tokens of captions and the codes of their pictures."""
     rows = [[*words, begin, *codes[:-1]] for words, codes in zip(captions, pictures, strict=True)]
     tokens, segments = flat(rows, torch.device("cpu"))
     codes = torch.from_numpy(np.concatenate(pictures).astype(np.int64))
@@ -134,7 +134,7 @@ def make_batch(captions: Sequence[Any], pictures: Sequence[Any], begin: int) -> 
 
 
 class TextToImageTask:
-    """Wires captions, codes, model and scores; see `tasks.base.Task`."""
+    """The task of text to image, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
@@ -154,10 +154,10 @@ class TextToImageTask:
         self._validation: Examples | None = None
 
     def _codes_config(self, start: Path | None) -> CodesConfig:
-        """What the discrete VAE in a model is made of; of a model that a stage has yet to train, anything."""
+        """The configuration of the discrete VAE to start from; a placeholder while a stage has yet to train it."""
         if start is None or (not start.exists() and self.directory in start.parents):
             return record(CodesConfig, {"picture_size": self.data.size, "channels": [1]}, "model")
-        if not start.exists() and (self.directory / "model").exists():  # a finished run has its own
+        if not start.exists() and (self.directory / "model").exists():  # a finished run holds a copy
             start = self.directory / "model"
         path = start / checkpoint.CONFIG
         config = checkpoint.read_json(path, "the configuration of a model of image_codes or text_to_image")
@@ -177,18 +177,18 @@ class TextToImageTask:
         return vae
 
     def check_data(self) -> None:
-        """Read the files of pictures and captions, so that a mistake is found before another stage is trained."""
-        data, refused = self.data, Refused(self.data.broken)  # named and counted when the corpus is prepared
+        """Read the files of pictures and captions, to find a mistake before another stage is trained."""
+        data, refused = self.data, Refused(self.data.broken)  # reported when the corpus is prepared
         for source in filter(None, (data.valid, *data.train)):
             if source.images is not None:
                 deque(source.read(Path(data.root), data.size, refused, True), maxlen=0)
 
     def prepare(self) -> None:
-        """Read what is short, train the tokenizer if the run has none yet, and turn all pictures to codes.
+        """Read the validation set, train the tokenizer unless the run has one, and encode all pictures as codes.
 
         Raises:
-            TransductError: a file is missing or broken, a caption or a picture is without the other, or Pillow is
-                missing.
+            TransductError: a file is missing or broken, a caption has no picture or a picture no caption, or Pillow is
+                not installed.
         """
         data, start = self.data, self.model.start
         if start is None:
@@ -222,19 +222,19 @@ class TextToImageTask:
             )
 
     def _trained_tokenizer(self) -> Tokenizer:
-        refused = Refused(self.data.broken)  # named and counted when the corpus is prepared
+        refused = Refused(self.data.broken)  # reported when the corpus is prepared
         root, size = Path(self.data.root), self.data.size
         captions = (text for source in self.data.train for text, _ in source.read(root, size, refused, True))
         return train_tokenizer(captions, self.tokenizer_config)
 
     def _codes_weights(self, start: Path) -> dict[str, Tensor]:
-        """The weights of the discrete VAE in a model, by the names they have there alone."""
+        """The weights of the discrete VAE in a model, without the prefix they have inside a DALL-E."""
         held = checkpoint.read_tensors(start / checkpoint.WEIGHTS)
         inside = {name.removeprefix("vae."): weight for name, weight in held.items() if name.startswith("vae.")}
         return inside or held
 
     def build_model(self) -> DALLE:
-        """The model of the recipe, holding the discrete VAE it starts from, or all of a model of its own kind."""
+        """The recipe's model, with the weights of `model.start_from`: a discrete VAE, or a model of its own kind."""
 
         def rename(held: dict[str, Tensor]) -> None:
             if not any(name.startswith("vae.") for name in held):
@@ -248,7 +248,7 @@ class TextToImageTask:
         return self.model.config(vocabulary_size=vocabulary_size, max_length=self.data.max_length, vae=asdict(self.vae))
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch, from number `start` on."""
+        """This rank's batches of an epoch, from batch `start` on."""
         only_train(split, "text to image has")
         config = self.training
         lengths = self.corpus.lengths.sum(1, keepdims=True)
@@ -257,25 +257,25 @@ class TextToImageTask:
         return load_batches(order, make, start, rank, world, self.data.workers)
 
     def loss(self, model: DALLE, batch: Batch) -> Terms:
-        """Cross-entropy of the codes, summed over them."""
+        """Cross-entropy, summed over codes."""
         hidden = model.hidden(batch.tokens_in, batch.segments).index_select(0, batch.places)
         loss, _ = projected_cross_entropy(hidden, model.output_table, batch.codes, self.training.label_smoothing)
         return {"codes": (loss, batch.counts["codes"], 1.0)}
 
     def evaluate(self, model: DALLE, data: Examples | None = None) -> Report:
-        """Scores on `data` or on the validation set."""
+        """Score the model on `data`, by default the validation set."""
         data = self._validation if data is None else data
         return Report({}) if data is None else self._in_use(model).evaluate(data)
 
     def predict(self, model: DALLE, inputs: Sequence[str]) -> list[Drawn]:
-        """A picture of each text."""
+        """Generate a picture for each text."""
         return self._in_use(model).predict(inputs)
 
     def _in_use(self, model: DALLE) -> Painter:
         return Painter(model, self.tokenizer, self.decoding)
 
     def save(self, model: DALLE, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory, with the scores of the final weights on its card and a sheet of pictures."""
+        """Write the model directory, with a card of the final scores and a sheet of pictures."""
         made_of = (
             f"{len(self.corpus):,} pictures with captions {files_said(names_of(self.data.train), self.corpus.dropped)}"
         )
@@ -286,11 +286,11 @@ class TextToImageTask:
         write_model(directory, "text_to_image", model, {"decoding": asdict(self.decoding)}, beside, about)
 
 
-create, load = TextToImageTask, Painter.load  # which `base.py` and `runs.py` call by name
+create, load = TextToImageTask, Painter.load  # called by name in `base.py` and `runs.py`
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples | Unread:
-    """Pictures (`source`) and their captions (`reference`), or the test set of the recipe."""
+    """Pictures (`source`) and their captions (`reference`), or the recipe's test set."""
     if files_given:
         return pictures_given(files_given, captioned=True)
     data = data_with_test(CaptionedConfig, recipe, "--source, a folder or archive of pictures, and --reference")

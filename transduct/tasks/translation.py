@@ -1,6 +1,6 @@
-"""Translation: pairs of texts to a model that turns one into the other.
+"""Translation: trains an encoder-decoder on pairs of texts.
 
-Let N and M be the source and target tokens of a batch, B its pairs.
+Let N and M be the source and target tokens of a batch, D the model width.
 """
 
 import math
@@ -21,8 +21,8 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, lists_of, prepare
-from transduct.data.dropout import growth
-from transduct.data.files import names_of, opened, require_file
+from transduct.data.files import names_of, opened, readable, require_file
+from transduct.data.growth import growth
 from transduct.data.sources import DataConfig, Replacement, TextSource, changes_of
 from transduct.data.text import read_examples, read_lines, read_pairs
 from transduct.data.tokenizer import FILES, Tokenizer, TokenizerConfig, train_tokenizers
@@ -35,7 +35,7 @@ from transduct.functional.segments import Shape
 from transduct.tasks import ensemble
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import card, files_said, only_train, searched, three_of, write_model
-from transduct.tasks.sections import ANY_SIZE, ModelSection, data_with_test, filled, training_section
+from transduct.tasks.sections import ANY_SIZE, ModelSection, are_given, data_with_test, filled, training_section
 from transduct.tasks.text import (
     TOKENIZER,
     Batch,
@@ -51,25 +51,25 @@ from transduct.training.checkpoint import CONFIG, read_json
 from transduct.training.machine import fast_precision, pick_device
 from transduct.training.step import Terms
 
-# For files without a recipe: up to so many pairs, (size, steps, dropout, subwords).
+# For files without a recipe: the most pairs, and (size, steps, dropout, subwords) for up to as many.
 SHORTCUT_SIZES: list[tuple[int | None, tuple[str, int, float, int]]] = [
     (5_000, ("tiny", 2_000, 0.3, 2_000)),
     (100_000, ("tiny", 8_000, 0.2, 8_000)),
     (1_000_000, ("small", 30_000, 0.1, 16_000)),
     (None, ("base", 100_000, 0.1, 32_000)),
 ]
-DERIVED = {  # of the model, and what says it
+DERIVED = {  # model fields that other sections decide
     "source_size": "tokenizer.size",
     "target_size": "tokenizer.size",
     "max_length": "data.max_length",
 }
-SPARE = 1.05  # how much longer than expected BPE dropout may make a batch that must keep one shape
+SPARE = 1.05  # how far BPE dropout may lengthen a batch of fixed shape beyond its expected length
 VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
 
 
 @dataclass(frozen=True)
 class MakeBatch:
-    """Example numbers to a batch, by nothing but (seed, epoch, example), in this process or in a loader's worker."""
+    """Makes a batch of the examples with given numbers: a pure function of (seed, epoch, example)."""
 
     corpus: Corpus
     tokenizers: tuple[Tokenizer, Tokenizer]
@@ -99,7 +99,7 @@ class MakeBatch:
 
 
 def turned(tokens: np.ndarray, lengths: np.ndarray) -> Flat:
-    """The sequences of a flat run, each from its last token to its first."""
+    """Reverse each sequence of a flat run."""
     ends = np.cumsum(lengths)
     return tokens[np.repeat(2 * ends - lengths - 1, lengths) - np.arange(len(tokens))], lengths
 
@@ -119,7 +119,7 @@ class TranslationTask:
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         tied = {} if self.tokenizer.shared else {"tie": "decoder"}
         self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
-        brought = self.model.start or (directory / FILES[False][-1]).exists()  # whose two may be one table
+        brought = self.model.start or (directory / FILES[False][-1]).exists()  # its two tokenizers may be alike
         if tied and recipe.model.get("tie") == "all" and not brought:
             raise TransductError(
                 "recipe: model.tie is 'all', which needs one shared vocabulary; set tokenizer.shared=true or "
@@ -150,7 +150,7 @@ class TranslationTask:
         self._validation: tuple[list[str], list[list[str]]] | None = None
 
     def check_data(self) -> None:
-        """Read all pairs, so that a mistake in them is found before another stage is trained."""
+        """Read all pairs, to find a mistake before another stage is trained."""
         root = Path(self.data.root)
         if self.data.valid is not None:
             read_examples(self.data.valid, root, self.data.replace)
@@ -158,9 +158,9 @@ class TranslationTask:
             deque(read_pairs(corpus, root), maxlen=0)
 
     def prepare(self) -> None:
-        """Train the tokenizers if the run has none yet, and prepare the corpus if it is not there as it should be.
+        """Read the validation set, train the tokenizers unless the run has them, and prepare the corpus.
 
-        What is short is read first, so that a mistake in it is found before hours of work.
+        Reading the validation set first finds a mistake in it before hours of work.
         """
         if self.data.valid is not None:
             self._validation = read_examples(self.data.valid, Path(self.data.root), self.data.replace)
@@ -170,7 +170,7 @@ class TranslationTask:
             self._validation = read_examples(self.corpus.held_out, Path(), self.data.replace)
 
     def build_model(self) -> Any:
-        """The model of the recipe for the tokenizers' vocabularies, begun from another's weights if it says so."""
+        """The recipe's model for these vocabularies, with the weights of `model.start_from` if set."""
         source, target = self.tokenizers
         return self.model.build(self._config(source.size, target.size), self.notify, as_source_side)
 
@@ -178,7 +178,7 @@ class TranslationTask:
         return self.model.config(source_size=source_size, target_size=target_size, max_length=self.data.max_length)
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch of the training corpus, from number `start` on."""
+        """This rank's batches of an epoch, from batch `start` on."""
         only_train(split, "translation has")
         config, corpus = self.training, self.corpus
         order = plan(corpus.lengths + 1, config.seed, epoch, config.batch_tokens, corpus.weights, growth=self.growth)
@@ -190,7 +190,7 @@ class TranslationTask:
 
     @cached_property
     def growth(self) -> list[float]:
-        """How many times as long BPE dropout makes each side of the corpus."""
+        """The factor by which BPE dropout lengthens each side of the corpus."""
         each = enumerate(self.tokenizers)
         return [growth(self.corpus, [side], 1, tokenizer, self.tokenizer.dropout) for side, tokenizer in each]
 
@@ -201,15 +201,15 @@ class TranslationTask:
 
     @cached_property
     def shape(self) -> Shape:
-        """What every batch of the corpus fits into."""
+        """The shape that holds every batch of the corpus."""
         budget = self.training.batch_tokens
         most = budget // int(self.corpus.lengths.min(0).max() + 1) + 1
         tokens = int(budget * SPARE) if self.tokenizer.dropout else budget
         return Shape.around(tokens, most, self.data.max_length)
 
     def loss(self, model: Any, batch: Batch) -> Terms:
-        """Label-smoothed cross-entropy, summed over target tokens; with R-Drop the mean of two readings, and what lies
-        between them."""
+        """Label-smoothed cross-entropy, summed over target tokens; with R-Drop, the mean of two forward passes plus
+        their divergence."""
         config = self.training
         loss, _ = self._losses(model, batch, config.label_smoothing, config.r_drop)
         return {"tokens": (loss, batch.counts["tokens"], 1.0)}
@@ -219,7 +219,7 @@ class TranslationTask:
         return projected_cross_entropy(hidden, table, batch.outputs, smoothing, batch.counted, agreement, bias)
 
     def _hidden(self, model: Any, batch: Batch, twice: bool = False) -> Tensor:
-        """(M, D); (2M, D) if it is read twice, in one go: half as many operations, each twice as large."""
+        """Decoder states (M, D), or (2M, D) of two forward passes done as one batch of twice the size."""
         source, inputs, sources, targets = batch.source, batch.inputs, batch.source_segments, batch.target_segments
         if twice:
             source, inputs, sources, targets = source.repeat(2), inputs.repeat(2), sources.twice(), targets.twice()
@@ -227,7 +227,7 @@ class TranslationTask:
         return hidden
 
     def evaluate(self, model: Any, data: tuple[list[str], list[list[str]]] | None = None) -> Report:
-        """Loss, BLEU and chrF on `data` (texts and their references) or the validation set, and a few samples."""
+        """Loss, BLEU and chrF on `data` (sources and references), by default the validation set, and a few samples."""
         data = self._validation if data is None else data
         if data is None:
             return Report({})
@@ -247,7 +247,7 @@ class TranslationTask:
 
     @torch.inference_mode()
     def _validation_loss(self, model: Any, sources: list[str], targets: list[str]) -> float:
-        """Negative log-likelihood a target token; texts longer than the model are cut."""
+        """The negative log-likelihood per target token; texts longer than the model takes are truncated."""
         longest, change = self.data.max_length - 1, changes_of("source", self.data.replace)
         rows = [
             [ids[:longest] for ids in tokenizer.encode(texts)]
@@ -270,7 +270,7 @@ class TranslationTask:
         return Translator(model, *self.tokenizers, decoding, self.data.replace, backwards=self.data.backwards)
 
     def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory, with the scores of the final weights on its card."""
+        """Write the model directory, with a card of the final scores."""
         report = self.evaluate(model)
         settings = {
             "family": self.model.name,
@@ -289,24 +289,29 @@ class TranslationTask:
         write_model(directory, "translation", model, settings, tokenizers, about)
 
 
-create, load = TranslationTask, Translator.load  # which `base.py` and `runs.py` call by name
+create, load = TranslationTask, Translator.load  # called by name in `base.py` and `runs.py`
 combine, check_alike, take_vocabularies = ensemble.combine, ensemble.check_alike, ensemble.take_vocabularies
 
 
 def readable_lines(given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:
-    """The lines of a stream, or of a file that may be compressed; bytes that are not UTF-8 become U+FFFD, and the
-    numbers of their lines join `broken`."""
+    """Yields the lines of a stream, or of a file that may be compressed.
+
+    Bytes that are not UTF-8 become U+FFFD, and the numbers of their lines are appended to `broken`.
+    """
     with opened(given) if isinstance(given, Path) else nullcontext(given) as stream:
         for number, line in enumerate(read_lines(stream, "surrogateescape"), 1):
-            if any("\udc80" <= character <= "\udcff" for character in line):
+            if (text := readable(line)) != line:
                 broken.append(number)
-                line = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-            yield line
+            yield text
 
 
 def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe for two aligned files (or lists of files), its size and steps chosen by how much text there is, the
-    rest by the family, the steps and the device, which may be `asked` for in `model` and `training`."""
+    """A recipe for two aligned files, or lists of files, whose model size and steps depend on the amount of text.
+
+    Args:
+        asked: sections of the recipe as the command line overrides them. The other values follow from the family, the
+            size, the steps and the device that it asks for.
+    """
     source, target = files_given.get("source"), files_given.get("target")
     valid_source, valid_target = files_given.get("valid_source"), files_given.get("valid_target")
     if not source or not target or bool(valid_source) != bool(valid_target):
@@ -315,12 +320,18 @@ def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked: Mapping[s
     for name in train.files():
         require_file(Path(name))
     pairs = sum(len(chunk) for chunk in read_pairs(train, Path()))
-    held_out = 0 if valid_source else min(1000, pairs // 10)
+    held_out = 0 if valid_source or asked.get("data", {}).get("valid") else min(1000, pairs // 10)
     size, steps, dropout, vocabulary = next(choice for most, choice in SHORTCUT_SIZES if most is None or pairs <= most)
-    training, family = asked.get("training", {}), asked.get("model", {}).get("family", "transformer")
+    training, section = asked.get("training", {}), asked.get("model", {})
     steps = training["steps"] if isinstance(training.get("steps"), int) else steps
     precision = fast_precision(pick_device(str(training.get("device", "auto"))))
-    positions = {"positions": "rotary"} if family == "transformer" else {}
+    model = {"family": section.get("family", "transformer"), "size": size, "dropout": dropout}
+    if isinstance(asked_size := section.get("size"), str) and asked_size != size:  # has a dropout and rate of its own
+        size = asked_size
+        dropouts = {name: {"dropout": value} for _, (name, _, value, _) in SHORTCUT_SIZES}
+        model = {"family": model["family"], "size": size, **dropouts.get(size, {})}
+    if model["family"] == "transformer":
+        model["positions"] = "rotary"
     chosen = f"model size {size}, {steps:,} steps, {vocabulary:,} subwords, {precision}; {held_out:,} pairs held out"
     notify(f"{pairs:,} pairs; where nothing else is said: {chosen}")
     data: dict[str, Any] = {"train": [{"source": source, "target": target}], "held_out": held_out}
@@ -330,7 +341,7 @@ def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked: Mapping[s
         "task": "translation",
         "data": data,
         "tokenizer": {"kind": "bpe", "size": vocabulary, "shared": True},
-        "model": {"family": family, "size": size, "dropout": dropout, **positions},
+        "model": model,
         "training": {
             "steps": steps,
             "warmup": max(1, steps // 10),
@@ -343,14 +354,15 @@ def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked: Mapping[s
     }
 
 
-def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> tuple[list[str], list[list[str]]]:
-    """Sources and references: the two files, or the test set of the recipe."""
-    if files_given.keys() == {"source", "reference"}:
+def test_set(
+    files_given: Mapping[str, str],
+    recipe: Recipe | None,
+    replace: Sequence[Mapping[str, Any]] = (),  # noqa: PT028 (this is not a test)
+) -> tuple[list[str], list[list[str]]]:
+    """Sources and references: of two files, the latter changed by the model's rules (`replace`), or the test set."""
+    if are_given(files_given, "source", "reference"):
         pair = TextSource(source=files_given["source"], target=files_given["reference"])
-        changes = [] if recipe is None else recipe.data.get("replace", [])
-        return read_examples(pair, Path(), [record(Replacement, change, "replace") for change in changes])
-    if files_given:
-        raise TransductError("--source and --reference belong together; give both")
+        return read_examples(pair, Path(), [record(Replacement, change, "replace") for change in replace])
     data = data_with_test(DataConfig, recipe)
     return read_examples(data.test, Path(data.root), data.replace)
 
@@ -358,7 +370,7 @@ def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> tuple[lis
 def prepare_tokenizers(
     data: DataConfig, config: TokenizerConfig, directory: Path, start: Path | None, notify: Notify
 ) -> tuple[Tokenizer, Tokenizer]:
-    """The run's tokenizers: those of the model it starts from, or trained; an encoder alone brings the source's."""
+    """The run's tokenizers: taken from the model to start from (an encoder has the source's only), or trained."""
 
     @cache
     def trained() -> tuple[Tokenizer, Tokenizer]:
@@ -381,14 +393,14 @@ def prepare_tokenizers(
 
 
 def _translates(model: Path) -> bool:
-    """Whether the model in a directory is one for translation, and no encoder alone."""
+    """Whether the model in a directory is a translation model, and not just an encoder."""
     return bool(read_json(model / CONFIG, "a model's configuration").get("task") == "translation")
 
 
 def as_source_side(weights: dict[str, Tensor]) -> None:
-    """Rename the weights of an encoder alone (`models/bert.py`) to those of a translation model's source side.
+    """Rename the weights of an encoder (`models/bert.py`) to those of a translation model's source side, in place.
 
-    The vector of the first token type, which every token gets, joins the tokens; the mask's row has no place here.
+    The vector of the first token type is added to all token embeddings; the embedding of the mask token is dropped.
     """
     if "types" not in weights:
         return

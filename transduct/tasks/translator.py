@@ -1,4 +1,4 @@
-"""A trained translation model in use: text in, text out, with scores and attention."""
+"""Inference for translation: translates and scores texts, with attention."""
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
@@ -27,10 +27,10 @@ from transduct.evaluation.text import ERROR_METRICS, corpus_scores, paired_test
 from transduct.models import rnn, transformer
 from transduct.tasks import ensemble
 from transduct.tasks.base import Report
+from transduct.tasks.long_texts import Piece, Translation, halved, joined, split, with_words
 from transduct.tasks.model import blank_of, named_weights, read_weights
 from transduct.tasks.sections import Family, asked_for, check_examples, check_inputs, check_nothing_given
 from transduct.tasks.text import TextAttention
-from transduct.tasks.translations import Piece, Translation, halved, joined, split, with_words
 from transduct.training import checkpoint
 
 FAMILIES = {
@@ -38,12 +38,13 @@ FAMILIES = {
     "rnn": Family(rnn.Config, rnn.SIZES, rnn.RNN),
 }
 log = logging.getLogger("transduct")
-SHORTLIST, ALIGNED, COMMON = "shortlist.safetensors", 50, 100  # the most tokens to a source token, and to all
-SCORED = 1024  # pairs whose scores are told at once
+SHORTLIST = "shortlist.safetensors"
+ALIGNED, COMMON = 50, 100  # the most target tokens of a shortlist for each source token, and for all
+SCORED = 1024  # pairs to score before their scores are yielded
 
 
 class Translator:
-    """Translates, scores and explains with one model and its tokenizers."""
+    """Translates and scores texts and shows attention, with one model and its tokenizers."""
 
     def __init__(
         self,
@@ -59,13 +60,13 @@ class Translator:
         self.metrics, self.bleu_tokenize, self.backwards = list(metrics), bleu_tokenize, backwards
         self.model, self.decoding, self.change = model.eval(), decoding, changes_of("source", changes)
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
-        self.longest = model.config.max_length - 1  # tokens beside the end of the sentence
+        self.longest = model.config.max_length - 1  # the most tokens, without the end token
         self.shortlist: Shortlist | None = None
-        self.review: Review | None = None  # by members that write from the other end
+        self.review: Review | None = None  # by ensemble members that write in the other direction
 
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Translator":
-        """The model in a directory whose `config.json` has been read, or the models of an ensemble as one."""
+        """Load the model, or ensemble of models, in a directory whose `config.json` has been read."""
         source, together = str(directory / checkpoint.CONFIG), config.get("family") == ensemble.FAMILY
         what, held = "a model's configuration", {directory: config}
         if together:
@@ -99,16 +100,16 @@ class Translator:
         prefixes: Sequence[str | Sequence[int]] | None = None,
         **options: Any,
     ) -> list[Translation]:
-        """Translate each text; an empty or blank one gives an empty translation.
+        """Translate each text; an empty or blank text gives an empty translation.
 
         Args:
-            texts: a text longer than the model is translated in pieces, with a warning.
-            n_best: how many alternatives to keep; the beam is as wide at least, unless it is said.
-            prefixes: what each translation but that of a blank text begins with: whole words, or token ids.
+            texts: a text longer than the model takes is translated in pieces, with a warning.
+            n_best: how many alternatives to return; the beam is at least as wide, unless an option sets it.
+            prefixes: with what each translation begins, as whole words or token ids; blank texts ignore theirs.
             options: fields of `DecodingConfig`, such as beam=5, length_penalty=1.0, temperature=0.7, top_k=10, seed=3.
 
         Raises:
-            TransductError: an option is unknown or has a wrong value, or a prefix cannot be.
+            TransductError: an option is unknown or has a wrong value, or a prefix is impossible.
         """
         check_inputs(texts)
         if not isinstance(n_best, int | np.integer) or n_best < 1:
@@ -137,17 +138,17 @@ class Translator:
         return [joined(found[start:stop], n_best, blank) for start, stop in spans]
 
     def score(self, texts: Sequence[str], targets: Sequence[str | Sequence[int]]) -> list[float]:
-        """The log-probability of each target, given as a text or as token ids.
+        """The log-probability of each target, given as a text or as token ids (forced decoding).
 
-        A target is scored as it stands: changes of that side (`data.replace`) are made where files are read.
+        Targets are scored as given: the recipe's changes of target text (`data.replace`) apply to files only.
 
         Raises:
-            TransductError: the counts differ, or a text is longer than the model.
+            TransductError: the counts differ, or a text is longer than the model takes.
         """
         return [*self.scores(texts, targets)]
 
     def scores(self, texts: Sequence[str], targets: Sequence[str | Sequence[int]]) -> Iterator[float]:
-        """As `score`, which looks at all pairs first, but each as soon as it is known."""
+        """Like `score`, but yields the scores as they are computed, after all pairs have been checked."""
         check_inputs(texts)
         ids = self._target_ids(targets, "pair")
         if len(texts) != len(ids):
@@ -167,17 +168,17 @@ class Translator:
                 found = self.review.scores(found, some, wanted, self._budget(self.review.model, self.decoding))
             yield from found
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, text: str, target: str | Sequence[int] | None = None, **options: Any) -> TextAttention:
-        """The attention weights of a text and its translation, layer by layer and head by head.
+        """Every attention weight of a text and its translation.
 
         Args:
-            target: what the decoder is given, as a text or as token ids; the model's own translation if not said, with
-                options as for `translate`.
+            target: the text or token ids given to the decoder; by default the model's own translation, with options as
+                for `translate`.
 
         Raises:
-            TransductError: the model has no attention, the text is longer than the model, or there is both a target and
-                an option.
+            TransductError: the model has no attention, the text is longer than the model takes, or both a target and an
+                option are given.
         """
         if not self.model.attention_names:
             raise TransductError("this model has no attention to show: its context is one vector, or it is an ensemble")
@@ -200,11 +201,12 @@ class Translator:
     def evaluate(
         self, data: tuple[list[str], list[list[str]]], against: "Translator | None" = None, **options: Any
     ) -> Report:
-        """Scores of the translations of `data`, sources and their references, with signatures and 95 % intervals.
+        """Translate the sources of `data` and score the outputs, with signatures and 95 % confidence intervals.
 
         Args:
-            against: another model; the details then hold its scores and p-values by paired bootstrap, of proportions by
-                McNemar's test.
+            data: sources, and a list of references for each.
+            against: another model; the details then hold its scores and p-values, by paired bootstrap or, for
+                proportions, McNemar's test.
             options: as for `translate`.
         """
         check_examples(data)
@@ -227,10 +229,10 @@ class Translator:
 
     @torch.inference_mode()
     def align(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Pairs of a source token and a target token, from the greedy translations of texts.
+        """Word alignment by attention: pairs of source and target tokens from greedy translations.
 
-        Each target token is paired with the source token that the cross-attentions weigh most while it is chosen,
-        summed over layers and heads. The end of a sentence, where they look when they look at nothing, is no partner.
+        Each target token is paired with the source token that has the largest cross-attention weight when it is chosen,
+        summed over layers and heads. The end token, to which idle heads attend, is left out.
 
         Raises:
             TransductError: the model has no attention.
@@ -259,8 +261,7 @@ class Translator:
         return source, target
 
     def shortlist_of(self, text: Path) -> dict[str, bytes]:
-        """The file, by name, that makes a shortlist of how the model translates a text, line by line, part of a model
-        directory.
+        """Make a shortlist from the model's translations of the lines of a text: a file of its directory, by name.
 
         Raises:
             TransductError: the text cannot be read or holds no words.
@@ -273,28 +274,28 @@ class Translator:
         return {SHORTLIST: checkpoint.pack(vars(made))}
 
     def _narrow(self, sources: Sequence[Sequence[int]]) -> Narrowed:
-        """The model that scores what the shortlist has for some sources."""
+        """The model with its output restricted to the shortlist of some sources."""
         assert self.shortlist is not None
         device = next(self.model.parameters()).device
         tokens, allowed = (x.to(device) for x in self.shortlist.candidates(sources))
         return Narrowed(narrowed(self.model, tokens), tokens, allowed)
 
     def _turned(self, ids: list[int]) -> list[int]:
-        """Target tokens, as they are read, in the order in which the model writes them, or the other way round."""
+        """Convert target tokens between reading order and the order in which the model writes; its own inverse."""
         return ids[::-1] if self.backwards else ids
 
     def _budget(self, model: Any, decoding: DecodingConfig) -> int:
-        """The most tokens that are scored at once."""
+        """The most tokens to score in one batch."""
         if any(isinstance(part, QuantisedLinear) for part in model.modules()):
-            return 1  # one by one: 8-bit steps would tell of a rounding that another batch makes otherwise
+            return 1  # one by one: 8-bit rounding would make scores depend on the batch
         return decoding.budget(next(model.parameters()).device)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of source texts as the model reads them, changed as its recipe says; without an end."""
+        """Encode source texts, after the recipe's changes of text; without end tokens."""
         return self.source_tokenizer.encode([self.change(text) for text in texts])
 
     def _target_ids(self, targets: Sequence[str | Sequence[int]], what: str) -> list[list[int]]:
-        """Targets, given as texts or as token ids, as ids; `what` each is, is for messages."""
+        """Encode targets that are texts, and check those that are token ids; `what` names one in errors."""
         if not isinstance(targets, Collection) or isinstance(targets, Mapping | Set):
             raise TransductError(f"found {targets!r:.60}, expected a list with one for each text")
         check_inputs(targets if isinstance(targets, str) else [each for each in targets if isinstance(each, str)])
@@ -312,7 +313,7 @@ class Translator:
         return [next(coded) if isinstance(target, str) else [*map(int, target)] for target in targets]
 
     def _prefixes(self, texts: Sequence[str], prefixes: Sequence[str | Sequence[int]]) -> list[list[int]]:
-        """What the translation of each text begins with, as ids."""
+        """Encode and check the prefixes of translations."""
         found = self._target_ids(prefixes, "prefix")
         if len(texts) != len(found):
             raise TransductError(f"found {len(texts)} texts and {len(found)} prefixes; give a list with one for each")
@@ -327,7 +328,7 @@ class Translator:
         return found
 
     def _check_possible(self, decoding: DecodingConfig, prefixed: bool) -> None:
-        """Refuse what this model cannot do, or what cannot be done together."""
+        """Refuse options that this model does not support, or that exclude each other."""
         if decoding.shortlist and self.shortlist is None:
             remedy = "make one: transduct convert MODEL OUT --shortlist TEXT"
             if not self.model.attention_names:
@@ -345,7 +346,7 @@ class Translator:
             raise TransductError(f"prefixes do not go with {other[0]}; leave one of them out")
 
     def _parts(self, text: str, ids: list[int], decoding: DecodingConfig) -> list[Piece]:
-        """A text as pieces that the model takes; blank, as none. A tree is made of whole words."""
+        """Split a text into pieces that the model takes, between words if a tree is wanted; a blank text has none."""
         words = text.split()
         if decoding.constraint == "none" or len(ids) <= self.longest:
             parts = split(self.source_tokenizer, ids if words else [], self.longest)
@@ -388,7 +389,7 @@ class Translator:
 def _model(
     directory: Path, config: dict[str, Any], device: torch.device, precision: str
 ) -> tuple[Any, list[Tokenizer], bool]:
-    """The model in a directory, its tokenizers, the source's first, and whether it writes from the end on."""
+    """Load the model in a directory, its tokenizers (the source's first), and whether it writes backwards."""
     source = str(directory / checkpoint.CONFIG)
     if not isinstance(backwards := config.get("backwards", False), bool):
         raise TransductError(f"{source}: backwards is {backwards!r:.40}, expected true or false")

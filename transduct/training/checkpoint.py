@@ -1,4 +1,4 @@
-"""Files that are never half written: checkpoints and model directories, in safetensors and JSON, nothing pickled."""
+"""Checkpoints and model directories, written atomically as safetensors and JSON; nothing is pickled."""
 
 import errno
 import hashlib
@@ -19,19 +19,19 @@ from torch import Tensor, nn
 
 from transduct.errors import TransductError
 
-FORMAT = 1  # of checkpoints and model directories; every released version loads for ever
+FORMAT = 1  # of checkpoints and model directories; every released version stays loadable
 WEIGHTS, OPTIMISER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
 CONFIG, STATE = "config.json", "state.json"
 
 
 def write_directory(directory: Path, files: Mapping[str, bytes], replace: bool = False) -> None:
-    """Write `files` as a folder that appears whole or not at all. Names may lie in folders.
+    """Write `files` as a folder that appears whole or not at all. Names may contain subfolders.
 
     Args:
-        replace: whether what stands there makes room.
+        replace: whether to replace an existing folder.
 
     Raises:
-        TransductError: something stands there, the disk is full or the place cannot be written.
+        TransductError: if the folder exists, the disk is full or the path cannot be written.
     """
     with new_directory(directory, replace) as folder:
         for name, content in files.items():
@@ -41,7 +41,7 @@ def write_directory(directory: Path, files: Mapping[str, bytes], replace: bool =
 
 @contextmanager
 def new_directory(directory: Path, replace: bool = False) -> Iterator[Path]:
-    """A folder beside `directory`, to be filled; once it is, and is on the disk, it takes that name. For the rest see
+    """Yield a temporary folder beside `directory` to be filled, then sync it to disk and rename it to `directory`. See
     `write_directory`."""
     beside, aside = (directory.with_name(f".{directory.name}.{os.getpid()}.{name}") for name in ("part", "old.part"))
     try:
@@ -63,22 +63,22 @@ def new_directory(directory: Path, replace: bool = False) -> Iterator[Path]:
 
 
 def files_in(directory: Path, folders: Sequence[str] = ()) -> dict[str, bytes]:
-    """What each file in a directory holds, by its name, and each in these folders of it."""
+    """The contents of the files in a directory and in these folders of it, by relative path."""
     paths = [path for folder in ("", *folders) for path in (directory / folder).iterdir() if path.is_file()]
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
 def require_absent(out: Path) -> None:
-    """Raise TransductError if something stands there."""
+    """Raise TransductError if the path exists."""
     if out.exists():
         raise TransductError(f"{out}: exists already; choose another name")
 
 
 def put_in_place(beside: Path, directory: Path) -> None:
-    """Rename a folder that is whole.
+    """Rename a finished folder to its final name.
 
     Raises:
-        TransductError: something stands there, perhaps since a moment ago.
+        TransductError: if the name is taken, perhaps since a moment ago.
     """
     try:
         beside.rename(directory)
@@ -89,10 +89,10 @@ def put_in_place(beside: Path, directory: Path) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Replace a file as a whole, or leave the old one.
+    """Replace a file atomically, or leave the old one.
 
     Raises:
-        TransductError: the disk is full or the place cannot be written.
+        TransductError: if the disk is full or the path cannot be written.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -108,26 +108,26 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make what a file holds, or the names inside a folder, outlast a power cut."""
+    """Flush a file's contents, or a folder's entries, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that do not know how, as some networks'
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems do not support it
             raise
     finally:
         os.close(handle)
 
 
 def disk_error(path: Path, error: OSError) -> TransductError:
-    """One line for a failed write; what was there before is still there."""
+    """The error for a failed write; the old contents are still in place."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return TransductError(f"{path}: the disk is full; nothing was changed there: free some space and run again")
     return TransductError(f"{path}: cannot be written ({error.strerror or error}); choose another place")
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """The model's parameters by name, shared ones once."""
+    """The model's parameters by name; a shared parameter appears once."""
     return {name: p.detach() for name, p in model.named_parameters()}
 
 
@@ -136,15 +136,20 @@ def pack(tensors: Mapping[str, Tensor]) -> bytes:
     return save_tensors({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
 
 
+def pack_json(content: Mapping[str, Any]) -> bytes:
+    """A mapping as the bytes of a JSON file."""
+    return json.dumps(content, indent=1, ensure_ascii=False).encode()
+
+
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file.
 
     Raises:
-        TransductError: the file is missing, truncated, or something else (a pickle, say); nothing in it is run.
+        TransductError: if the file is missing, truncated or of another kind, such as a pickle; it is never executed.
     """
     try:
         _check_file(path, "a safetensors file")
-        path.open("rb").close()  # Python says what is wrong with a file, the library does not
+        path.open("rb").close()  # for Python's error message, which is clearer than the library's
         return load_tensors(path)
     except OSError as error:
         raise TransductError(f"{path}: cannot be read ({error.strerror}); expected a safetensors file") from error
@@ -155,13 +160,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _check_file(path: Path, what: str) -> None:
-    """Refuse a pipe or a device, on which reading would wait for ever."""
+    """Reject a pipe or a device, on which reading would block."""
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise TransductError(f"{path}: no regular file; expected {what}")
+        raise TransductError(f"{path}: not a regular file; expected {what}")
 
 
 def read_object(path: Path, what: str) -> dict[str, Any]:
-    """The JSON object in a file; raises TransductError if there is none."""
+    """The JSON object in a file. Raises TransductError if there is none."""
     try:
         _check_file(path, what)
         content = json.loads(path.read_bytes())
@@ -175,7 +180,7 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
-    """The JSON object in a file of ours; raises TransductError also if its format number is not known."""
+    """The JSON object in a file that transduct wrote. Raises TransductError also if its format number is unknown."""
     content = read_object(path, what)
     found = content.get("format")
     if found is None and "model_type" in content:
@@ -193,10 +198,10 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], source: Path) -> None:
-    """Copy weights into a model of the same names and shapes.
+    """Copy weights into a model with the same names and shapes.
 
     Raises:
-        TransductError: a name is missing or too many, or a shape differs.
+        TransductError: if a name is missing or unknown, or a shape differs.
     """
     own = weights_of(model)
     _compare(own, weights, source)
@@ -205,18 +210,18 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], source: Path) 
 
 
 def fill(model: nn.Module, weights: Mapping[str, Tensor], source: Path) -> None:
-    """Make weights those of a model in use, without a copy; what is one parameter under several names stays one.
+    """Replace a model's parameters for inference by these weights, without copying; shared parameters stay shared.
 
     Raises:
         TransductError: as `load_weights`.
     """
     own = dict(model.named_parameters())
     _compare(own, weights, source)
-    kept = {id(p): nn.Parameter(weights[name].to(p.dtype), requires_grad=False) for name, p in own.items()}
+    new = {id(p): nn.Parameter(weights[name].to(p.dtype), requires_grad=False) for name, p in own.items()}
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                module._parameters[name] = kept[id(parameter)]
+                module._parameters[name] = new[id(parameter)]
 
 
 def _compare(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: Path) -> None:
@@ -235,7 +240,7 @@ def _compare(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: P
 
 
 def average(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints, in float64."""
+    """The mean of the weights of several checkpoints, computed in float64."""
     total: dict[str, Tensor] = {}
     for path in paths:
         for name, tensor in read_tensors(path).items():
@@ -244,10 +249,10 @@ def average(paths: Sequence[Path]) -> dict[str, Tensor]:
 
 
 class Checkpoints:
-    """The checkpoints of a run, `checkpoints/step_N/`, and which of them are kept.
+    """The checkpoints of a run, `checkpoints/step_N/`.
 
-    Regular ones are those the schedule asks for. A new best score and an interruption write others too; of those the
-    final average takes the best alone, so that an interrupted run ends like one that was not.
+    Regular checkpoints are those on the schedule. A new best score and an interruption write others too. Of those only
+    the best enters the final average, so that an interrupted run ends like an uninterrupted one.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -256,20 +261,20 @@ class Checkpoints:
         self._writing: Future[None] | None = None
 
     def wait(self) -> None:
-        """Until what is being written is whole.
+        """Wait for the checkpoint being written.
 
         Raises:
-            TransductError: it could not be written.
+            TransductError: if it could not be written.
         """
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
     def check(self) -> None:
-        """Say at once, without waiting, that the newest could not be written.
+        """Raise the error of the newest checkpoint if its writing has failed; does not wait.
 
         Raises:
-            TransductError: it could not.
+            TransductError: if it could not be written.
         """
         if self._writing is not None and self._writing.done():
             self.wait()
@@ -279,9 +284,9 @@ class Checkpoints:
         return self.directory / f"step_{step}"
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, in order, the one that is being written among them."""
+        """The steps that have a checkpoint, in order. Waits for the one being written."""
         self.wait()
-        return self._steps()
+        return sorted(step for step, path in self._folders().items() if (path / STATE).exists())
 
     def save(
         self,
@@ -292,11 +297,10 @@ class Checkpoints:
         ema: Any,
         keep: Iterable[int] | None = None,
     ) -> None:
-        """Write a checkpoint while training goes on, from a copy of all there is now; the one before stays until this
-        one is whole. Whatever asks for checkpoints afterwards waits for it, or calls `wait`.
+        """Copy the state and write it as a checkpoint in the background. The old checkpoints stay until it is complete.
 
         Args:
-            keep: the steps whose checkpoints stay once it is written; all if not given.
+            keep: the steps whose checkpoints to keep once this one is written; all if not given.
         """
         self.wait()
         files = {WEIGHTS: pack(weights_of(model)), OPTIMISER: pack(optimiser)}
@@ -313,28 +317,32 @@ class Checkpoints:
             self._prune({step, *keep})
 
     def forget_after(self, step: int) -> None:
-        """Remove the checkpoints of steps after this one, for training goes another way from here."""
+        """Remove the checkpoints after this step, from which training takes another course."""
         self._prune([each for each in self.steps() if each <= step])
 
     def bests(self, steps: Iterable[int]) -> set[int]:
-        """The steps that these checkpoints hold to be the best so far; what cannot be read holds none."""
-        found = set()
+        """The steps that these checkpoints record as the best so far; unreadable checkpoints are skipped."""
+        bests = set()
         for step in steps:
             try:
-                found.add(read_json(self.path(step) / STATE, "a checkpoint's state")["best_step"])
+                bests.add(read_json(self.path(step) / STATE, "a checkpoint's state")["best_step"])
             except TransductError:
                 continue
-        return found - {None}
+        return bests - {None}
 
     def save_state(self, step: int, state: Mapping[str, Any]) -> None:
-        """Replace what a checkpoint says of the run; its weights stay."""
+        """Replace the training state in a checkpoint; its weights stay."""
         self.wait()
         path = self.path(step) / STATE
         write_file(path, _state(state, _digests(path)))
 
     def last_good(self, among: Iterable[int] | None = None, broken: list[str] | None = None) -> int | None:
-        """The newest step whose files are whole, among these or all that have a folder; what is wrong with newer ones
-        joins `broken`."""
+        """The newest step with an intact checkpoint.
+
+        Args:
+            among: the steps to look at; all if not given.
+            broken: collects what is wrong with newer ones.
+        """
         for step in sorted(self._folders() if among is None else among, reverse=True):
             try:
                 self.require_whole(step)
@@ -346,7 +354,7 @@ class Checkpoints:
         return None
 
     def require_whole(self, step: int) -> None:
-        """Raise TransductError unless the files of a step's checkpoint are all there and hold what was written."""
+        """Raise TransductError unless a step's checkpoint is complete and its files match their digests."""
         folder = self.path(step)
         digests = _digests(folder / STATE)
         for name in sorted({WEIGHTS, OPTIMISER, *digests, *(path.name for path in folder.glob("*.safetensors"))}):
@@ -356,32 +364,29 @@ class Checkpoints:
             if found != digests.get(name, found):
                 raise TransductError(f"{folder / name}: holds other bytes than were written to it; copy it again")
 
-    def _steps(self) -> list[int]:
-        return sorted(step for step, path in self._folders().items() if (path / STATE).exists())
-
     def _folders(self) -> dict[int, Path]:
-        """The folders of checkpoints, whole or not; what is named otherwise is somebody else's."""
-        found = ((path.name.removeprefix("step_"), path) for path in self.directory.glob("step_*"))
-        return {int(step): path for step, path in found if step.isdecimal()}
+        """The folders of checkpoints by step, intact or not."""
+        folders = ((path.name.removeprefix("step_"), path) for path in self.directory.glob("step_*"))
+        return {int(step): path for step, path in folders if step.isdecimal()}
 
     def _prune(self, keep: Iterable[int]) -> None:
-        """Remove every checkpoint but these, and what a kill left of others."""
+        """Remove all other checkpoints and the leftovers of killed processes."""
         kept = {*keep}
         for step, path in self._folders().items():
             if step not in kept:
-                aside = path.with_name(f".{path.name}.old.part")  # so that half of it is never taken for one
+                aside = path.with_name(f".{path.name}.old.part")  # so that a half-removed folder is no checkpoint
                 shutil.rmtree(aside, ignore_errors=True)
                 path.rename(aside)
-        for part in self.directory.glob(".*.part"):  # what a kill left half written
+        for part in self.directory.glob(".*.part"):
             shutil.rmtree(part)
 
 
 def _state(state: Mapping[str, Any], digests: Mapping[str, str]) -> bytes:
-    return json.dumps({"format": FORMAT, **state, "digests": digests}, indent=1).encode()
+    return pack_json({"format": FORMAT, **state, "digests": digests})
 
 
 def _digests(path: Path) -> dict[str, str]:
-    """The SHA-256 of each file of a checkpoint, as its state says them; an older one says none."""
+    """The SHA-256 of each file of a checkpoint, from its state; empty for older checkpoints."""
     digests: dict[str, str] = read_json(path, "a checkpoint's state").get("digests", {})
     return digests
 
@@ -396,8 +401,7 @@ def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dic
 
 
 def load_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put the state back, in place of whatever the optimiser held; a copy, for what is read lies in a file that will be
-    removed."""
+    """Replace the optimiser's state by a copy of these tensors, which may be mapped from a file to be removed."""
     optimiser.state.clear()
     parameters = dict(model.named_parameters())
     for key, tensor in tensors.items():

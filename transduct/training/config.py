@@ -6,7 +6,7 @@ from typing import Literal
 
 from transduct.training.optim import Schedule
 
-LARGEST = 10**12  # of what is counted
+LARGEST = 10**12  # the most steps, tokens or batches a field may give
 
 
 @dataclass(frozen=True)
@@ -14,38 +14,40 @@ class TrainingConfig:
     """How a model is trained.
 
     Attributes:
-        steps: updates of the weights.
-        batch_tokens: the most tokens of a batch on its fuller side; of pictures and sounds, what the model reads of
-            them. A longer example is a batch of its own; what BPE dropout adds is planned for on average, so that a
-            batch may be some percent over.
-        accumulate: batches a rank whose gradients make one step.
-        optimiser: adam, or muon, which moves the matrices within stacks by steps of one size in every direction and all
-            else as adam does. A step costs more; pictures need far fewer of them, small translation models no fewer.
-        learning_rate: the peak, reached after `warmup` steps.
-        warmup: steps in which the rate rises linearly from 0.
-        schedule: from the peak on: down with the inverse square root of the step, straight or along a cosine to 0 at
-            the last step, or flat.
-        label_smoothing: the share of each target's probability that is spread over all labels or tokens; boxes and
-            image codes know no such targets.
-        clip: the largest joint norm of the gradients; 0 does not clip.
-        weight_decay: decoupled; on matrices alone.
-        betas, epsilon: Adam's.
-        precision: in which layers compute: float32, bfloat16 or auto, which is bfloat16 where the device multiplies it
-            faster (the run's recipe then says which); weights and optimiser stay in float32.
-        device: auto (a GPU where there is one), cpu, cuda or cuda:N.
-        seed: of the first weights, of the order of the data and of all that is drawn.
-        log_every: steps from one line of `log.jsonl` to the next.
-        validate_every: steps from one validation to the next; 0 for one at the end alone.
-        checkpoint_every: steps from one regular checkpoint to the next.
-        keep_checkpoints: how many regular ones are kept, besides the best and those averaged with it.
-        average: how many regular checkpoints, up to the chosen one, are averaged into the final model.
-        ema: decay of a moving average of the weights, used for validation and the final model; 0 for none.
-        best: the score of the validation that chooses the final checkpoint; the last one if not given.
-        patience: validations without a better `best` before training stops; 0 never stops early.
-        divergence_tries: how often training goes back to a good checkpoint, at half the rate, before it fails.
-        compile: whether the loss is compiled, for batches that all have one shape: of a Transformer for translation.
-        capture: whether a step is captured as CUDA graphs and replayed, which pays where a model is small; on a CPU the
-            same step runs over the same tensors, uncaptured. Neither has been seen on a GPU yet, so both are off.
+        steps: weight updates.
+        batch_tokens: the most tokens in a batch, counted on its larger side (source or target); for pictures and
+            sounds, the most positions the model reads. A longer example gets a batch of its own. BPE dropout is allowed
+            for on average, so a batch may exceed the budget by a few percent.
+        accumulate: micro-batches per rank whose gradients are summed into one step.
+        optimiser: adam, or muon, which orthogonalises the updates of the matrices in stacked layers and leaves all
+            other weights to Adam. A Muon step costs more; picture models need far fewer steps, small translation models
+            no fewer.
+        learning_rate: the peak learning rate, reached after `warmup` steps.
+        warmup: steps over which the learning rate rises linearly from 0.
+        schedule: the learning rate after the peak: inverse square root of the step, linear or cosine decay to 0 at the
+            last step, or constant.
+        label_smoothing: the probability mass of each target spread evenly over all labels or tokens; box and image-code
+            losses do not use it.
+        clip: the largest total gradient norm; 0 disables clipping.
+        weight_decay: decoupled weight decay, applied to matrices only.
+        betas, epsilon: Adam's coefficients.
+        precision: the precision layers compute in: float32, bfloat16, or auto, which picks bfloat16 where the device
+            multiplies it faster and records the choice in the run's recipe. Weights and optimiser state stay float32.
+        device: auto (a GPU if there is one), cpu, cuda or cuda:N.
+        seed: seed of the initial weights, the data order and all random draws.
+        log_every: steps between lines of `log.jsonl`.
+        validate_every: steps between validations; 0 validates only at the end.
+        checkpoint_every: steps between regular checkpoints.
+        keep_checkpoints: how many regular checkpoints to keep, besides the best one and those averaged with it.
+        average: how many regular checkpoints, ending with the chosen one, are averaged into the final model.
+        ema: decay of an exponential moving average of the weights, used for validation and the final model; 0 for none.
+        best: the validation score that selects the final checkpoint; if not given, the last checkpoint is used.
+        patience: validations without an improvement of `best` before training stops early; 0 never stops early.
+        divergence_tries: how often diverged training returns to a good checkpoint, at half the learning rate, before it
+            fails.
+        compile: compile the loss with torch.compile, for batches of one fixed shape; translation Transformers only.
+        capture: capture a training step as CUDA graphs and replay them, which pays for small models. On a CPU the same
+            step runs uncaptured over the same static tensors. Neither `capture` nor `compile` has run on a GPU yet.
     """
 
     steps: int = 10_000
@@ -76,9 +78,9 @@ class TrainingConfig:
     capture: bool = False
 
     def __post_init__(self) -> None:
-        some = ("steps", "batch_tokens", "accumulate", "log_every", "checkpoint_every", "keep_checkpoints")
-        perhaps_none = ("warmup", "validate_every", "patience", "divergence_tries")
-        for name, least in {**dict.fromkeys(some, 1), **dict.fromkeys(perhaps_none, 0)}.items():
+        positive = ("steps", "batch_tokens", "accumulate", "log_every", "checkpoint_every", "keep_checkpoints")
+        not_negative = ("warmup", "validate_every", "patience", "divergence_tries")
+        for name, least in {**dict.fromkeys(positive, 1), **dict.fromkeys(not_negative, 0)}.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
             if getattr(self, name) > LARGEST:

@@ -1,4 +1,4 @@
-"""Several processes as one: counts and gradients are summed, never averaged, so 8 ranks equal one to rounding."""
+"""Data-parallel training: counts and gradients are summed, never averaged, so 8 ranks equal one up to rounding."""
 
 import json
 import os
@@ -9,12 +9,12 @@ from datetime import timedelta
 import torch
 from torch import Tensor, distributed, nn
 
-PATIENCE = timedelta(days=1)  # the first rank prepares the corpus while the others wait; torchrun ends all if one fails
+PATIENCE = timedelta(days=1)  # the others wait while rank 0 prepares the corpus; torchrun ends all if one fails
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together, and the device on which they exchange tensors."""
+    """This process's rank in the group, the group's size, and the device on which tensors are exchanged."""
 
     rank: int = 0
     world: int = 1
@@ -22,7 +22,7 @@ class Ranks:
 
     @classmethod
     def join(cls, device: torch.device) -> "Ranks":
-        """Take the place that torchrun's environment gives, or be the only one."""
+        """Join the process group that torchrun's environment describes, or be the only process."""
         world = int(os.environ.get("WORLD_SIZE", "1"))
         if world == 1:
             return cls()
@@ -34,14 +34,14 @@ class Ranks:
         return cls(distributed.get_rank(), world, device)
 
     def total(self, counts: Mapping[str, float]) -> dict[str, float]:
-        """Counts summed over the ranks, each of which may know other names."""
+        """Counts summed over the ranks; each rank may have different names."""
         if self.world == 1:
             return dict(counts)
-        told = torch.tensor(list(json.dumps(dict(counts)).encode()), dtype=torch.uint8, device=self.device)
-        sizes = self._gathered(torch.tensor([len(told)], device=self.device))
-        room = torch.zeros(int(sizes.max()), dtype=torch.uint8, device=self.device)
-        room[: len(told)] = told
-        texts = (bytes(row[:size]) for row, size in zip(self._gathered(room).tolist(), sizes.flatten().tolist()))
+        message = torch.tensor(list(json.dumps(dict(counts)).encode()), dtype=torch.uint8, device=self.device)
+        sizes = self._gathered(torch.tensor([len(message)], device=self.device))
+        padded = torch.zeros(int(sizes.max()), dtype=torch.uint8, device=self.device)
+        padded[: len(message)] = message
+        texts = (bytes(row[:size]) for row, size in zip(self._gathered(padded).tolist(), sizes.flatten().tolist()))
         gathered = [json.loads(text) for text in texts]
         names = sorted({name for part in gathered for name in part})
         return {name: sum(part.get(name, 0.0) for part in gathered) for name in names}
@@ -56,11 +56,11 @@ class Ranks:
         """Whether every rank has the same number."""
         if self.world == 1:
             return True
-        told = self._gathered(torch.tensor([number], device=self.device))  # (ranks, 1)
-        return bool((told == number).all())
+        numbers = self._gathered(torch.tensor([number], device=self.device))  # (ranks, 1)
+        return bool((numbers == number).all())
 
     def sum_gradients(self, model: nn.Module) -> None:
-        """Sum every gradient over the ranks, all in one message; a rank without a batch gives zeros."""
+        """Sum all gradients over the ranks in one all-reduce; a rank without a batch contributes zeros."""
         if self.world == 1:
             return
         gradients = []
@@ -85,16 +85,16 @@ class Ranks:
         """Wait for all ranks.
 
         Raises:
-            RuntimeError: one of them has ended.
+            RuntimeError: if one of them has ended.
         """
         if self.world > 1:
             try:
                 distributed.barrier()
             except RuntimeError as error:
-                raise RuntimeError("another rank has ended; what it said, or torchrun, tells why") from error
+                raise RuntimeError("another rank has ended; its output, or torchrun's, says why") from error
 
     def _gathered(self, numbers: Tensor) -> Tensor:
-        """(n,) of each rank, as many everywhere -> (ranks, n)."""
+        """All-gather (n,), of the same size on every rank -> (ranks, n)."""
         rows = [torch.empty_like(numbers) for _ in range(self.world)]
         distributed.all_gather(rows, numbers)
         return torch.stack(rows)

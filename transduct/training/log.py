@@ -1,4 +1,4 @@
-"""The record of a run: `log.jsonl`, one JSON object a line, and TensorBoard events where it is installed."""
+"""The log of a run: `log.jsonl`, one JSON object per line, and TensorBoard events if TensorBoard is installed."""
 
 import json
 import time
@@ -16,24 +16,24 @@ Event = dict[str, Any]
 
 
 def ignore(event: Event | str) -> None:
-    """Watch nothing."""
+    """Discard an event or a line."""
 
 
 def strict_json(item: Any) -> str:
-    """JSON, with null for NaN and infinity, for which it has no word."""
+    """JSON text with null in place of NaN and infinity, which JSON cannot express."""
     return json.dumps(json.loads(json.dumps(item), parse_constant=lambda _: None), ensure_ascii=False)
 
 
 class RunLog:
-    """Writes each event to the log, to TensorBoard and, with its details beside, to whoever watches."""
+    """Writes each event to `log.jsonl` and TensorBoard, and passes it with its details to the `report` callback."""
 
     def __init__(self, directory: Path, report: Callable[[Event], None]) -> None:
         self.path, self.report = directory / LOG, report
         self.board: Any = None
-        self.first_step: int | None = None  # events of this step and later ones, from before, are hidden
+        self.first_step: int | None = None  # TensorBoard hides earlier events from this step on
 
     def write(self, event: Event, details: Mapping[str, Any] | None = None) -> None:
-        """One line, whole before anything else is done."""
+        """Append an event to the log as one line."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(strict_json(event) + "\n")
         if self.board is None and find_spec("tensorboard") is not None:
@@ -47,7 +47,7 @@ class RunLog:
         self.report({**event, "details": dict(details or {})})
 
     def forget_after(self, step: int) -> None:
-        """Drop the records of steps that will be taken again, and a line that a kill cut short."""
+        """Drop the records after a step, which training will repeat, and a line cut short by a kill."""
         self.first_step = step + 1
         if not self.path.exists():
             return
@@ -56,18 +56,18 @@ class RunLog:
             try:
                 if line.endswith(b"\n") and json.loads(line)["step"] <= step:
                     kept.append(line)
-            except (ValueError, TypeError, KeyError):  # no JSON, or no record of a step
+            except (ValueError, TypeError, KeyError):  # not JSON, or not a record of a step
                 continue
         write_file(self.path, b"".join(kept))
 
     def close(self) -> None:
-        """Finish TensorBoard's file."""
+        """Close TensorBoard's event file."""
         if self.board is not None:
             self.board.close()
 
 
 class Meter:
-    """Time, tokens and loss since the last record."""
+    """Measures time, tokens and loss between log records."""
 
     def __init__(self, seconds: float) -> None:
         self.began = time.perf_counter() - seconds
@@ -83,7 +83,7 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What is done meanwhile, such as a validation, takes no time of training's."""
+        """Exclude the enclosed work, such as a validation, from the time of training."""
         began = self.seconds
         yield
         self.since += self.seconds - began
@@ -104,6 +104,6 @@ class Meter:
         return event
 
     def forget(self) -> None:
-        """Begin anew: what was counted is in the record, or of steps that training goes back behind."""
+        """Reset the counters, after a record or a rollback."""
         self.since, self.tokens, self.waited = self.seconds, 0, 0.0
         self.losses: list[float] = []

@@ -1,4 +1,4 @@
-"""The machine a run is on: its device, its generators, its determinism, its signals."""
+"""Machine setup for a run: device, random generators, determinism and signals."""
 
 import ctypes
 import hashlib
@@ -18,9 +18,9 @@ from transduct.functional.trials import OLDEST
 
 Item = TypeVar("Item")
 
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of the GNU C library
-ACCELERATORS = ["cuda"]  # kinds of devices beside the CPU
-SHAPES = "64"  # more than a step has
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # `mallopt` parameters of the GNU C library
+ACCELERATORS = ["cuda"]  # device types other than the CPU
+SHAPES = "64"  # capacity of oneDNN's kernel cache; a step has fewer shapes
 
 
 def seed_generators(*numbers: int) -> None:
@@ -30,7 +30,7 @@ def seed_generators(*numbers: int) -> None:
 
 
 def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """The same items, each made by a thread while the one before it is used."""
+    """Iterate over `items`, with a thread producing the next item while the current one is used."""
     with ThreadPoolExecutor(1, "ahead") as thread:
         coming = thread.submit(next, items, None)
         while (item := coming.result()) is not None:
@@ -39,10 +39,10 @@ def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of a name, `auto` a CUDA device if there is one; one with a number becomes the present device.
+    """The device of a name; `auto` is a CUDA device if there is one. Makes a device with an index the current one.
 
     Raises:
-        TransductError: there is no such device.
+        TransductError: if there is no such device.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -55,14 +55,14 @@ def pick_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= count:
         raise TransductError(f"no device '{name}': found {count} CUDA devices; choose another, or auto")
     if device.index is not None and device.type == "cuda":
-        torch.cuda.set_device(device)  # kernels, graphs and messages between ranks take the present one
+        torch.cuda.set_device(device)  # kernels, graphs and NCCL use the current device
     return device
 
 
 def fast_precision(device: torch.device) -> str:
-    """bfloat16 where a device multiplies it faster than float32, else float32.
+    """`bfloat16` if the device multiplies it faster than float32, else `float32`.
 
-    AVX512-BF16 is twice as fast as float32 on AMD's processors and half as fast on Intel's, which leave it to AMX.
+    AVX512-BF16 is twice as fast as float32 on AMD processors but half as fast on Intel ones, where AMX does the work.
     """
     if device.type == "cuda":
         narrow = torch.cuda.get_device_capability(device) >= OLDEST
@@ -74,33 +74,33 @@ def fast_precision(device: torch.device) -> str:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what is freed: the next step asks for the same sizes again, and pages that come from the
-    system each time anew cost a tenth of it."""
+    """Make malloc keep freed memory: every step asks for the same sizes, and fetching the pages from the system each
+    time takes a tenth of the step."""
     try:
         tune = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):  # another C library than GNU's
+    except (AttributeError, OSError):  # not the GNU C library
         return
-    if not tune(MMAP_THRESHOLD, 2**30):  # more than an older library knows
+    if not tune(MMAP_THRESHOLD, 2**30):  # older versions refuse so large a value
         tune(MMAP_THRESHOLD, 2**25)
     tune(TRIM_THRESHOLD, 2**31 - 1)
 
 
 def forget_shapes() -> None:
-    """Limit oneDNN's cache of kernels, one for each shape: flat batches have thousands of shapes, and a run would take
-    several times the memory. oneDNN reads the limit once, so this comes before the first product."""
+    """Limit oneDNN's kernel cache, which holds one kernel per shape: flat batches have thousands of shapes, and a run
+    would take several times the memory. oneDNN reads the limit only once, so call this before the first product."""
     for library in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(library, SHAPES)
 
 
 def prepare_machine() -> None:
-    """Deterministic algorithms on; freed memory is kept, made kernels are not; numbers below 1e-38 are zero.
+    """Turn on deterministic algorithms, keep freed memory, limit oneDNN's kernel cache and flush denormals to zero.
 
-    Gradients fade to such numbers through the steps of a recurrent network, and Intel's processors take up to two
-    hundred times as long for them. Threads compute as the one that made them, so this comes before there are any.
+    Gradients decay to denormals (below 1e-38) through the steps of a recurrent network, and Intel processors take up to
+    two hundred times as long on them. Threads inherit the setting when they start, so call this before there are any.
     """
     keep_freed_memory()
     forget_shapes()
-    torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, and few come twice
+    torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN plans anew for every shape, and few shapes come twice
     torch.set_flush_denormal(True)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
@@ -109,15 +109,15 @@ def prepare_machine() -> None:
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM call `stop`; a second SIGINT interrupts at once."""
+    """Make SIGINT and SIGTERM call `stop`; a second SIGINT interrupts at once."""
 
-    def handle(number: int, frame: Any) -> None:  # noqa: ARG001 (the signature is Python's)
+    def handle(number: int, frame: Any) -> None:  # noqa: ARG001 (required by `signal.signal`)
         stop()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     try:
         before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: signals are somebody else's
+    except ValueError:  # not the main thread, which alone may set handlers
         before = {}
     try:
         yield

@@ -1,4 +1,4 @@
-"""The optimisers and their learning-rate schedules."""
+"""Optimisers and learning-rate schedules."""
 
 import math
 from collections.abc import Sequence
@@ -10,30 +10,29 @@ from torch import Tensor, nn
 from transduct.errors import TransductError
 
 Schedule = Literal["inverse_sqrt", "linear", "cosine", "constant"]
-MOMENTUM = 0.95  # of Muon
+MOMENTUM = 0.95  # Muon's
 
 
 def paper_rate(d_model: int, warmup: int, step: int) -> float:
     """d_model^-0.5 * min(step^-0.5, step * warmup^-1.5): equation 3 of Vaswani et al. 2017.
 
-    It is `inverse_sqrt` with a peak of (d_model * warmup)^-0.5.
+    Equal to `inverse_sqrt` with a peak of (d_model * warmup)^-0.5.
     """
     return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
 def rate(schedule: Schedule, peak: float, warmup: int, steps: int, step: int) -> float:
-    """The learning rate of step 1, 2, ..., `steps`: a straight way up to `peak` at step `warmup`, then
-    down with the inverse square root of the step, straight down to zero, down to zero along a cosine, or flat.
-    """
+    """The learning rate of step 1, 2, ..., `steps`: a linear rise to `peak` at step `warmup`, then inverse square root
+    decay, linear decay to zero, cosine decay to zero, or constant."""
     if step < warmup:
         return peak * step / warmup
     if schedule == "inverse_sqrt":
         return peak * math.sqrt(max(warmup, 1) / step)
-    gone = (step - warmup) / max(1, steps - warmup)
+    progress = (step - warmup) / max(1, steps - warmup)
     if schedule == "linear":
-        return peak * max(0.0, 1.0 - gone)
+        return peak * max(0.0, 1.0 - progress)
     if schedule == "cosine":
-        return peak * 0.5 * (1.0 + math.cos(math.pi * min(1.0, gone)))
+        return peak * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
     return peak
 
 
@@ -45,13 +44,16 @@ def make_optimiser(
     captured: bool = False,
     muon: torch.dtype | None = None,
 ) -> torch.optim.Optimizer:
-    """Adam (Kingma and Ba 2015); decoupled weight decay (Loshchilov and Hutter 2019) on matrices only.
+    """Adam (Kingma and Ba 2015) with decoupled weight decay (Loshchilov and Hutter 2019) on matrices only.
 
-    What is frozen (`requires_grad=False`) is left out. One that is `captured` has its learning rate in a tensor.
-    Hidden layers' matrices are left to Muon where it is told in what it computes.
+    Frozen parameters (`requires_grad=False`) are left out.
+
+    Args:
+        captured: keep the learning rate in a tensor, so that steps can be captured as a CUDA graph.
+        muon: if given, the dtype in which Muon computes the updates of the hidden layers' matrices.
 
     Raises:
-        TransductError: Muon is asked for and finds none.
+        TransductError: if Muon is asked for and the model trains no such matrices.
     """
     hidden = [] if muon is None else hidden_matrices(model)
     if muon is not None and not hidden:
@@ -59,26 +61,26 @@ def make_optimiser(
             "training.optimiser is muon, which moves matrices of linear layers and convolutions within stacks; this "
             "model trains none: take adam"
         )
-    theirs = {id(p) for p in hidden}
-    trained = [p for p in model.parameters() if p.requires_grad and id(p) not in theirs]
+    muons = {id(p) for p in hidden}
+    trained = [p for p in model.parameters() if p.requires_grad and id(p) not in muons]
     matrices = [p for p in trained if p.ndim > 1]
     vectors = [p for p in trained if p.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     device = next(model.parameters()).device
-    first_rate = torch.zeros((), device=device) if captured else 1e-3  # every step sets its own
+    first_rate = torch.zeros((), device=device) if captured else 1e-3  # overwritten before every step
     adam = torch.optim.AdamW(
         [g for g in groups if g["params"]], first_rate, betas, epsilon,
         fused=True, capturable=captured and device.type == "cuda",
     )  # fmt: skip
-    adam._warned_capturable_if_run_uncaptured = True  # the first step, before the capture, is meant
+    adam._warned_capturable_if_run_uncaptured = True  # the first step runs uncaptured on purpose
     return adam if muon is None else Muon(hidden, adam, weight_decay, muon)
 
 
 def orthogonal(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Nearly the orthogonal matrix next to one: its singular values become about 1, its singular vectors stay.
+    """Approximately the nearest orthogonal matrix: the singular values become about 1, the singular vectors stay.
 
-    Five steps of Newton and Schulz in the polynomial a x + b x^3 + c x^5 whose coefficients Jordan et al. 2024 chose to
-    lift small values fast; they end between 0.7 and 1.2. (..., n, k) -> the same, computed in `dtype`.
+    Five Newton-Schulz iterations of the polynomial a x + b x^3 + c x^5, with the coefficients Jordan et al. 2024 chose
+    to raise small singular values fast; they end between 0.7 and 1.2. (..., n, k) -> (..., n, k), computed in `dtype`.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     wide = x if x.shape[-2] <= x.shape[-1] else x.mT
@@ -90,23 +92,24 @@ def orthogonal(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def all_orthogonal(matrices: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
-    """`orthogonal` of matrices of one shape: at once on a GPU, where to ask costs more than small products; a CPU is
-    faster one by one."""
+    """`orthogonal` of each of several matrices of one shape: batched on a GPU, where launches cost more than small
+    products, one by one on a CPU, where that is faster."""
     if matrices[0].device.type == "cuda":
         return orthogonal(torch.stack([*matrices]), dtype).unbind(0)
     return [orthogonal(matrix, dtype) for matrix in matrices]
 
 
 class Muon(torch.optim.Optimizer):
-    """Steps of one size in every direction for matrices (Jordan et al. 2024), Adam's for all else.
+    """Muon (Jordan et al. 2024): orthogonalised updates for matrices, Adam for all other parameters.
 
-    A matrix moves by the orthogonal matrix next to its gradient's running average, as far as Adam would, whose rate and
-    decay therefore serve both (Liu et al. 2025). A convolution is a matrix of channels by all that each reads.
+    A matrix moves by the nearest orthogonal matrix to its gradient's momentum, scaled to the size of an Adam update, so
+    that one learning rate and weight decay serve both (Liu et al. 2025). A convolution's weight is flattened to a
+    matrix of output channels by inputs.
 
     Args:
         matrices: the weights of hidden layers, of 2 or more dimensions.
-        adam: what moves the others.
-        dtype: in which the orthogonal matrices are computed.
+        adam: the optimiser of the other parameters.
+        dtype: the type in which orthogonalisation is computed.
     """
 
     def __init__(
@@ -115,19 +118,19 @@ class Muon(torch.optim.Optimizer):
         super().__init__(matrices, {"lr": 1e-3, "weight_decay": weight_decay})
         self.dtype = dtype
         self._adam = adam
-        self.param_groups += adam.param_groups  # whoever sets a rate or clears gradients reaches both
+        self.param_groups += adam.param_groups  # so that setting a rate or clearing gradients reaches both
         adam.state = self.state
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
-        """Take a step."""
+        """Update all parameters."""
         self._adam.step()
         rate, weight_decay = self.param_groups[0]["lr"], self.param_groups[0]["weight_decay"]
-        alike: dict[tuple[int, ...], list[Tensor]] = {}
+        by_shape: dict[tuple[int, ...], list[Tensor]] = {}
         for matrix in self.param_groups[0]["params"]:
             if matrix.grad is not None:
-                alike.setdefault(tuple(matrix.flatten(1).shape), []).append(matrix)
-        for shape, matrices in alike.items():
+                by_shape.setdefault(tuple(matrix.flatten(1).shape), []).append(matrix)
+        for shape, matrices in by_shape.items():
             ahead = [self._ahead(matrix).flatten(1) for matrix in matrices]
             size = rate * 0.2 * math.sqrt(max(shape))
             for matrix, direction in zip(matrices, all_orthogonal(ahead, self.dtype), strict=True):
@@ -135,7 +138,7 @@ class Muon(torch.optim.Optimizer):
                 matrix.add_(direction.view_as(matrix), alpha=-size)
 
     def _ahead(self, matrix: Tensor) -> Tensor:
-        """Nesterov's look ahead from the running average of a matrix's gradient, which takes the newest in."""
+        """Update the momentum of a matrix's gradient and return Nesterov's look-ahead from it."""
         gradient, state = matrix.grad, self.state[matrix]
         assert gradient is not None
         if not state:
@@ -144,9 +147,9 @@ class Muon(torch.optim.Optimizer):
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """The weights of linear layers and convolutions within stacks, which number their layers: what Muon is for.
+    """The weights of linear layers and convolutions in stacks, whose layers have numbers in their names; Muon's share.
 
-    Embeddings and output layers are in none, but for what a stack itself ends in: a codec's last convolution, the heads
+    Embeddings and output layers are usually outside the stacks. Exceptions are a codec's last convolution and the heads
     of a detector, which has some after every layer.
     """
     layers = (nn.Linear, nn.Conv1d, nn.Conv2d)
@@ -159,7 +162,7 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
 
 
 def set_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
-    """The learning rate of the next step; where it is a tensor, that tensor stays."""
+    """Set the learning rate of the next step, in place if it is a tensor."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(value)
@@ -169,7 +172,7 @@ def set_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
 
 @torch.no_grad()
 def clip_gradients(model: nn.Module, most: float) -> float:
-    """Scale all gradients so that their joint norm is at most `most` (0 leaves them); returns the norm before."""
+    """Scale all gradients so that their total norm is at most `most` (0 does not clip). Returns the norm before."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     norm = float(torch.nn.utils.get_total_norm(gradients))
     if 0.0 < most < norm and math.isfinite(norm):
@@ -179,10 +182,10 @@ def clip_gradients(model: nn.Module, most: float) -> float:
 
 @torch.no_grad()
 def guarded_step(model: nn.Module, optimiser: torch.optim.Optimizer, most: float, loss: Tensor) -> Tensor:
-    """Clip and take a step without waiting for the device; where the loss or the norm is not finite nothing moves.
+    """Clip and take a step without waiting for the device. If the loss or the norm is not finite, no weight changes.
 
     Returns:
-        (2,) the loss and the joint norm of the gradients before they were clipped.
+        (2,) the loss and the total norm of the gradients before clipping.
     """
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
@@ -202,6 +205,6 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Take in the weights after a step."""
-        held = list(self.weights.values())
-        torch._foreach_lerp_(held, [p.detach() for p in model.parameters()], 1.0 - self.decay)
+        """Update the average with the weights after a step."""
+        averages = list(self.weights.values())
+        torch._foreach_lerp_(averages, [p.detach() for p in model.parameters()], 1.0 - self.decay)

@@ -1,7 +1,7 @@
-"""A function called again and again with inputs of one shape: over tensors that stay in place, or as a CUDA graph.
+"""Repeated calls of a function with inputs of one shape, over static tensors or as a CUDA graph.
 
-A compiler then never compiles twice, and a graph is launched as a whole where each kernel of a small model would wait
-for Python. Random numbers stay those of the generator's seed: PyTorch fills it in at each replay.
+With static shapes a compiler compiles only once, and a graph launches as a whole where each kernel of a small model
+would wait for Python. Random numbers still follow the generator's seed, which PyTorch passes in at each replay.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,15 +16,15 @@ from transduct.functional import graphs
 
 
 class Replay:
-    """Calls `function` with copies of its inputs that lie where those of the first call lay.
+    """Calls `function` with its inputs copied into the tensors of the first call.
 
-    Inputs are tensors, records and mappings of them, and numbers; of a record the copy is new for each call, so that it
-    remembers nothing of the one before. Fractional numbers are handed over as tensors, for they may differ from call
-    to call; all else must be the same, save fields that are declared with `compare=False`.
+    Inputs are tensors, floats, and records, mappings and tuples of these. Records are rebuilt for each call, so that
+    they keep no cached state from the last. Floats may change from call to call and are passed as tensors; everything
+    else must stay the same, except fields declared with `compare=False`.
 
     Args:
-        captured: on a CUDA device, let the first call set things up, record the second as a graph and replay it from
-            then on. Everything else the function reads or writes must stay in its place as well.
+        captured: on a CUDA device, run the first call as a warm-up, capture the second as a graph and replay it from
+            then on. All other memory that the function reads or writes must stay in place too.
     """
 
     def __init__(self, function: Callable[..., Tensor], device: torch.device, captured: bool) -> None:
@@ -36,10 +36,10 @@ class Replay:
         self.result: Tensor | None = None
 
     def __call__(self, *inputs: Any) -> Tensor:
-        """What the function gives.
+        """Return the function's result.
 
         Raises:
-            TrainingFailed: the inputs have another shape than the first.
+            TrainingFailed: if the inputs have another shape than those of the first call.
         """
         if self.outline is None:
             self.outline = outline(inputs)
@@ -58,14 +58,14 @@ class Replay:
         return self.function(*mapped(self.held, lambda tensor: tensor))
 
     def _first(self) -> Tensor:
-        """The first call, beside the stream of all else, as PyTorch asks for what is to be captured."""
+        """The first call, on a side stream, as PyTorch requires before a capture."""
         if not self.captured:
             return self._called()
         with graphs.beside(self.device):
             return self._called()
 
     def _replayed(self) -> Tensor:
-        """Recording runs nothing, so the second call is the first that is replayed."""
+        """Replay the graph, capturing it first if need be; capturing runs nothing."""
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()
             with graphs.recording(self.graph, self.device):
@@ -76,7 +76,7 @@ class Replay:
 
 
 def mapped(item: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same with its tensors changed, in new records; fractional numbers become tensors first."""
+    """Apply `change` to every tensor inside, building new records; floats become tensors first."""
     if isinstance(item, Tensor | float):
         return change(torch.as_tensor(item))
     if is_dataclass(item) and not isinstance(item, type):
@@ -87,7 +87,7 @@ def mapped(item: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def tensors(item: Any) -> Iterator[Tensor]:
-    """All tensors inside, in order; fractional numbers as tensors."""
+    """All tensors inside, in order; floats as tensors."""
     if isinstance(item, Tensor | float):
         yield torch.as_tensor(item)
     elif is_dataclass(item):
@@ -99,7 +99,7 @@ def tensors(item: Any) -> Iterator[Tensor]:
 
 
 def outline(item: Any) -> Any:
-    """What two inputs of one shape have in common: shapes and types, and whatever else is compared."""
+    """What inputs must have in common to be interchangeable: shapes, dtypes and compared values."""
     if isinstance(item, Tensor | float):
         tensor = torch.as_tensor(item)
         return tuple(tensor.shape), tensor.dtype

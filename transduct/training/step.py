@@ -1,4 +1,4 @@
-"""The training step: the gradients of micro-batches, averaged over all that they hold, clipped and taken."""
+"""The training step: accumulate the gradients of micro-batches, normalised by their total counts, clip and update."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -23,16 +23,16 @@ Terms = Mapping[str, tuple[Tensor, float, float]]
 
 
 class Batch(Protocol):
-    """What a step asks of a batch: how much it holds, and how many of each thing its loss will average over."""
+    """What a training step needs of a batch."""
 
     @property
     def tokens(self) -> int:
-        """What its speed is told in."""
+        """The size that speed is reported in."""
         ...
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """For each term of the loss, the count that its sum is divided by."""
+        """The denominator of each term of the loss."""
         ...
 
     def to(self, device: torch.device) -> "Batch":
@@ -45,7 +45,7 @@ class Diverged(Exception):
 
 
 class Stepper:
-    """Moves a model's weights, step by step.
+    """Updates a model's weights, one step at a time.
 
     Args:
         loss: (model, batch) -> {name: (sum, count, weight)}.
@@ -56,7 +56,7 @@ class Stepper:
     ) -> None:
         self.model, self.config, self.ranks = model, config, ranks
         self.loss = trials.compiled(loss) if config.compile else loss
-        self._plain_loss = loss if config.compile else None  # until it has been compared
+        self._plain_loss = loss if config.compile else None  # until compared with the compiled one
         self.device = next(model.parameters()).device
         betas = (config.betas[0], config.betas[1])
         precision = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
@@ -65,19 +65,19 @@ class Stepper:
         self._set_up()
 
     def take(self, micro_batches: list[Any], number: int, rate: float) -> float:
-        """Step `number` over this rank's micro-batches; its loss, the weighted sum of the terms' averages.
+        """Take step `number` over this rank's micro-batches. Returns the loss: the weighted sum of the terms' averages.
 
-        The counts of all micro-batches and ranks are known before the first backward, so that averages are taken once.
+        The counts are summed over micro-batches and ranks before the first backward, so that averages are taken once.
 
         Raises:
-            Diverged: the loss or the norm of the gradients is not finite; no weight has moved.
+            Diverged: if the loss or the gradient norm is not finite; no weight has changed.
         """
         config = self.config
         set_rate(self.optimiser, rate)
         self.optimiser.zero_grad(set_to_none=not config.capture)
         totals = self.ranks.total(_sum(batch.counts for batch in micro_batches))
         if self._plain_loss is not None and micro_batches:
-            # Gradients that outlived this would carry the stream they were made on into a capture on the other.
+            # On the capture's side stream: leftover gradients would tie a later capture to the default stream.
             captured = config.capture and self.device.type == "cuda"
             with beside(self.device) if captured else nullcontext():
                 self._compare(self._plain_loss, micro_batches[0], totals)
@@ -94,21 +94,21 @@ class Stepper:
         return value
 
     def tensors(self) -> dict[str, Tensor]:
-        """What the optimiser remembers, by names that a checkpoint keeps."""
+        """The optimiser's state, by the names a checkpoint uses."""
         return optimiser_tensors(self.model, self.optimiser)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Give the optimiser what it remembered."""
+        """Load the optimiser's state."""
         load_optimiser(self.model, self.optimiser, tensors)
         self._set_up()
 
     def release(self) -> None:
-        """Let go of the functions of a step, which would hold the optimiser's tensors and graphs for as long as the
-        collector of cycles likes."""
+        """Break the reference cycles through the step functions, which would keep the optimiser's tensors and graphs
+        alive until the next garbage collection."""
         del self._backward, self._guarded_step
 
     def _set_up(self) -> None:
-        """Make the functions of a step; again after `restore`, for graphs hold the addresses of the old tensors."""
+        """Build the step functions; repeated after `restore`, because graphs hold the addresses of the old tensors."""
         config = self.config
         self._backward: Callable[[Any, Mapping[str, Any]], Tensor] = self._accumulate
         if config.compile or config.capture:
@@ -121,7 +121,7 @@ class Stepper:
         self._guarded_step = Replay(step, self.device, config.capture)
 
     def _accumulate(self, batch: Any, totals: Mapping[str, Any]) -> Tensor:
-        """Add the gradients of a micro-batch; its part of the loss."""
+        """Accumulate the gradients of a micro-batch. Returns its share of the loss."""
         total = self._total(self.loss, batch, totals)
         total.backward()  # type: ignore[no-untyped-call]
         return total.detach()
@@ -132,26 +132,26 @@ class Stepper:
         return sum((weight * s / totals[name] for name, (s, _, weight) in terms.items()), torch.zeros(()))
 
     def _compare(self, plain: Callable[[nn.Module, Any], Terms], batch: Any, totals: Mapping[str, Any]) -> None:
-        """Refuse a compiled loss that gives no gradient where the plain one gives some: a compiler's mistake may leave
-        the loss as it is, so that nothing else would tell."""
+        """Reject a compiled loss that gives some weight no gradient where the plain loss gives one: a compiler bug may
+        leave the loss itself correct, so that nothing else would show it."""
         weights = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
-        reached = []
+        has_gradient = []
         for loss in (plain, self.loss):
             total = self._total(loss, batch, totals)
             gradients = torch.autograd.grad(total, [*weights.values()], allow_unused=True)
-            reached.append([gradient is not None and bool(gradient.any()) for gradient in gradients])
-        lost = [name for name, before, after in zip(weights, *reached) if before and not after]
+            has_gradient.append([gradient is not None and bool(gradient.any()) for gradient in gradients])
+        lost = [name for name, before, after in zip(weights, *has_gradient) if before and not after]
         if lost:
             raise TrainingFailed(
                 f"compiled by PyTorch {torch.__version__} the loss has no gradient for {len(lost)} weights ({lost[0]}, "
                 "...); set training.compile to false"
             )
-        if self.device.type == "cuda":  # the plain loss is not what the run needs memory for
+        if self.device.type == "cuda":  # do not report the plain loss's memory as the run's peak
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
 
     def _update(self, losses: list[Tensor]) -> tuple[float, float]:
-        """Clip and take the step, unless the loss or the norm of the gradients, which are returned, is not finite."""
+        """Clip and take the step unless the loss or the gradient norm is not finite. Returns both."""
         value = self.ranks.sum_of(sum(map(float, losses)))
         norm = clip_gradients(self.model, self.config.clip)
         if math.isfinite(value) and math.isfinite(norm):
@@ -159,7 +159,7 @@ class Stepper:
         return value, norm
 
     def _update_at_once(self, losses: list[Tensor]) -> tuple[float, float]:
-        """The same as one call for the device, which is waited for once."""
+        """The same in one call, with a single synchronisation with the device."""
         loss = torch.stack([torch.zeros((), device=self.device), *losses]).sum()  # a rank may have no batch
         value, norm = self._guarded_step(self.ranks.sum(loss)).tolist()
         return value, norm

@@ -1,7 +1,7 @@
-"""`fit`: train any model on any batches, to the same bits however often it is killed.
+"""`fit`: train any model on any batches, with bit-identical results however often the run is killed and resumed.
 
-The trainer knows modules and callables, no task. A position in training is two integers, (epoch, batch), and the
-default generators are reseeded before each micro-batch, so that a checkpoint holds no generator and no iterator.
+The trainer knows modules and callables, but no task. A position in training is two integers, (epoch, batch), and the
+default generators are reseeded before each micro-batch, so a checkpoint holds no generator and no iterator.
 """
 
 import math
@@ -28,7 +28,7 @@ from transduct.training.step import Diverged, Stepper, Terms
 
 
 class Report(Protocol):
-    """What a validation gives back."""
+    """The result of a validation."""
 
     @property
     def scores(self) -> Mapping[str, float]:
@@ -37,23 +37,23 @@ class Report(Protocol):
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """What belongs in the log beside the scores."""
+        """Samples, intervals and the like, shown beside the scores."""
         ...
 
     @property
     def lower_is_better(self) -> Container[str]:
-        """The names of scores that get better as they fall."""
+        """The names of the scores that improve as they fall."""
         ...
 
 
 @dataclass(frozen=True)
 class State:
-    """Everything a run needs beside weights and optimiser to go on as if nothing had happened.
+    """Everything a run needs besides weights and optimiser state to resume exactly.
 
     Attributes:
-        chosen_by: `training.best`, which `best_step`, `best_score` and `without_progress` are by.
-        rates: how the rate was asked for, which `rate_scale` and `tries` are counted from.
-        order: the seed and the budget that the batches of the epoch were planned by, which `batch` is counted in.
+        chosen_by: the `training.best` that `best_step`, `best_score` and `without_progress` refer to.
+        rates: the learning-rate settings that `rate_scale` and `tries` refer to.
+        order: the seed and token budget that the epoch was planned with, which `batch` refers to.
     """
 
     step: int = 0
@@ -70,14 +70,14 @@ class State:
     order: list[Any] = field(default_factory=list)
 
     def under(self, config: TrainingConfig) -> "State":
-        """What of it holds under these settings, which may have changed since it was saved."""
+        """The state with everything reset that changed settings have made meaningless."""
         state, rates = self, [config.schedule, config.learning_rate, config.warmup]
         order = [config.seed, config.batch_tokens]
-        if self.chosen_by != config.best:  # scores of two kinds do not compare
+        if self.chosen_by != config.best:  # different scores cannot be compared
             state = replace(state, best_step=None, best_score=None, without_progress=0)
-        if self.rates != rates:  # as whoever diverged is advised: it starts afresh from the new one
+        if self.rates != rates:  # changed after a divergence, as its error advises
             state = replace(state, rate_scale=1.0, tries=0)
-        if self.order != order and self.batch:  # the rest of the epoch cannot be told
+        if self.order != order and self.batch:  # the rest of the epoch cannot be determined
             state = replace(state, epoch=state.epoch + 1, batch=0)
         return replace(state, chosen_by=config.best, rates=rates, order=order)
 
@@ -106,7 +106,7 @@ class Trainer:
         self.stopping = False
 
     def run(self) -> None:
-        """Train from the present state to the end."""
+        """Train from the current state to the end."""
         config, meter = self.config, Meter(self.state.seconds)
         stream = self._stream()
         while self.state.step < config.steps and not self._out_of_patience():
@@ -132,18 +132,18 @@ class Trainer:
                 meter.forget()
                 stream = self._stream()
                 continue
-            if self.ranks.sum_of(self.stopping):  # whichever rank the signal reached
+            if self.ranks.sum_of(self.stopping):  # any rank may have received the signal
                 if not saved:
                     self.save()
-                self.wait()  # a launcher kills the others soon after the first has ended
+                self.wait()  # torchrun kills the other ranks soon after the first exits
                 raise TrainingFailed(f"stopped by a signal at step {self.state.step}; go on with --resume")
 
     def stop(self) -> None:
-        """End after the present step, with a checkpoint."""
+        """Stop after the current step, with a checkpoint."""
         self.stopping = True
 
     def _milestones(self) -> bool:
-        """Validate and save where the schedule says so; whether it saved."""
+        """Validate and save when due. Returns whether a checkpoint was saved."""
         config, step, last = self.config, self.state.step, self.state.step == self.config.steps
         better = False
         if self.validate and (last or (config.validate_every and step % config.validate_every == 0)):
@@ -154,7 +154,7 @@ class Trainer:
         return due
 
     def _validate(self) -> bool:
-        """Score the model and say whether the chosen score is the best so far."""
+        """Score the model. Returns whether `training.best` improved."""
         assert self.validate is not None
         config, started = self.config, time.perf_counter()
         report, problem = None, None
@@ -167,7 +167,7 @@ class Trainer:
             self.model.train()
         if self.ranks.sum_of(report is None) or report is None:
             raise Diverged(f"step {self.state.step}: {problem or 'another rank found no numbers'}") from problem
-        if not report.scores:  # nothing to validate on
+        if not report.scores:  # no validation data
             return False
         event: Event = {"step": self.state.step, "epoch": self.state.epoch, "seconds": round(self.state.seconds, 2)}
         event |= {"scores": dict(report.scores), "validation_seconds": round(time.perf_counter() - started, 2)}
@@ -180,8 +180,8 @@ class Trainer:
             raise TrainingFailed(
                 f"training.best is '{config.best}', the validation gives: {known}; name one and go on with --resume"
             )
-        mine = report.scores[config.best] if self.ranks.rank == 0 else 0.0  # or ranks a rounding apart would part ways
-        score, best = self.ranks.sum_of(mine), self.state.best_score
+        own = report.scores[config.best] if self.ranks.rank == 0 else 0.0  # rank 0 decides: rounding may differ
+        score, best = self.ranks.sum_of(own), self.state.best_score
         sign = -1.0 if config.best in report.lower_is_better else 1.0
         if not math.isnan(score) and (best is None or sign * score > sign * best):
             self.state = replace(self.state, best_score=score, best_step=self.state.step, without_progress=0)
@@ -190,17 +190,17 @@ class Trainer:
         return False
 
     def learning_rate(self, step: int) -> float:
-        """The rate of a step, halved for each time training had to go back."""
+        """The learning rate of a step, halved for each rollback."""
         c = self.config
         return self.state.rate_scale * scheduled(c.schedule, c.learning_rate, c.warmup, c.steps, step)
 
     def wait(self) -> None:
-        """Until the newest checkpoint is whole, for every rank."""
+        """Wait until the newest checkpoint is complete, on all ranks."""
         self.checkpoints.wait()
         self.ranks.wait()
 
     def finish(self) -> None:
-        """Put the final weights into the model: the chosen checkpoint, averaged with those before it."""
+        """Load the final weights into the model: the selected checkpoint, averaged with those before it."""
         self.wait()
         *before, last = self._window(self.state.best_step or self.state.step)
         try:
@@ -209,27 +209,27 @@ class Trainer:
             patient = f" training.patience=0 training.steps={self.state.step}" if self.config.patience else ""
             end = f"to end with the newest weights: training.best=null{patient} --resume"
             raise TransductError(f"{error} ({end})") from error
-        window = [*(s for s in before if self.checkpoints.last_good([s])), last]  # fewer, if one is damaged
+        window = [*(s for s in before if self.checkpoints.last_good([s])), last]  # damaged ones are left out
         name = checkpoint.EMA if self.ema else checkpoint.WEIGHTS
         paths = [self.checkpoints.path(step) / name for step in window]
         checkpoint.load_weights(self.model, checkpoint.average(paths), paths[-1])
         self.model.eval()
 
     def restore(self, step: int) -> None:
-        """Take up the run where a checkpoint left it."""
+        """Load the run's state from a step's checkpoint."""
         path = self.checkpoints.path(step)
         checkpoint.load_weights(self.model, checkpoint.read_tensors(path / checkpoint.WEIGHTS), path)
         self.stepper.restore(checkpoint.read_tensors(path / checkpoint.OPTIMISER))
         if self.ema:
-            held = checkpoint.read_tensors(path / checkpoint.EMA)
-            self.ema.weights = {name: held[name].to(self.stepper.device, copy=True) for name in self.ema.weights}
+            averages = checkpoint.read_tensors(path / checkpoint.EMA)
+            self.ema.weights = {name: averages[name].to(self.stepper.device, copy=True) for name in self.ema.weights}
         saved = checkpoint.read_json(path / checkpoint.STATE, "a checkpoint's state")
-        asked = asdict(State().under(self.config))  # an older checkpoint may not say by what it was
-        self.state = State(**{name: saved.get(name, asked[name]) for name in asked}).under(self.config)
+        defaults = asdict(State().under(self.config))  # for fields that an older checkpoint lacks
+        self.state = State(**{name: saved.get(name, defaults[name]) for name in defaults}).under(self.config)
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """The moving average in the model's place, if there is one."""
+        """Put the moving average, if there is one, into the model for the duration of the block."""
         if self.ema is None:
             yield
             return
@@ -241,44 +241,44 @@ class Trainer:
             checkpoint.load_weights(self.model, own, self.checkpoints.directory)
 
     def _stream(self) -> Iterator[list[Any]]:
-        """This rank's micro-batches of each step, from the present position on, epoch after epoch."""
+        """This rank's micro-batches of each step, from the current position on, epoch after epoch."""
         empty = False
         while True:
-            ranks, state, held = self.ranks, self.state, False
+            ranks, state, yielded = self.ranks, self.state, False
             batches = self.batches("train", state.epoch, state.batch, ranks.rank, ranks.world)
-            if self.stepper.device.type in ACCELERATORS:  # it computes while this process waits for it
+            if self.stepper.device.type in ACCELERATORS:  # prepare the next batch while the device computes
                 batches = one_ahead(batches)
             while True:
                 micro_batches = list(islice(batches, self.config.accumulate))
                 if not ranks.sum_of(len(micro_batches)):
                     break
-                held = True
+                yielded = True
                 yield micro_batches
-            if empty and not held:
+            if empty and not yielded:
                 raise TrainingFailed(
                     "no example was drawn in a whole epoch; raise the weights in data.train, or give more data"
                 )
-            empty = not held and not state.batch
+            empty = not yielded and not state.batch
             self.state = replace(self.state, epoch=self.state.epoch + 1, batch=0)
 
     def _window(self, step: int) -> list[int]:
-        """The regular checkpoints that end at `step` and are averaged with it."""
+        """The steps of the checkpoints averaged at `step`: it and the regular ones before it."""
         every = self.config.checkpoint_every
         regular = [s for s in self.checkpoints.steps() if s < step and s % every == 0 and s > 0]
         return [*regular, step][-self.config.average :]
 
     def save(self) -> None:
-        """Write a checkpoint and drop those nothing needs any more."""
+        """Write a checkpoint and drop those no longer needed."""
         if self.ranks.rank == 0:
             steps = sorted({*self.checkpoints.steps(), self.state.step})
             regular = [s for s in steps if s % self.config.checkpoint_every == 0][-self.config.keep_checkpoints :]
-            bests = self.checkpoints.bests(regular) | {self.state.best_step}  # what a run may go back to needs its own
+            bests = self.checkpoints.bests(regular) | {self.state.best_step}  # a rollback target needs its own best
             keep = {*regular, *(s for best in bests if best is not None for s in self._window(best))}
-            remembered = self.stepper.tensors()
-            self.checkpoints.save(self.state.step, self.model, remembered, asdict(self.state), self.ema, keep)
+            optimiser = self.stepper.tensors()
+            self.checkpoints.save(self.state.step, self.model, optimiser, asdict(self.state), self.ema, keep)
 
     def _roll_back(self, problem: Diverged) -> None:
-        """Back to the last good regular checkpoint at half the rate, or give up after the tries that are allowed."""
+        """Return to the last intact regular checkpoint at half the learning rate, or fail if no tries are left."""
         scale, tries = self.state.rate_scale / 2, self.state.tries + 1
         if tries > self.config.divergence_tries:
             raise TrainingFailed(
@@ -287,15 +287,15 @@ class Trainer:
         self.wait()
         steps, every = self.checkpoints.steps(), self.config.checkpoint_every
         step = self.checkpoints.last_good(s for s in steps if s % every == 0)
-        if step is None:  # none is regular where `checkpoint_every` was another before
+        if step is None:  # `checkpoint_every` may have changed, so that no checkpoint is regular
             step = self.checkpoints.last_good(steps)
         if step is None:
             raise TrainingFailed(f"training diverged ({problem}) and no checkpoint is whole; start again")
         self.restore(step)
         self.state = replace(self.state, rate_scale=scale, tries=tries)
         self._write({"step": step, "diverged": str(problem), "rate_scale": scale, "try": tries})
-        self.ranks.wait()  # until every rank has read what is there
-        if self.ranks.rank == 0:  # a kill must not bring the old rate back
+        self.ranks.wait()  # until every rank has read the checkpoint
+        if self.ranks.rank == 0:  # saved at once, so that a kill does not bring the old rate back
             self.checkpoints.forget_after(step)
             self.checkpoints.save_state(step, asdict(self.state))
         self.ranks.wait()
@@ -304,7 +304,7 @@ class Trainer:
         return 0 < self.config.patience <= self.state.without_progress
 
     def _write(self, event: Event, details: Mapping[str, Any] | None = None) -> None:
-        """An event to the log; the details go only to whoever watches."""
+        """Write an event to the log; the details go only to the `report` callback."""
         if self.log is not None:
             self.log.write(event, details)
 
@@ -318,17 +318,17 @@ def fit(
     validate: Callable[[nn.Module], Report] | None = None,
     report: Callable[[Event], None] = ignore,
 ) -> State:
-    """Train `model` in `directory`, from its newest whole checkpoint on, and leave the final weights in it.
+    """Train `model` in `directory`, starting from its newest intact checkpoint; leaves the final weights in `model`.
 
     Args:
         batches: (split, epoch, start, rank, world) -> this rank's batches of an epoch from number `start` on.
         loss: (model, batch) -> {name: (sum, count, weight)}.
         validate: model -> a report with scores.
-        report: is given each record of the log, with "details" beside.
+        report: called with each record of the log, which has an additional entry "details".
 
     Raises:
-        TrainingFailed: training diverged too often, or a signal stopped it (its state is saved).
-        TransductError: more steps are trained already than are asked for, no checkpoint of the run can be read, or the
+        TrainingFailed: if training diverged too often, or was stopped by a signal (the state is saved).
+        TransductError: if the run is past the requested number of steps, none of its checkpoints can be read, or the
             ranks find different ones.
     """
     device = pick_device(config.device)
@@ -337,13 +337,13 @@ def fit(
     trainer = Trainer(model, config, directory, batches, loss, validate, report, Ranks.join(device))
     broken: list[str] = []
     step = trainer.checkpoints.last_good(broken=broken)
-    trainer.ranks.wait()  # until every rank has looked, for what follows may write
+    trainer.ranks.wait()  # until every rank has looked, because what follows may write
     if not trainer.ranks.agree(-1 if step is None else step):
         raise TransductError(f"{directory}: not every rank finds the same checkpoints; give an --out that all share")
     if step is None and broken:
         raise TransductError(f"{broken[0]} (no older checkpoint is whole either; to start again choose another --out)")
     if step is None:
-        trainer.save()  # so that a run can always go back
+        trainer.save()  # so that a rollback is always possible
     else:
         trainer.restore(step)
         if step > config.steps:

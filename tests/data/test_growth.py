@@ -1,11 +1,11 @@
-"""How much longer BPE dropout makes texts is known before it is drawn."""
+"""The growth of texts under BPE dropout is estimated well."""
 
 from random import Random
 
 import numpy as np
 import pytest
 
-from transduct.data.dropout import growth
+from transduct.data.growth import growth
 from transduct.data.samples import generate
 from transduct.data.tokenizer import Tokenizer
 

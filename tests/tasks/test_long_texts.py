@@ -1,11 +1,11 @@
-"""A text longer than the model is cut where it hurts least, and its pieces' translations are one again."""
+"""Long texts are cut where it hurts least, and the translations of their pieces are joined."""
 
 from dataclasses import replace
 
 import pytest
 
 from transduct.data.tokenizer import Tokenizer
-from transduct.tasks.translations import Translation, halved, joined, split, with_words
+from transduct.tasks.long_texts import Translation, halved, joined, split, with_words
 
 LONGEST = 23
 

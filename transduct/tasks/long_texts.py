@@ -1,6 +1,6 @@
-"""What goes into a translation model and comes out: texts, in pieces where they are longer than it, and translations.
+"""Texts longer than a translation model takes: they are split into pieces, and the translations joined again.
 
-A text is cut after the end of a sentence, else before a word, else anywhere.
+A text is cut after the end of a sentence if possible, else before a word, else anywhere.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,8 +11,8 @@ from transduct.data.pieces import LANGUAGE
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
 
-SENTENCE_ENDS, WIDE_ENDS = (".", "!", "?", ";", ":"), ("。", "！", "？")  # before a blank, and wherever they stand
-WORD_STARTS = ("▁", "Ġ", " ")  # as tokenizers of words, of bytes and of characters write the blank before
+SENTENCE_ENDS, WIDE_ENDS = (".", "!", "?", ";", ":"), ("。", "！", "？")  # before a blank, and anywhere
+WORD_STARTS = ("▁", "Ġ", " ")  # how tokenizers of words, bytes and characters mark a preceding blank
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Translation:
 
     Attributes:
         text: one line.
-        score: sum of the log-probabilities of its tokens, the end of the sentence included, before any penalty; where
-            models of both directions decide, the mean of theirs.
-        tokens: target token ids, without the end.
-        alternatives: the n-best list, this one first; no text comes twice.
+        score: the sum of the log-probabilities of its tokens and the end token, before any length penalty; the mean
+            over the members of an ensemble that writes in both directions.
+        tokens: target token ids, without the end token.
+        alternatives: the n-best list of distinct texts, this one first.
     """
 
     text: str
@@ -35,12 +35,12 @@ class Translation:
 
 @dataclass(frozen=True)
 class Piece:
-    """A text, or what of a long one the model takes at once.
+    """A text, or a part of a long text that the model takes.
 
     Attributes:
-        ids: source tokens, without the end.
-        words: how many words it holds.
-        start: target tokens that its translation begins with.
+        ids: source tokens, without the end token.
+        words: the number of words.
+        start: target tokens with which the translation must begin.
     """
 
     ids: list[int]
@@ -49,9 +49,9 @@ class Piece:
 
 
 def split(tokenizer: Tokenizer, ids: list[int], longest: int) -> list[list[int]]:
-    """The tokens of a text, in pieces of at most `longest`; of no tokens, no piece.
+    """Split the tokens of a text into pieces of at most `longest`; an empty text has no piece.
 
-    What names the language to translate into, in one token, begins every piece.
+    A first token that names the target language is repeated at the start of every piece.
     """
     if len(ids) <= longest:
         return [ids] if ids else []
@@ -66,7 +66,7 @@ def split(tokenizer: Tokenizer, ids: list[int], longest: int) -> list[list[int]]
 
 
 def _cut(tokenizer: Tokenizer, ids: Sequence[int], longest: int) -> int:
-    """How many tokens the first piece of a text holds."""
+    """The number of tokens in the first piece of a text."""
     window = tokenizer.pieces(ids[: longest + 1])
     words = [i for i in range(1, len(window)) if window[i].startswith(WORD_STARTS)]
     sentences = [i for i in words if window[i - 1].endswith(SENTENCE_ENDS)]
@@ -74,14 +74,14 @@ def _cut(tokenizer: Tokenizer, ids: Sequence[int], longest: int) -> int:
     if sentences or words:
         return max(sentences or words)
     cut = longest
-    if tokenizer.kind == "byte":  # a character's bytes stay together
+    if tokenizer.kind == "byte":  # keep the bytes of a character together
         while cut > 1 and tokenizer.continues(ids[cut]):
             cut -= 1
     return cut
 
 
 def halved(encode: Callable[[Sequence[str]], list[list[int]]], words: list[str], longest: int) -> list[list[str]]:
-    """Words in runs, halves of halves, of at most `longest` tokens each; a run of one word may be longer."""
+    """Halve a run of words until each part has at most `longest` tokens; a single word may be longer."""
     if len(words) < 2 or len(encode([" ".join(words)])[0]) <= longest:
         return [words]
     middle = len(words) // 2
@@ -89,13 +89,15 @@ def halved(encode: Callable[[Sequence[str]], list[list[int]]], words: list[str],
 
 
 def _beside(text: str, other: str) -> str:
-    """Two texts as one, with a blank between them but after the end of a sentence in a script that has none."""
+    """Join two texts with a blank, except after a full-width end of sentence."""
     return text + other if not (text and other) or text.endswith(WIDE_ENDS) else f"{text} {other}"
 
 
 def joined(pieces: list[list[Translation]], n_best: int, blank: float = 0.0) -> Translation:
-    """The pieces of one text put together: the best of each, then the second of each, ...; of none nothing, whose score
-    is `blank`."""
+    """Join the translations of a text's pieces: the best of each, then the second of each, and so on.
+
+    Without pieces, the translation is empty, with the score `blank`.
+    """
     if not pieces:
         nothing = Translation("", blank, [])
         return replace(nothing, alternatives=[nothing])
@@ -109,8 +111,8 @@ def joined(pieces: list[list[Translation]], n_best: int, blank: float = 0.0) -> 
 
 
 def with_words(found: Translation, words: list[str]) -> Translation:
-    """A linearised tree, and its alternatives, as brackets around the words of the text."""
+    """Write a linearised tree and its alternatives as brackets around the words of the text."""
     others: dict[str, Translation] = {}
-    for other in found.alternatives:  # which may differ in what stood for the words alone
+    for other in found.alternatives:  # some may differ only in the placeholders of words
         others.setdefault(text := bracketed(other.text, words), replace(other, text=text))
     return replace(found, text=bracketed(found.text, words), alternatives=list(others.values()))

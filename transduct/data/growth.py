@@ -1,4 +1,4 @@
-"""BPE dropout (Provilkov et al. 2020) makes texts longer: by how much, so that batches can be planned for it."""
+"""How much BPE dropout (Provilkov et al. 2020) lengthens texts, so that batches can be planned for it."""
 
 from collections.abc import Sequence
 from random import Random
@@ -8,22 +8,22 @@ import numpy as np
 from transduct.data.corpus import Corpus, lists_of
 from transduct.data.tokenizer import Tokenizer
 
-SAMPLED = 1000  # rows looked at
+SAMPLED = 1000  # rows in the sample
 
 
 def growth(corpus: Corpus, columns: Sequence[int], beside: int, tokenizer: Tokenizer, dropout: float) -> float:
-    """By what factor BPE dropout lengthens rows, estimated on a sample of the corpus.
+    """Estimate the factor by which BPE dropout lengthens rows, on a sample of the corpus.
 
     Args:
-        columns: those that a row is made of.
-        beside: tokens of each row that are not in the corpus, such as its end.
+        columns: the columns that make up a row.
+        beside: the number of tokens that are added to each row, such as the end of sentence.
     """
     count = min(len(corpus.lengths), SAMPLED)
     if not dropout or not count:
         return 1.0
-    held = corpus.columns(np.linspace(0, len(corpus.lengths) - 1, count).astype(np.int64))
+    sampled = corpus.columns(np.linspace(0, len(corpus.lengths) - 1, count).astype(np.int64))
     random, before, after = Random(0), beside * count, beside * count
-    for column in (held[number] for number in columns):
+    for column in (sampled[number] for number in columns):
         before += len(column[0])
         after += sum(len(tokenizer.resegment(row.tolist(), dropout, random)) for row in lists_of(column))
     return after / before if before else 1.0

@@ -169,7 +169,8 @@ def placed(path: str | None, overrides: Sequence[str] = (), profile: str | None 
         stage, section, key = named.groups()
         name = [part for part in re.split(r"[.\[\]]+", section) if part] + ([key] if key else [])
         layers = [["stages", stage], []] if stage else [[]]
-        if override := _overriding(overrides, [[*layer, *name] for layer in layers]):
+        unknown = message.startswith("unknown key")
+        if override := _overriding(overrides, [[*layer, *name] for layer in layers], unknown):
             shown = override if len(override) <= SHOWN else f"{override[:SHOWN]}..."
             raise TransductError(f"the override '{shown}': {message}") from error
         layers = [over for layer in layers for over in ([[PROFILES, profile, *layer]] if profile else []) + [layer]]
@@ -177,11 +178,12 @@ def placed(path: str | None, overrides: Sequence[str] = (), profile: str | None 
         raise TransductError(f"{path or 'recipe'}{line and f':{line}'}: {message}") from error
 
 
-def _overriding(overrides: Sequence[str], names: list[list[str]]) -> str | None:
-    """The last override that sets one of these names, or a section containing it."""
+def _overriding(overrides: Sequence[str], names: list[list[str]], unknown: bool) -> str | None:
+    """The last override that sets one of these names, or a section containing it; of unknown names, also one that sets
+    something inside them."""
     for override in reversed(overrides):
         key = override.partition("=")[0].split(".")
-        if any(name[: len(key)] == key for name in names):
+        if any(name[: len(key)] == key or (unknown and key[: len(name)] == name) for name in names):
             return override
     return None
 

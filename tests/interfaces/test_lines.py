@@ -32,8 +32,8 @@ def test_prefixes_that_are_not_utf_8_are_told_too(trained_run, tmp_path, capsys)
 
 def test_what_has_no_lines_is_refused(tmp_path):
     (tmp_path / "text").touch()
-    lines.require_text(tmp_path / "text")
-    lines.require_text(None)
+    assert lines.require_text(tmp_path / "text") == tmp_path / "text"
+    assert lines.require_text(None) is lines.require_text(Path("-")) is None  # stdin
     for path, what in ((tmp_path, "a folder"), (tmp_path / "gone", "no such file")):
         with pytest.raises(TransductError, match=f"{path}: {what}; give a text file, or none for stdin"):
             lines.require_text(path)

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 import transduct
 from tests.recipes import tiny_recipe
 from transduct.errors import TransductError
-from transduct.interop.int8 import convert
+from transduct.interop.int8 import NOTE, convert
 from transduct.tasks.runs import train
 
 
@@ -25,6 +25,8 @@ def test_a_copy_is_smaller_and_translates(trained_run, tmp_path):
     assert pairs[0] != pairs[1]
     config = json.loads((tmp_path / "int8" / "config.json").read_text())
     assert config["quantised"] == "int8"
+    cards = [(path / "card.md").read_text() for path in (trained_run / "model", tmp_path / "int8")]
+    assert cards[1] == cards[0] + NOTE.decode(), "the scores on it are another's"
     assert sorted(path.name for path in (tmp_path / "int8").iterdir()) == sorted(
         path.name for path in (trained_run / "model").iterdir()
     )

@@ -24,6 +24,12 @@ TEXT, PAINTER = SimpleNamespace(), SimpleNamespace(paints=True, picture=draws, a
     ("model", "path", "attention", "message"),
     [
         (TEXT, None, "a.svg", "m: this model has no attention to show; leave --attention away"),
+        (
+            SimpleNamespace(attention=print, model=SimpleNamespace(attention_names=[])),
+            None,
+            "a.svg",
+            "m: this model has no",
+        ),
         (PAINTER, None, None, r"m: this model answers with pictures; say where to draw them with --out FILE\.png"),
         (TEXT, "a.png", None, "m: this model answers in text, which has no picture; leave --out away"),
         (PAINTER, "a.txt", None, "'a.txt' is no name for a picture; end it in "),

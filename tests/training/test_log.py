@@ -110,6 +110,17 @@ def test_a_run_closes_tensorboards_file_however_it_ends(tmp_path, board, best, e
     assert board[-1] == ("close",)
 
 
+def test_what_only_has_its_name_is_not_tensorboard(tmp_path, monkeypatch):
+    """A folder "tensorboard" beside the program, as every run has one, is found as a package."""
+    monkeypatch.setattr(module, "find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # its import fails
+    log = RunLog(tmp_path, ignore)
+    log.write({"step": 1})
+    log.write({"step": 2})
+    log.close()
+    assert [record["step"] for record in records(tmp_path)] == [1, 2]
+
+
 def test_without_tensorboard_there_is_only_the_log(tmp_path, without_tensorboard):
     log = RunLog(tmp_path, ignore)
     log.write({"step": 1, "text": "한국어"})

@@ -179,7 +179,7 @@ def translate(
         "shortlist": shortlist or None, "captured": captured or None,
     }  # fmt: skip
     options = {name: value for name, value in named.items() if value is not None}
-    require_text(file)
+    file = require_text(file)
     if attention is not None:
         from transduct.interfaces.pictures import check_ending, draw_attention, require_folders
 

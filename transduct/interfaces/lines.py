@@ -42,15 +42,18 @@ class Piped:
             return True
 
 
-def require_text(file: Path | None) -> None:
-    """Check that a text file can be read, before a model is loaded for it.
+def require_text(file: Path | None) -> Path | None:
+    """Check that a text file can be read, before a model is loaded for it; returns None for stdin, which "-" names too.
 
     Raises:
         TransductError: if it is a folder or does not exist.
     """
-    if file is not None and (file.is_dir() or not file.exists()):
+    if file is None or str(file) == "-":
+        return None
+    if file.is_dir() or not file.exists():
         what = "a folder" if file.is_dir() else "no such file"
         raise TransductError(f"{file}: {what}; give a text file, or none for stdin")
+    return file
 
 
 def chunks(

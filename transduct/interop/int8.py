@@ -8,6 +8,8 @@ from transduct.errors import TransductError
 from transduct.interop.ours import configured, loaded
 from transduct.training import checkpoint
 
+NOTE = b"\nThis copy is quantised to 8 bits; the scores are those of the model that it was made of.\n"  # for the card
+
 
 def convert(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes]] = dict) -> None:
     """Write a quantised copy of the Transformer in a model directory, which is used like the original.
@@ -27,8 +29,10 @@ def convert(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes]] 
             "lower rate"
         )
     quantise(model)
+    files = checkpoint.files_in(directory)
     changed = {
+        "card.md": files.get("card.md", b"") + NOTE,
         checkpoint.CONFIG: checkpoint.pack_json({**settings, "quantised": "int8"}),
         checkpoint.WEIGHTS: checkpoint.pack(checkpoint.weights_of(model)),
     }
-    checkpoint.write_directory(out, {**checkpoint.files_in(directory), **changed, **more()})
+    checkpoint.write_directory(out, {**files, **changed, **more()})

@@ -22,7 +22,8 @@ def check_drawable(model: Any, name: str, path: Path | None, attention: Path | N
         TransductError: there is a path but the model answers in text, there is none but it answers in pictures, the
             path does not end in a picture format, or its attention is asked for but it has none.
     """
-    if attention is not None and not hasattr(model, "attention"):
+    without = getattr(getattr(model, "model", None), "attention_names", None) == []  # an ensemble, say
+    if attention is not None and (without or not hasattr(model, "attention")):
         raise TransductError(f"{name}: this model has no attention to show; leave --attention away")
     if path is None:
         if getattr(model, "paints", False):

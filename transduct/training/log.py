@@ -36,11 +36,9 @@ class RunLog:
         """Append an event to the log as one line."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(strict_json(event) + "\n")
-        if self.board is None and find_spec("tensorboard") is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self.board = SummaryWriter(str(self.path.with_name("tensorboard")), purge_step=self.first_step)
-        if self.board is not None:
+        if self.board is None:
+            self.board = _board(self.path.with_name("tensorboard"), self.first_step)
+        if self.board:
             for name, value in {**event, **event.get("scores", {})}.items():
                 if isinstance(value, int | float) and name not in ("step", "epoch"):
                     self.board.add_scalar(name, value, event["step"])
@@ -62,8 +60,20 @@ class RunLog:
 
     def close(self) -> None:
         """Close TensorBoard's event file."""
-        if self.board is not None:
+        if self.board:
             self.board.close()
+
+
+def _board(directory: Path, first_step: int | None) -> Any:
+    """A writer of TensorBoard events, or False if TensorBoard is not installed or too old. (A folder of its name beside
+    the program, as every run has one, passes for a package.)"""
+    if find_spec("tensorboard") is None:
+        return False
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return False
+    return SummaryWriter(str(directory), purge_step=first_step)
 
 
 class Meter:

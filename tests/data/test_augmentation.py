@@ -113,6 +113,14 @@ def test_a_piece_is_erased_of_as_many_as_asked_for():
         assert (~kept).sum() == rows.sum() * columns.sum()  # a rectangle
 
 
+def test_erased_pieces_are_of_many_sizes_and_up_to_three_times_as_high_as_wide_or_as_wide_as_high():
+    grey = [(picture == GREY).all(2) for picture in many(erase=1.0)]
+    whole = [each for each in grey if not (each[[0, -1]].any() or each[:, [0, -1]].any())]  # not cut off by the border
+    shapes = [each.any(1).sum() / each.any(0).sum() for each in whole]
+    assert 0.25 < min(shapes) < 0.5 < 2.0 < max(shapes) < 4.0
+    assert 0.01 < min(each.mean() for each in whole) < 0.04 < 0.25 < max(each.mean() for each in grey)
+
+
 def test_half_are_laid_over_each_other_and_half_hold_a_piece_of_the_other():
     pasted = 0
     for i in range(200):
@@ -125,6 +133,14 @@ def test_half_are_laid_over_each_other_and_half_hold_a_piece_of_the_other():
         else:
             assert np.abs(picture - (share * PICTURE + (1 - share) * OTHER)).max() <= 0.51
     assert 80 < pasted < 120
+
+
+def test_shares_are_drawn_from_the_distributions_of_their_papers(monkeypatch):
+    areas = []
+    monkeypatch.setattr(augmentation, "_rectangle", lambda _, area, *rest: areas.append(area) or (slice(0), slice(0)))
+    shares = [mixed(PICTURE[:2, :2], OTHER[:2, :2], Random(i))[1] for i in range(4000)]
+    assert np.std(areas) == pytest.approx(12**-0.5, abs=0.008), "uniform"
+    assert np.std([share for share in shares if share < 1.0]) == pytest.approx(0.5 / 2.6**0.5, abs=0.008), "beta of 0.8"
 
 
 def test_without_pillow_operations_name_what_to_install(monkeypatch):

@@ -22,6 +22,11 @@ def test_what_is_held_out_has_the_smallest_hashes(tmp_path, count):
         assert hold_out(data_of(tmp_path, pairs, held_out=count)) == expected
 
 
+def test_a_pair_with_a_blank_text_is_not_held_out(tmp_path):
+    pairs = [("", "b 1"), ("a 2", ""), ("a 3", " "), ("\u3000", "b 4"), ("a 5", "b 5")]
+    assert hold_out(data_of(tmp_path, pairs, held_out=5)) == pairs[-1:]
+
+
 def test_each_pair_is_left_out_for_the_first_reason_that_applies(tmp_path):
     data = data_of(tmp_path, [("a", "b")], max_length=9, max_ratio=3.0)
     filters = Filters(data, [("held", "gehalten"), ("out", "aus")])

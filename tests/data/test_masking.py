@@ -63,6 +63,12 @@ def test_of_the_hidden_four_in_five_become_the_mask_and_one_in_ten_another():
     assert (min(others), max(others)) == (3, SIZE - 1)
 
 
+def test_a_random_token_is_never_the_mask():
+    only, size = 3, 4  # so that a random token is the one that was there
+    hidden, places = Masking(0.15, size, 1, 0).hide([only] * 100_000, range(0, 100_001, 100), range(1000))
+    assert sum(hidden[place] == size for place in places) / len(places) == pytest.approx(0.8, abs=0.01)
+
+
 def test_what_is_hidden_belongs_to_the_seed_the_epoch_and_the_example():
     tokens, offsets = flat([50, 50, 50], first=3)
 

@@ -252,6 +252,12 @@ def test_drift_by_chance_is_rare():
     assert all(drift(draw.integers(0, 99, 200), draw.integers(0, 99, 201)) is None for _ in range(500))
 
 
+def test_lines_that_are_missing_at_the_end_are_not_looked_for_before_it():
+    for count in range(250, 300):
+        source, target = (np.array([*map(len, lines)]) for lines in translations(count))
+        assert drift(source, target[:-1]) == count
+
+
 def test_several_files_are_one_corpus_one_after_the_other(tmp_path):
     write(tmp_path, "a.tsv", "1\ta\n2\tb")
     write(tmp_path, "b.jsonl", '{"source": "3", "target": "c", "more": 0}')

@@ -9,7 +9,7 @@ from tests.tones import PATTERN, RATE, encoded, tone, write_archive, write_tones
 from transduct.data import utterances as utterances_of
 from transduct.data.audio import Features, filterbanks, resampled
 from transduct.data.corpus import build
-from transduct.data.files import Refused
+from transduct.data.files import Refused, unpack
 from transduct.data.utterances import (
     FADE,
     UNCHANGED,
@@ -195,6 +195,19 @@ def test_recordings_are_kept_at_every_speed(root, utterances):
         assert samples == pytest.approx(len(recordings[0].samples) / speed, abs=2)
 
 
+def test_a_loud_recording_is_cut_off_and_does_not_wrap(tmp_path):
+    loud = np.where(np.arange(4000) % 200 < 100, 1.0, -1.0).astype(np.float32)
+    faster = resampled(loud, round(1.1 * RATE), RATE)
+    assert np.abs(faster).max() > 1.05
+
+    def fill(into):
+        return write_recordings(into, [iter([Recording("a.wav", loud, "a", "")])], RATE, [1.1])
+
+    _, (words, _) = build(tmp_path / "corpus", {}, fill, str).columns(np.array([0]))
+    samples = unpack(words, len(faster), np.int16) / 32768.0
+    np.testing.assert_allclose(samples, faster.clip(-1.0, 1.0), atol=2**-15)
+
+
 def test_an_utterance_depends_on_seed_epoch_and_number_alone(utterances, root, tmp_path):
     again = make_corpus(root, tmp_path / "corpus", [JOINED, PLAIN], Augment())
     for number in (0, 7, 39, 40, 60):
@@ -279,6 +292,13 @@ def test_noise_is_as_loud_as_was_said():
     sound = tone(3)
     noisy = spoken([sound], np.zeros(2, int), replace(UNCHANGED, noise=[20.0, 20.0]), RATE, random) - sound
     assert 20 * np.log10(np.std(sound) / np.std(noisy)) == pytest.approx(20.0, abs=0.5)
+    for seed in range(5):  # whatever the gain
+        gained = replace(UNCHANGED, gain=20.0)
+        plain, noisy = (
+            spoken([sound], np.zeros(2, int), each, RATE, np.random.default_rng(seed))
+            for each in (gained, replace(gained, noise=[20.0, 20.0]))
+        )
+        assert 20 * np.log10(np.std(plain) / np.std(noisy - plain)) == pytest.approx(20.0, abs=0.5)
     gains = [np.std(spoken([sound], np.zeros(2, int), replace(UNCHANGED, gain=6.0), RATE, random)) for _ in range(50)]
     spread = 20 * np.log10(np.array(gains) / np.std(sound))
     assert -6.001 <= spread.min() < -3 < 3 < spread.max() <= 6.001

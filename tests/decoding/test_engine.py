@@ -269,6 +269,25 @@ def test_a_model_whose_numbers_are_not_finite_is_refused(options):
         generate(model, [[3, END]], [5], DecodingConfig(**options), BEGIN, END)
 
 
+def test_a_score_by_a_model_whose_numbers_are_not_finite_is_refused():
+    model = tiny()
+    with torch.no_grad():
+        model.output_table.fill_(float("nan"))
+    with pytest.raises(NotFinite):
+        score(model, [[3, END]], [[4]], BEGIN, END, 100)
+
+
+@pytest.mark.parametrize(
+    "options, is_greedy", [({}, False), ({"top_k": 1}, True), ({"top_p": 1e-6}, True), ({"temperature": 1e-3}, True)]
+)
+def test_samples_are_drawn_from_what_was_asked_for(model, options, is_greedy):
+    greedy, drawn = (
+        [h.tokens for [h] in generate(model, SOURCES, [8] * 5, DecodingConfig(beam=1, **given), BEGIN, END)]
+        for given in ({}, {"temperature": 3.0, **options})
+    )
+    assert (drawn == greedy) == is_greedy
+
+
 def test_samples_depend_on_what_they_begin_after():
     """Most of all those of a prompt of one token, before which there is nothing."""
     config = DecodingConfig(beam=40, temperature=1.0)

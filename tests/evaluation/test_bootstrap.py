@@ -40,6 +40,14 @@ def test_the_interval_narrows_with_the_root_of_the_examples():
 def test_always_the_same_draws():
     assert proportion(30, 70).interval() == proportion(30, 70).interval()
     assert interval(lambda counts: float(counts.sum()), 7) == [7.0, 7.0]
+    errors, others = (Share(np.random.default_rng(seed).random(70), np.full(70, 5.0)) for seed in (1, 2))
+    assert errors.interval() == errors.interval()
+    assert errors.p_value(others) == errors.p_value(others)
+
+
+def test_a_draw_that_deviates_just_as_much_as_was_observed_counts(monkeypatch):
+    monkeypatch.setattr(bootstrap, "_drawn", lambda examples: iter(np.array([[0, 2], [1, 1], [2, 0]])))
+    assert p_value(lambda counts: counts[0], lambda counts: 0.0, 2) == (2 + 1) / (bootstrap.RESAMPLES + 1)
 
 
 def test_what_is_alike_differs_by_chance_and_what_is_clearly_better_does_not():

@@ -81,6 +81,11 @@ def test_spans_are_compared_by_their_words():
     assert found.details["exact_match"]["interval"] == wilson_interval(2, 5)
 
 
+def test_articles_do_not_count():
+    found = span_scores(["an apple", "The apple", "a apple", "apple an", "ant"], ["apple"] * 4 + ["t"])
+    assert found.right == [True, True, True, True, False]
+
+
 def test_of_words_that_come_twice_only_as_many_are_shared():
     assert span_scores(["x x y"], ["x z"]).scores["f1"] == pytest.approx(100 * 2 / 5)
     assert span_scores(["The"], ["!"]).scores == {"exact_match": 100.0, "f1": 100.0}, "both are empty"

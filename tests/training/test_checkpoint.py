@@ -486,6 +486,12 @@ def test_an_optimiser_goes_on_as_if_nothing_had_happened():
     assert all(map(torch.equal, weights(model), weights(copy)))
 
 
+def test_an_optimiser_that_goes_back_to_the_beginning_forgets_what_came_after():
+    model, optimiser = trained(3)
+    load_optimiser(model, optimiser, {})
+    assert optimiser_tensors(model, optimiser) == {}
+
+
 def test_an_average_is_the_mean(tmp_path):
     values = [torch.randn(4, 3) for _ in range(5)]
     paths = [tmp_path / str(i) for i in range(5)]

@@ -10,16 +10,17 @@ import pytest
 import torch
 from torch import distributed
 
-from tests.training.toy import network, train, weights
+from tests.training.toy import SIZES, network, train, weights
 from transduct.tasks.base import load
 from transduct.training.distributed import Ranks
 
 # What each rank does: trains the toy task, tries the sums by hand, is stopped by a signal that reaches one rank only,
 # and trains a recipe to the end; it leaves what it found.
 CHILD = """
-import os, signal, sys, time
+import json, os, signal, sys, time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 import torch
 from torch import distributed
 from tests.recipes import tiny_recipe
@@ -33,14 +34,18 @@ from transduct.training.distributed import Ranks
 
 out = Path(sys.argv[1])
 ranks = Ranks.join(torch.device("cpu"))
-seen = []
+seen, now = [], 0.0
 
 def loss(model, batch):
+    global now
     seen.append(batch.number)
+    now += 0.5
     return toy.loss(model, batch)
 
-model, state = toy.train(out / "run", loss=loss, steps=6)
+with patch("transduct.training.log.time.perf_counter", lambda: now):
+    model, state = toy.train(out / "run", loss=loss, steps=6)
 found = {"weights": toy.weights(model), "seen": seen, "step": state.step}
+found["log"] = [json.loads(line) for line in (out / "run" / "log.jsonl").read_text().splitlines()]
 found["total"] = ranks.total({"a": 1.0 + ranks.rank} if ranks.rank == 0 else {"a": 5.0, "b": 2.0})
 found["nothing"] = ranks.total({})
 found["one"] = ranks.sum_of(1.5 + ranks.rank)
@@ -189,6 +194,13 @@ def test_two_ranks_end_with_the_weights_of_one_process(tmp_path, found):
 
 def test_every_batch_is_seen_by_one_rank_an_epoch(found):
     assert [each["seen"] for each in found] == [[0, 2, 4, 4, 2, 0], [1, 3, 3, 1]]
+
+
+def test_a_step_is_logged_once_with_the_tokens_of_all_ranks(found):
+    """In half a second each, about as many on the other rank as on this."""
+    records = [record for record in found[0]["log"] if "loss" in record]
+    assert [record["step"] for record in records] == [1, 2, 3, 4, 5, 6]
+    assert [record["tokens_per_second"] for record in records] == [2 * 2 * SIZES[n] for n in found[0]["seen"]]
 
 
 def test_counts_and_gradients_are_summed(found):

@@ -62,6 +62,12 @@ def test_a_schedule_without_a_warm_up_or_without_a_way_down_is_no_error(schedule
     assert all(0.0 <= value <= PEAK for value in rates)
 
 
+@pytest.mark.parametrize("warmup", [0, 1])
+def test_without_a_warm_up_the_inverse_square_root_begins_at_its_peak(warmup):
+    rates = [rate("inverse_sqrt", PEAK, warmup, STEPS, step) for step in (1, 4, 16)]
+    assert rates == pytest.approx([PEAK, PEAK / 2, PEAK / 4])
+
+
 @pytest.mark.parametrize("step", [1, 100, 4000, 4001, 100_000])
 def test_the_papers_rate_is_the_inverse_square_root_with_its_own_peak(step):
     peak = (512 * 4000) ** -0.5

@@ -96,6 +96,27 @@ def test_the_optimiser_is_the_one_that_is_asked_for(precision):
     assert not isinstance(make_stepper(network()).optimiser, Muon)
 
 
+@pytest.mark.parametrize("capture", [False, True])
+def test_the_optimiser_takes_its_settings(capture):
+    stepper = make_stepper(network(), betas=[0.5, 0.7], epsilon=1e-3, weight_decay=0.25, capture=capture)
+    groups = stepper.optimiser.param_groups
+    assert {(*group["betas"], group["eps"]) for group in groups} == {(0.5, 0.7, 1e-3)}
+    assert {weight.ndim: group["weight_decay"] for group in groups for weight in group["params"]} == {2: 0.25, 1: 0.0}
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_layers_compute_in_the_precision_and_weights_stay_in_float32(precision):
+    seen = []
+
+    def loss(model, batch):
+        seen.append(model(batch.inputs).dtype)
+        return toy.loss(model, batch)
+
+    _, gradients = gradients_of(make_stepper(network(), loss, precision=precision), [examples(0)])
+    assert seen == [getattr(torch, precision)]
+    assert {gradient.dtype for gradient in gradients} == {torch.float32}
+
+
 def test_gradients_are_clipped():
     stepper = make_stepper(network(), clip=0.01)
     _, gradients = gradients_of(stepper, [examples(1)])

@@ -17,6 +17,8 @@ from tests.training.toy import CONFIG, SIZES, Report, network, train, weights
 from transduct.errors import NotFinite, TrainingFailed, TransductError
 from transduct.training import checkpoint, trainer
 from transduct.training.checkpoint import Checkpoints, read_tensors, weights_of
+from transduct.training.distributed import Ranks
+from transduct.training.log import ignore
 from transduct.training.optim import rate
 
 
@@ -422,7 +424,10 @@ def test_a_run_that_goes_on_by_another_score_compares_no_scores_of_two_kinds(tmp
     assert_same(weights_of(model), saved(tmp_path, 16), **EXACTLY)
 
 
-@pytest.mark.parametrize("changes, scale", [({}, 0.5), ({"learning_rate": 0.01}, 1.0), ({"warmup": 5}, 1.0)])
+@pytest.mark.parametrize(
+    "changes, scale",
+    [({}, 0.5), ({"learning_rate": 0.01}, 1.0), ({"warmup": 5}, 1.0), ({"schedule": "linear"}, 1.0)],
+)
 def test_a_rate_that_was_lowered_after_diverging_counts_from_there(tmp_path, changes, scale):
     """Older checkpoints, which do not record the rates, resume unchanged."""
     _, state = train(tmp_path, loss=poison({6}), steps=9)
@@ -434,7 +439,7 @@ def test_a_rate_that_was_lowered_after_diverging_counts_from_there(tmp_path, cha
     _, state = train(tmp_path, steps=12, **changes)
     assert (state.rate_scale, state.tries) == (scale, int(scale < 1))
     config = replace(CONFIG, **changes)
-    expected = scale * rate("inverse_sqrt", config.learning_rate, config.warmup, 12, 12)
+    expected = scale * rate(config.schedule, config.learning_rate, config.warmup, 12, 12)
     assert records(tmp_path)[-2]["learning_rate"] == pytest.approx(expected)
 
 
@@ -461,6 +466,16 @@ def test_a_moving_average_is_validated_and_handed_out(tmp_path):
         assert_same(weights_seen, expected[step])
     assert_same(weights_of(model), expected[12])
     assert not torch.allclose(saved(tmp_path, 12)["0.weight"], expected[12]["0.weight"])
+
+
+def test_a_moving_average_does_not_go_on_in_a_file_that_will_be_removed(tmp_path, monkeypatch):
+    read = []
+    train(tmp_path, steps=3, ema=0.9)
+    monkeypatch.setattr(checkpoint, "read_tensors", lambda path: read.append(read_tensors(path)) or read[-1])
+    run = trainer.Trainer(network(), replace(CONFIG, ema=0.9), tmp_path, toy.batches, toy.loss, None, ignore, Ranks())
+    run.restore(3)
+    places = {tensor.data_ptr() for tensors in read for tensor in tensors.values()}
+    assert not places & {weight.data_ptr() for weight in run.ema.weights.values()}
 
 
 def test_validation_leaves_the_model_as_it_was(tmp_path):
@@ -556,6 +571,20 @@ def test_a_validation_takes_no_time_of_training(tmp_path, monkeypatch):
     sizes = [SIZES[number] for number in (0, 1, 2, 3, 4, 4, 3, 2, 1, 0, 0, 1)]
     assert [record["tokens_per_second"] for record in steps] == [size / 2.0 for size in sizes]
     assert steps[-1]["seconds"] == 2.0 * 12 + 100.0 * 2  # before the last validation
+
+
+def test_the_time_before_a_resume_counts(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("transduct.training.log.time.perf_counter", lambda: now[0])
+
+    def loss(model, batch):
+        now[0] += 2.0
+        return toy.loss(model, batch)
+
+    for steps in (3, 7):
+        _, state = train(tmp_path, loss=loss, validate=None, steps=steps)
+        now[0] += 1000.0
+        assert state.seconds == records(tmp_path)[-1]["seconds"] == 2.0 * steps
 
 
 def test_a_full_disk_ends_training_at_the_next_step(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import platform
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,6 +87,27 @@ def test_the_best_of_a_peers_settings_counts():
     assert row["ratio"] == row["ours"] / row["peer"] < 0.5
     assert row["ours"] <= 100 / 0.01
     assert row["memory_mb"] < 100, "its own process, which has not imported torch"
+
+
+def test_the_median_of_the_rounds_counts(monkeypatch):
+    class Contender:
+        """Answers at once; its second turn is by far its fastest."""
+
+        answers = iter([(1.0, 7.0), (100.0, 8.0), (5.0, 9.0)])
+
+        def tell(self, what):
+            assert what == "go"
+
+        def answer(self):
+            return next(self.answers)
+
+    @contextmanager
+    def running(*_):
+        yield [Contender()]
+
+    monkeypatch.setattr(bench, "_running", running)
+    row = measure(Row("a row", side("steady", tokens=5)), 3)
+    assert (row["ours"], row["memory_mb"]) == (5.0, 9)
 
 
 def test_an_error_in_a_contender_reaches_its_parent():

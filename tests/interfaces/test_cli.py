@@ -2,6 +2,7 @@
 
 import errno
 import gzip
+import inspect
 import io
 import json
 import os
@@ -28,7 +29,7 @@ from transduct.data.images import as_picture, read_picture
 from transduct.data.samples import generate
 from transduct.decoding import engine
 from transduct.errors import TransductError
-from transduct.interfaces import cli, lines
+from transduct.interfaces import bench, cli, lines, server
 from transduct.interfaces.pictures import draw_attention
 from transduct.tasks import base
 from transduct.tasks.picture_classifier import PictureAttention, PictureClassifier
@@ -169,6 +170,75 @@ def test_debug_shows_where_an_error_came_from(program, tmp_path):
 
 def test_the_version_is_said(program):
     assert program("--version").lines == [f"transduct {transduct.__version__}"]
+
+
+def watched(monkeypatch, place, name):
+    """The calls of a function, each as its arguments by name; in its place, one that refuses."""
+    calls, signature = [], inspect.signature(getattr(place, name))
+
+    def refuse(*given, **named):
+        bound = signature.bind(*given, **named)
+        bound.apply_defaults()
+        calls.append(bound.arguments)
+        raise TransductError("not now")
+
+    monkeypatch.setattr(place, name, refuse)
+    return calls
+
+
+SEARCH = {
+    "beam": 7, "length_penalty": 0.5, "batch_tokens": 77, "workers": 3, "temperature": 0.7, "top_k": 5, "top_p": 0.9,
+    "seed": 11, "shortlist": True, "captured": True,
+}  # fmt: skip
+FLAGS = [
+    (
+        "translate {run} --n-best 4 --beam 7 --length-penalty 0.5 --batch-tokens 77 --workers 3 --temperature 0.7 "
+        "--top-k 5 --top-p 0.9 --seed 11 --shortlist --captured",
+        (Translator, "translate"),
+        {"texts": ["a b"], "n_best": 4, "options": SEARCH},
+    ),
+    ("translate {run}", (Translator, "translate"), {"n_best": 1, "options": {}}),
+    (
+        "translate m --device cuda:7 --precision bfloat16",
+        (base, "load"),
+        {"path": "m", "device": "cuda:7", "precision": "bfloat16", "verb": "translate"},
+    ),
+    ("predict m a --device cuda:7", (base, "load"), {"path": "m", "device": "cuda:7"}),
+    ("evaluate {run} --beam 7", (Translator, "evaluate"), {"options": {"beam": 7}}),
+    (
+        "evaluate m --source s --reference r --against other --device cuda:7",
+        (base, "evaluate"),
+        {"path": "m", "files": {"source": "s", "reference": "r"}, "against": "other", "device": "cuda:7"},
+    ),
+    (
+        "score m --source s --target t --device cuda:7",
+        (base, "scores"),
+        {"path": "m", "files": {"source": "s", "reference": "t"}, "device": "cuda:7"},
+    ),
+    ("score m --source s --target t --device cuda:7", (base, "load"), {"path": "m", "device": "cuda:7"}),
+    (
+        "bench train --against torch --size tiny --vocabulary 99 --sentences 9 --threads 5 --rounds 7 --only captions "
+        "--device cuda:7",
+        (bench, "run"),
+        {"what": "train", "against": "torch", "sizes": bench.Sizes("tiny", 99, 9, 5, "cuda:7"), "rounds": 7,
+         "only": "captions", "given": None},
+    ),
+    ("bench decode --model m --text t", (bench, "run"), {"given": ("m", Path("t")), "rounds": 3}),
+    (
+        "serve m --port 7 --host h --waiting 9 --keys k --device cuda:7 --precision bfloat16",
+        (server, "serve"),
+        {"path": "m", "host": "h", "port": 7, "waiting": 9, "keys": Path("k"), "device": "cuda:7",
+         "precision": "bfloat16"},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words, function, expected", FLAGS, ids=[flags[0].replace("{run}", "m") for flags in FLAGS])
+def test_every_flag_reaches_the_function_that_it_is_for(program, trained_run, monkeypatch, words, function, expected):
+    calls = watched(monkeypatch, *function)
+    assert_refused(program(*words.format(run=trained_run).split(), given=b"a b\n"), "transduct: not now")
+    [call] = calls
+    assert {name: call[name] for name in expected} == expected
 
 
 def test_a_place_that_is_taken_is_said_before_the_text_is_read(program, tmp_path):
@@ -680,6 +750,14 @@ def test_a_model_against_itself_shows_no_difference(program, trained_run):
     assert details["p_values"].keys() == details["against"].keys() >= {"bleu", "chrf", "ter"}
     assert min(details["p_values"].values()) > 0.9
     assert all("against" in line for line in program(*words).lines)
+
+
+def test_evaluate_puts_both_models_on_the_device(program, trained_run, monkeypatch):
+    devices, load = [], base.load
+    monkeypatch.setattr(base, "load", lambda path, device: (devices.append(device), load(path, device))[1])
+    words = ["--beam", 1, "--against", trained_run, "--device", "cpu"]
+    assert program("evaluate", trained_run, *words).code == 0
+    assert devices == ["cpu", "cpu"]
 
 
 def test_score_prints_one_number_a_line(program, trained_run, tmp_path):

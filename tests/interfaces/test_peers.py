@@ -100,6 +100,26 @@ def test_peers_learn_from_every_token(monkeypatch, train, precision):
     assert all(p.isfinite().all() for p in made)
 
 
+@pytest.mark.parametrize("train", [peers.torch_training, peers.transformers_training])
+def test_peers_clip_gradients_as_ours_does(monkeypatch, train):
+    if train is peers.transformers_training:
+        pytest.importorskip("transformers")
+    norms, optimiser = [], torch.optim.AdamW
+
+    def watched(parameters, **named):
+        made = optimiser(parameters, **named)
+        learnt = [p for p in made.param_groups[0]["params"] if p.requires_grad]
+        for p in learnt:
+            p.register_hook(lambda gradient: 1000.0 * gradient)  # so that there is something to clip
+        made.register_step_pre_hook(lambda *_: norms.append(torch.nn.utils.get_total_norm([p.grad for p in learnt])))
+        return made
+
+    monkeypatch.setattr(torch.optim, "AdamW", watched)
+    torch.manual_seed(1)
+    train(SHAPE, BATCHES, "float32", 1, "cpu")()
+    assert [norm.item() for norm in norms] == pytest.approx([1.0] * len(BATCHES), rel=1e-3)
+
+
 def test_models_are_of_the_same_size(monkeypatch):
     pytest.importorskip("transformers")
     sizes = {name: SHAPE[name] for name in SHAPE if name not in ("dropout", "vocabulary")}

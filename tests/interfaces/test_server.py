@@ -16,6 +16,7 @@ import transduct
 from tests.interfaces.clients import Client, half_sent
 from transduct.errors import TransductError
 from transduct.interfaces import server
+from transduct.interfaces.service import PATIENCE
 
 
 @contextmanager
@@ -84,6 +85,18 @@ def test_a_second_ctrl_c_does_not_wait_and_does_not_call_it_well(trained_run):
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 1
         assert "ended before all was answered" in process.stderr.read()
+
+
+def test_the_server_is_given_its_model_and_its_limits(trained_run, monkeypatch):
+    loaded, made = [], []
+    load, config = server.load, server.uvicorn.Config
+    monkeypatch.setattr(server, "load", lambda *given: (loaded.append(given), load(*given))[1])
+    monkeypatch.setattr(server.uvicorn, "Config", lambda *given, **named: (made.append(config(*given, **named)), 1 / 0))
+    with pytest.raises(ZeroDivisionError):
+        server.serve(str(trained_run), "127.0.0.1", 0, 9, None, "cpu", "bfloat16")
+    assert loaded == [(str(trained_run), "cpu", "bfloat16")]
+    assert made[0].limit_concurrency == 1000, "as docs/serving.md says"
+    assert made[0].timeout_graceful_shutdown > PATIENCE, "what began before the end is answered"
 
 
 @pytest.mark.parametrize(

@@ -201,6 +201,18 @@ def test_what_goes_back_is_read_by_hugging_face_as_what_came(original, tmp_path)
     same_translations(ours, model, tokenizer, same, (1, 3))
 
 
+def test_what_a_model_says_of_its_search_goes_there_and_comes_back(original, tmp_path):
+    shutil.copytree(original[3], tmp_path / "ours")
+    said = {"beam": 2, "length_penalty": 0.5}
+    edit(tmp_path / "ours" / "config.json", decoding=said)
+    convert(tmp_path / "ours", tmp_path / "out")
+    search = published.transformers().GenerationConfig.from_pretrained(tmp_path / "out")
+    assert (search.num_beams, search.length_penalty) == (2, 0.5)
+    assert search.max_length == published.LENGTH + 1, "with the token that an output begins with"
+    read(tmp_path / "out", tmp_path / "back")
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["decoding"] == said
+
+
 def test_it_goes_on_as_any_model_of_ours(original, tmp_path):
     ours = original[3]
     plain = transduct.load(ours)

@@ -63,9 +63,11 @@ def test_a_bias_of_another_size_is_refused():
 
 @pytest.mark.parametrize("activation", ACTIVATIONS.values())
 def test_what_is_written_of_a_model_is_read_as_the_same(activation):
-    config = Config(SIZE, SIZE, norm="post", positions="sinusoidal_concatenated", activation=activation)
+    shape = {"norm": "post", "positions": "sinusoidal_concatenated", "dropout": 0.3, "attention_dropout": 0.2}
+    config = Config(SIZE, SIZE, **shape, activation=activation)
     assert unsupported(config) is None
     names = {field.name for field in dataclasses.fields(Marian)}
     marian = Marian(**{name: value for name, value in their_config(config).items() if name in names})
     assert marian.unsupported() is None
     assert ACTIVATIONS[marian.activation] == activation
+    assert (marian.dropout, marian.attention_dropout) == (0.3, 0.2)

@@ -22,6 +22,7 @@ from transduct.interop import onnx as ours
 from transduct.interop.onnx import convert
 from transduct.tasks.base import load
 
+SEARCH = {"beam": 3, "length_penalty": 0.6}
 PAGE = Path(__file__).parents[2] / "docs" / "onnx.md"
 VARIANTS = [
     {"norm": "post", "activation": "gelu", "positions": "rotary", "num_kv_heads": 1, "encoder_layers": 1},
@@ -40,7 +41,7 @@ def converted(tmp_path_factory):
     written(folder)
     config = folder / "model" / "config.json"
     rules = [{"side": "source", "pattern": "dog", "by": "cat"}, {"side": "target", "pattern": "cat", "by": "mat"}]
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"replace": rules, "decoding": {}}))
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"replace": rules, "decoding": SEARCH}))
     convert(folder / "model", folder / "de-en.onnx")
     return folder
 
@@ -123,6 +124,9 @@ def test_the_graphs_are_sound_and_say_nothing_of_where_they_were_made(converted)
     out = converted / "de-en.onnx"
     names = ["config.json", "decoder.onnx", "encoder.onnx", "tokenizer.json"]
     assert sorted(path.name for path in out.iterdir()) == names
+    config, own = (json.loads((folder / "config.json").read_text()) for folder in (out, converted / "model"))
+    assert config["decoding"] == own["decoding"] == SEARCH
+    assert config["replace"] == own["replace"]
     assert (out / "tokenizer.json").read_bytes() == (converted / "tokenizer.json").read_bytes()
     for name in names[1:3]:
         onnx.checker.check_model(out / name, full_check=True)

@@ -122,6 +122,14 @@ def test_files_are_changed_as_the_recipe_changes_its_own(tmp_path):
     assert [*base.scores(alone, files)] == model.score([source for source, _ in pairs], joined)
 
 
+def test_the_first_of_several_references_is_scored(run, tmp_path):
+    (tmp_path / "test.tsv").write_text("a b\tb a\tc\nc\tc\ta b\n")
+    recipe = load_recipe(run / "recipe.yaml")
+    recipe.data["test"] = {"pairs": str(tmp_path / "test.tsv"), "alternatives": True}
+    (run / "recipe.yaml").write_text(dump(asdict(recipe)))
+    assert [*base.scores(run, {})] == base.load(run).score(["a b", "c"], ["b a", "c"])
+
+
 def test_a_recipe_that_lies_beside_a_model_is_not_its_own(trained_run, tmp_path, monkeypatch):
     """Only a run's folder `model` has one, also where that is where one stands."""
     alone = shutil.copytree(trained_run / "model", tmp_path / "mt")

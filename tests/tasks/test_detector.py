@@ -184,11 +184,12 @@ def test_scores_are_of_all_that_is_found_whatever_the_threshold():
 
 
 def test_a_model_is_compared_with_another(monkeypatch):
-    model, other, given = detector(), detector(), []
+    model, other, given, asked = detector(), detector(threshold=0.4), [], []
     theirs = Scores({"ap": 12.0, "ap50": 34.0}, {}, [])
-    other._measured = lambda *_: ([], [], theirs)
+    other._measured = lambda _, decoding, __: asked.append(decoding) or ([], [], theirs)
     monkeypatch.setattr(detector_of, "p_value", lambda *said: given.append(said) or 0.25)
-    details = model.evaluate(scenes(), against=other).details
+    details = model.evaluate(scenes(), against=other, batch_tokens=64).details
+    assert asked == [DetectionConfig(threshold=0.4, batch_tokens=64)]
     assert (details["against"], details["p_values"]) == (theirs.scores, {"ap50": 0.25})
     [(ours_drawn, theirs_drawn, count)] = given
     assert (theirs_drawn, count) == (theirs.drawn, 4)

@@ -182,6 +182,16 @@ def test_it_can_be_copied_and_put_together_by_hand(run, tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+def test_it_searches_and_is_scored_like_its_first_member(run, tmp_path):
+    parts = [shutil.copytree(run / f"stage_{number}" / "model", tmp_path / str(number)) for number in (1, 2)]
+    config = json.loads((parts[0] / "config.json").read_text())
+    config |= {"decoding": config["decoding"] | {"beam": 3}, "metrics": ["exact_match"], "bleu_tokenize": "char"}
+    (parts[0] / "config.json").write_text(json.dumps(config))
+    combine(parts, tmp_path / "both")
+    model = transduct.load(tmp_path / "both")
+    assert (model.decoding.beam, model.metrics, model.bleu_tokenize) == (3, ["exact_match"], "char")
+
+
 def test_what_cannot_decide_together_is_refused(run, trained_run, tmp_path):
     first, other = run / "stage_1" / "model", tmp_path / "other"
     with pytest.raises(TransductError, match="an ensemble of one is that model; name at least two"):

@@ -76,6 +76,18 @@ def test_the_control_another_seed_ends_otherwise(finished, tmp_path):
     assert weights(tmp_path / "run") != weights(whole)
 
 
+def test_a_model_decodes_as_its_recipe_says(finished, tmp_path):
+    recipe, run = finished
+    if recipe.task in ("image_codes", "masked_language_modeling"):
+        return  # they have nothing to say
+    said = replace(recipe, decoding={**recipe.decoding, "batch_tokens": 777})
+    task = import_module(f"transduct.tasks.{recipe.task}").create(said, run, str)
+    task.prepare()
+    task.save(task.build_model().eval(), tmp_path / "model", {"step": 1, "seconds": 0.0})
+    assert transduct.load(tmp_path / "model").decoding == task.decoding
+    assert task.decoding.batch_tokens == 777
+
+
 def test_the_log_tells_speed_and_loss(finished):
     _, run = finished
     events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]

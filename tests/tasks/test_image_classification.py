@@ -82,9 +82,12 @@ def pictures_of(task, epoch=0):
 def test_each_picture_comes_once_an_epoch_with_its_label(tmp_path):
     task, _ = prepared(tmp_path)
     expected = Counter((bar(BARS[i % 3], i).tobytes(), BARS[i % 3]) for i in range(30))
-    for epoch in (0, 1):
-        found = Counter((picture.tobytes(), task.about.labels[label]) for picture, label in pictures_of(task, epoch))
-        assert found == expected
+    orders = [
+        [(picture.tobytes(), task.about.labels[label]) for picture, label in pictures_of(task, epoch)]
+        for epoch in (0, 1)
+    ]
+    assert Counter(orders[0]) == Counter(orders[1]) == expected
+    assert orders[0] != orders[1]
 
 
 def test_the_mean_and_the_deviation_are_those_of_the_training_pictures(tmp_path):
@@ -202,6 +205,12 @@ def test_what_is_drawn_depends_on_seed_epoch_and_example_alone(tmp_path, mix):
     assert not torch.equal(made([3], seed=2).pictures, alone[0].pictures)
 
 
+def test_each_epoch_changes_pictures_otherwise(tmp_path):
+    task, _ = prepared(tmp_path, data={"augmentation": CHANGED})
+    shown = [sorted(picture.tobytes() for picture, _ in pictures_of(task, epoch)) for epoch in (0, 0, 1)]
+    assert shown[0] == shown[1] != shown[2], "not only in another order"
+
+
 def test_what_is_held_out_is_not_mixed_in_either(tmp_path):
     task, _ = prepared(tmp_path, data={"hold_out": 0.4})
     everything = replace(task.data.augmentation, mix=1.0)
@@ -221,12 +230,12 @@ def test_what_is_held_out_is_not_mixed_in_either(tmp_path):
 
 
 def test_the_loss_of_a_mixed_picture_is_that_of_its_shared_label(tmp_path):
-    task, model = prepared(tmp_path, data={"augmentation": {"mix": 1.0}}, training={"label_smoothing": 0.1})
+    task, model = prepared(tmp_path, data={"augmentation": {"mix": 1.0}}, training={"label_smoothing": 0.3})
     batch = batches(task)[0]
     assert (batch.labels != batch.others).any()
     soft = F.one_hot(batch.labels, 3) * batch.shares[:, None] + F.one_hot(batch.others, 3) * (1 - batch.shares)[:, None]
     scores = model.classify(*model.encode(task.about.read(batch.pictures)))
-    expected = F.cross_entropy(scores, soft, reduction="sum", label_smoothing=0.1)
+    expected = F.cross_entropy(scores, soft, reduction="sum", label_smoothing=0.3)
     total, count, weight = task.loss(model, batch)["labels"]
     torch.testing.assert_close(total, expected)
     assert (count, weight) == (len(batch.pictures), 1.0)

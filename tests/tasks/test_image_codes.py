@@ -148,6 +148,12 @@ def test_batches_hold_all_pictures_and_their_temperature_falls(tmp_path):
         next(made.batches("test", 0, 0, 0, 1))
 
 
+def test_a_corpus_counts_as_often_as_it_weighs(tmp_path):
+    train = [{"generate": "scenes", "count": 8, "weight": 3.0}, {"generate": "scenes", "count": 4}]
+    made = task(with_data(train=train), tmp_path)
+    assert sum(len(batch.pictures) for batch in made.batches("train", 0, 0, 0, 1)) == 28
+
+
 def test_broken_pictures_stop_training_or_are_left_out(tmp_path):
     write_pictures(tmp_path / "bars", 12)
     (tmp_path / "bars" / "down" / "0001.png").write_bytes(b"broken")

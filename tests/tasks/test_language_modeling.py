@@ -127,6 +127,13 @@ def test_an_epoch_can_be_entered_anywhere_and_the_next_is_cut_elsewhere(made):
         task.batches("test", 0, 0, 0, 1)
 
 
+def test_another_seed_cuts_elsewhere(made, monkeypatch):
+    task, _ = made
+    whole = set(runs_of(task.batches("train", 0, 0, 0, 1)))
+    monkeypatch.setattr(task, "training", replace(task.training, seed=2))
+    assert set(runs_of(task.batches("train", 0, 0, 0, 1))) != whole
+
+
 def test_several_texts_are_read_one_after_the_other(texts, tmp_path):
     shutil.copy(texts / "train.txt", tmp_path / "a.txt")
     (tmp_path / "b.tsv").write_text("x\tlast line")

@@ -114,6 +114,11 @@ def test_an_epoch_can_be_entered_anywhere_and_the_next_differs(made):
         3:
     ]
     assert [b.ids.tolist() for b in task.batches("train", 1, 0, 0, 1)] != [ids for ids, _, _ in epoch]
+    pairs = [
+        sorted(lines_in(task, s) for b in task.batches("train", number, 0, 0, 1) for s in whole(b))
+        for number in (0, 0, 1)
+    ]
+    assert pairs[0] == pairs[1] != pairs[2], "other lines follow, not only in another order"
     with pytest.raises(TransductError, match="unknown split 'test'; masked language modeling has batches of 'train'"):
         task.batches("test", 0, 0, 0, 1)
 
@@ -127,6 +132,22 @@ def test_without_next_sentence_lines_stand_alone(tmp_path):
     assert task.evaluate(model).scores.keys() == {"nats_per_token", "masked_accuracy"}
     assert all(task.loss(model, b)["tokens"][0] is not None for b in batches)
     assert not [name for name, _ in model.named_parameters() if name.startswith(("pooler", "next_sentence"))]
+
+
+def test_a_corpus_counts_as_often_as_it_weighs(tmp_path):
+    train = [{"text": "train"}, {"text": "valid", "weight": 3.0}]
+    task, _ = make_task(tmp_path, data={"train": train, "next_sentence": False})
+    assert sum(len(batch.segments) for batch in task.batches("train", 0, 0, 0, 1)) == 160 + 3 * 32
+
+
+def test_the_share_to_predict_is_the_recipe_s_in_training_and_after(tmp_path):
+    task, model = make_task(tmp_path, data={"mask": 0.5})
+    for batch in task.batches("train", 0, 0, 0, 1):
+        assert len(batch.places) == 4 * len(batch.segments), "of two lines of four words"
+    task.save(model.eval(), tmp_path / "model", {"step": 0, "seconds": 0.0})
+    loaded = base.load(tmp_path / "model")
+    assert loaded.share == 0.5
+    assert loaded.evaluate(stanzas(4, 2)).scores == pytest.approx(task.evaluate(model).scores)
 
 
 def test_a_long_pair_is_cut_and_still_fits_the_batch(tmp_path):

@@ -284,6 +284,12 @@ def test_files_and_what_was_left_out_are_said():
     assert shared.files_said([], {}) == "from a generated corpus (left out: none)"
 
 
+def test_a_card_counts_the_tokens_of_a_step_on_all_ranks():
+    training = TrainingConfig(batch_tokens=500, accumulate=3)
+    about = shared.card("A model", "3 texts", training, {}, {"step": 7, "seconds": 2.0, "ranks": 2})
+    assert "7 steps of at most 3,000 tokens" in about
+
+
 @pytest.mark.parametrize(
     "best, average, said",
     [

@@ -79,6 +79,12 @@ def annotate(folder, lines):
     return {"images": "own.tar", "boxes": "own.jsonl"}
 
 
+def shown(task, epoch):
+    """The pictures of an epoch, in an order that no epoch changes."""
+    batches = task.batches("train", epoch, 0, 0, 1)
+    return sorted(picture.numpy().tobytes() for batch in batches for picture in batch.pictures)
+
+
 # corpus and batches
 
 
@@ -116,6 +122,7 @@ def test_batches_hold_the_scenes_of_the_epoch_once_in_an_order_of_their_own(tmp_
     again = list(task.batches("train", 0, 1, 0, 1))
     assert all(torch.equal(a.pictures, b.pictures) for a, b in zip(batches[1:], again, strict=True))
     assert not torch.equal(batches[0].pictures, next(task.batches("train", 1, 0, 0, 1)).pictures)
+    assert shown(task, 0) == shown(task, 0) != shown(task, 1), "other scenes, not only in another order"
     with pytest.raises(TransductError, match="unknown split 'valid'"):
         next(task.batches("valid", 0, 0, 0, 1))
 
@@ -220,6 +227,13 @@ def test_one_s_own_pictures_train_beside_photographs(tmp_path):
     task, model = prepared(tmp_path, data={"train": sources, "valid": own})
     assert sum(len(batch.sizes) for batch in task.batches("train", 0, 0, 0, 1)) == 12 + 2
     assert set(task.evaluate(model).scores) == {"ap", "ap50"}
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_pictures_are_mirrored_where_the_recipe_says_so(tmp_path, flip):
+    own = annotate(tmp_path, [(f"{i}.png", [[2, 2, 12, 12]], ["red"]) for i in range(12)])
+    task, _ = prepared(tmp_path, data={"train": [own], "valid": None, "test": None, "flip": flip})
+    assert len(set(shown(task, 0))) == (2 if flip else 1)
 
 
 def test_broken_lines_stop_training_or_are_counted(tmp_path):

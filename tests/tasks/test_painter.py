@@ -154,9 +154,11 @@ def test_a_model_is_compared_with_another(made):
     """Whose pictures are all as they should be, where of this one's the second half is."""
     ours, other = (Painter(made.model, made.tokenizer, made.decoding) for _ in range(2))
     half = [False] * 10 + [True] * 10
+    asked = []
     ours._measured = lambda data, options: Measured({}, {}, [], half)
-    other._measured = lambda data, options: Measured({"psnr": 7.0}, {}, [], [True] * 20)
-    details = ours.evaluate(Examples(TEXTS, list(pictures()), "scenes"), against=other).details
+    other._measured = lambda data, options: asked.append(options) or Measured({"psnr": 7.0}, {}, [], [True] * 20)
+    details = ours.evaluate(Examples(TEXTS, list(pictures()), "scenes"), against=other, samples=3).details
+    assert asked == [{"samples": 3}]
     assert details["against"] == {"psnr": 7.0}
     assert details["p_values"]["attributes_right"] == mcnemar(half, [True] * 20) < 0.05
 

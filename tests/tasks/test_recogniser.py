@@ -5,12 +5,18 @@ import logging
 
 import numpy as np
 import pytest
+import torch
+from torch.nn import functional as F
 
 import transduct
 from tests.tasks.test_speech_recognition import DATA, recipe_of
-from tests.tones import RATE, encoded, string, tone, write_archive, write_tones
+from tests.tones import PATTERN, RATE, encoded, string, tone, write_archive, write_tones
 from transduct.data.audio import Features
+from transduct.data.files import Refused
+from transduct.data.tokenizer import Tokenizer
 from transduct.data.utterances import Recording, SoundSource
+from transduct.decoding.engine import flat
+from transduct.decoding.search import length_penalty
 from transduct.errors import TransductError
 from transduct.tasks import base, runs
 from transduct.tasks.recogniser import DecodingConfig, Hearing, Recogniser, Spoken, flat_features
@@ -47,6 +53,24 @@ def test_an_answer_is_the_same_alone_and_in_any_batch(model, options):
     assert [model.predict([sound], **options)[0] for sound in INPUTS] == together
     assert model.predict(INPUTS[::-1], **options)[::-1] == together
     assert model.predict([]) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"ctc_weight": 0.7}, {"length_penalty": 1.5}])
+@torch.inference_mode()
+def test_a_score_is_the_decoders_and_ctcs_each_with_its_weight(model, options):
+    weight, alpha = options.get("ctc_weight", 0.3), options.get("length_penalty", 0.0)
+    found, _ = model._generate(INPUTS, options)
+    for sound, hypotheses in zip(INPUTS, found, strict=True):
+        memory, segments = model._encode([sound])
+        for each in hypotheses:
+            tokens, own = flat([[Tokenizer.BEGIN, *each.tokens]], "cpu")
+            likely = model.model.logits(model.model.decode(tokens, own, memory, segments)).log_softmax(-1)
+            decoder = float(likely[range(len(likely)), [*each.tokens, Tokenizer.END]].sum())
+            lengths = torch.tensor([len(memory)]), torch.tensor([len(each.tokens)])
+            text, heard = torch.tensor([each.tokens]), model.model.ctc(memory)[:, None]
+            ctc = -float(F.ctc_loss(heard, text, *lengths, Tokenizer.BEGIN, reduction="sum"))
+            assert each.score == pytest.approx((1 - weight) * decoder + weight * ctc, abs=1e-3)
+            assert each.rank == pytest.approx(each.score / length_penalty(len(each.tokens) + 1, alpha))
 
 
 def test_other_rates_are_resampled(model, tmp_path):
@@ -157,16 +181,18 @@ def test_models_are_compared(model):
 
 
 def test_another_model_hears_at_its_own_rate_whatever_this_one_may_hear(model):
-    heard = []
+    heard, asked = [], []
 
     class Other(Said):
         def _generate(self, sounds, options):
+            asked.append(options)
             heard.extend(map(len, sounds))
             return super()._generate(sounds, options)
 
     other = Other(model, ["1 2 3", "9", "5 7"])
     other.hearing = Hearing(Features(rate=2 * RATE, bands=20, window=0.5, fft=8192), 0.1)
-    Said(model, ["1 2", "4", "5 7"]).evaluate(RECORDINGS, other)
+    Said(model, ["1 2", "4", "5 7"]).evaluate(RECORDINGS, other, beam=2)
+    assert asked == [{"beam": 2}]
     assert heard == [max(RATE, 2 * len(each.samples)) for each in RECORDINGS]  # at least a window
 
 
@@ -187,6 +213,12 @@ def test_it_is_measured_on_known_speakers_and_on_those_left_out(run):
     assert report.details["utterances"] == 12
     assert set(report.details["speakers"]) == {"anna", "bela"}
     assert report.scores == base.evaluate(run).scores
+
+
+def test_speakers_left_out_are_looked_for_in_further_corpora(model, run):
+    anna, both = (SoundSource("tones.tar", pattern=PATTERN.replace("\\w+", voices)) for voices in ("anna", "\\w+"))
+    heard = Spoken(anna, [both], run.parent).read(model.hearing, Refused("stop"))
+    assert [each.speaker for each in heard] == ["anna"] * 10 + ["bela"] * 10
 
 
 def test_it_is_measured_on_files(run, tmp_path):

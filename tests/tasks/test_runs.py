@@ -16,6 +16,7 @@ from transduct.errors import TransductError
 from transduct.interop import int8
 from transduct.tasks import base, runs, sections, translation
 from transduct.tasks.translation import TranslationTask
+from transduct.training.checkpoint import read_tensors
 
 SHORT = tiny_recipe(training={"steps": 2})
 
@@ -36,6 +37,16 @@ def test_the_recipe_it_leaves_trains_the_same_model(trained_run, tmp_path):
     assert model == tmp_path / "again" / "model"
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (model / name).read_bytes() == (trained_run / "model" / name).read_bytes()
+
+
+def test_a_model_begins_with_weights_that_its_seed_draws(tmp_path):
+    begun = []
+    for name, seed in (("one", 1), ("again", 1), ("other", 2)):
+        recipe = tiny_recipe(training={"seed": seed, "steps": 1, "validate_every": 0, "learning_rate": 1e-9})
+        begun.append(read_tensors(runs.train(recipe, tmp_path / name, notify=str) / "model.safetensors"))
+    one, again, other = (held["encoder.0.feed_forward.inner.weight"] for held in begun)
+    assert torch.equal(one, again)
+    assert not torch.allclose(one, other, atol=1e-3)
 
 
 def test_what_a_recipe_for_files_derives_from_its_steps_follows_those_that_are_asked_for(tmp_path):

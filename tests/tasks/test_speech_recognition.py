@@ -1,6 +1,7 @@
 """The speech recognition task: its batches, its loss, what it leaves out, and that it learns."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from transduct.config import Recipe
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.segments import pad
-from transduct.tasks import base, runs, speech_recognition
+from transduct.tasks import base, recogniser, runs, speech_recognition
 from transduct.tasks.speech_recognition import SpeechRecognitionTask, ctc_frames, make_batch
 from transduct.training.machine import seed_generators
 
@@ -57,7 +58,7 @@ def make_task(root, folder, said=str, **sections):
 
 @pytest.fixture(scope="module")
 def made(root, tmp_path_factory):
-    return make_task(root, tmp_path_factory.mktemp("run"))
+    return make_task(root, tmp_path_factory.mktemp("run"), data={"ctc": 0.4}, training={"label_smoothing": 0.3})
 
 
 def test_a_batch_is_flat_with_its_ends_and_beginnings():
@@ -106,11 +107,11 @@ def test_the_loss_is_that_of_the_decoder_and_of_ctc(made):
     batch = next(task.batches("train", 0, 0, 0, 1))
     terms = task.loss(model, batch)
     assert {name: (count, weight) for name, (_, count, weight) in terms.items()} == {
-        "tokens": (batch.target_segments.total, 0.7), "ctc": (batch.target_segments.total, 0.3),
+        "tokens": (batch.target_segments.total, 0.6), "ctc": (batch.target_segments.total, 0.4),
     }  # fmt: skip
     memory, segments = model.encode(batch.features, batch.frames)
     logits = model.logits(model.decode(batch.inputs, batch.target_segments, memory, segments))
-    decoder = F.cross_entropy(logits, batch.outputs, reduction="sum", label_smoothing=0.1)
+    decoder = F.cross_entropy(logits, batch.outputs, reduction="sum", label_smoothing=0.3)
     torch.testing.assert_close(terms["tokens"][0], decoder)
     heard, lengths = pad(model.ctc(memory), segments).transpose(0, 1), (segments.lengths, batch.text_segments.lengths)
     ctc = F.ctc_loss(heard, batch.text, *lengths, Tokenizer.BEGIN, reduction="sum")
@@ -163,6 +164,8 @@ def test_a_text_longer_than_the_model_can_write_is_refused(root, tmp_path):
     with pytest.raises(TransductError, match=message):
         make_task(root, tmp_path / "run", model={"max_length": 8})
     make_task(root, tmp_path / "more", model={"max_length": 9})
+    with pytest.raises(TransductError, match=message):  # a corpus prepared for longer texts is read again
+        make_task(root, tmp_path / "more", model={"max_length": 8})
     single = {"train": [{"sounds": "tones.tar", "pattern": PATTERN}], "valid": None}
     with pytest.raises(
         TransductError, match=r"wav: its text has 3 tokens with the end, model\.max_length is 2; raise it"
@@ -189,6 +192,25 @@ def test_what_is_left_out_or_resampled_is_said(tmp_path):
     assert any(line.startswith("validation: 1 left out: bad.wav: not a whole sound file") for line in said)
     numbers = [len(batch.frames) for batch in task.batches("train", 0, 0, 0, 1)]
     assert sum(numbers) == 3
+
+
+def test_a_recording_is_long_enough_for_its_text_at_every_speed(tmp_path):
+    write_archive(tmp_path / "a.tar", {"brief.wav": encoded(np.tile(tone(1), 2)[:2000])})
+    (tmp_path / "a.tsv").write_text("brief.wav\t1 2 3\n")
+    data = {"train": [{"sounds": "a.tar", "texts": "a.tsv"}], "valid": None, "test": None}
+    task, _ = make_task(tmp_path, tmp_path / "run", data={**data, "augment": {"speeds": [0.9, 1.0]}})
+    assert len(task.corpus) == 2
+    with pytest.raises(TransductError, match=r"brief\.wav: too short, 4 encoder tokens, its text needs 6 for CTC"):
+        make_task(tmp_path, tmp_path / "run", data={**data, "augment": {"speeds": [0.9, 1.6]}})
+
+
+def test_validations_search_with_a_beam_of_their_own(made, monkeypatch):
+    task, model = made
+    beams, beam = [], recogniser.Beam
+    monkeypatch.setattr(recogniser, "Beam", lambda *given: beams.append(given[0]) or beam(*given))
+    monkeypatch.setattr(task, "decoding", replace(task.decoding, validation_beam=3))
+    task.evaluate(model)
+    assert set(beams) == {3}
 
 
 @pytest.mark.parametrize(

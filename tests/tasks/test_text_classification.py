@@ -83,7 +83,7 @@ def from_file(directory, lines, kind="sequence", **data):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
-    return {kind: prepared(folder / kind, kind) for kind in KINDS}
+    return {kind: prepared(folder / kind, kind, training={"label_smoothing": 0.3}) for kind in KINDS}
 
 
 def examples_in(batch):
@@ -192,7 +192,7 @@ def test_the_loss_of_labels_is_label_smoothed_cross_entropy(made, kind):
     (total, count, weight) = task.loss(model, batch)["labels"]
     x = model.encode(batch.ids, batch.types, batch.segments)
     logits = model.tag(x)[batch.places] if kind == "tokens" else model.classify(x, batch.segments)
-    expected = F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=0.1)
+    expected = F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=0.3)
     torch.testing.assert_close(total, expected)
     assert (count, weight) == (len(batch.places), 1.0)
 
@@ -241,7 +241,7 @@ def test_the_loss_of_spans_is_cross_entropy_over_the_tokens_of_each_text(made):
         for side in (0, 1):
             right = batch.places[2 * number + side] - begin
             logits = scores[begin : stop - 1, side]
-            expected += F.cross_entropy(logits, right, reduction="sum", label_smoothing=0.1)
+            expected += F.cross_entropy(logits, right, reduction="sum", label_smoothing=0.3)
     torch.testing.assert_close(total, expected)
     assert count == 2 * len(batch.segments)
 

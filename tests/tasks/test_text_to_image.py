@@ -112,15 +112,24 @@ def test_captions_are_dropped_by_lot_anew_each_epoch(recipe, tmp_path):
     made = task(recipe, tmp_path)
     begin = made.vae.codes
 
-    def dropped(epoch):
-        return [not row for batch in made.batches("train", epoch, 0, 0, 1) for row in captions_of(batch, begin)]
+    def shown(epoch):
+        """The codes of each picture and its caption, in an order that no epoch changes."""
+        batches = made.batches("train", epoch, 0, 0, 1)
+        pairs = [(batch.codes.view(-1, made.vae.places).tolist(), captions_of(batch, begin)) for batch in batches]
+        return sorted(pair for each in pairs for pair in zip(*each, strict=True))
 
-    assert 0 < sum(dropped(0)) < 24
-    assert dropped(0) == dropped(0) != dropped(1)
+    assert 0 < sum(not caption for _, caption in shown(0)) < 24
+    assert shown(0) == shown(0) != shown(1)
     whole = task(replace(recipe, data={**recipe.data, "drop_captions": 0.0}), tmp_path)
     assert all(all(captions_of(batch, begin)) for batch in whole.batches("train", 0, 0, 0, 1))
     with pytest.raises(TransductError, match="unknown split 'valid'; text to image has batches of 'train'"):
         next(made.batches("valid", 0, 0, 0, 1))
+
+
+def test_a_corpus_counts_as_often_as_it_weighs(recipe, tmp_path):
+    train = [{"generate": "scenes", "count": 8, "weight": 3.0}, {"generate": "scenes", "count": 4}]
+    made = task(replace(recipe, data={**recipe.data, "train": train}), tmp_path)
+    assert sum(len(batch.segments) for batch in made.batches("train", 0, 0, 0, 1)) == 28
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -144,7 +153,9 @@ def test_captions_that_lose_their_ends_are_counted(folder, recipe, tmp_path):
     for longest, cut in ((8, True), (64, False)):
         said, run = [], tmp_path / str(longest)
         run.mkdir()
-        TextToImageTask(replace(recipe, data={**recipe.data, "max_length": longest}), run, said.append).prepare()
+        made = TextToImageTask(replace(recipe, data={**recipe.data, "max_length": longest}), run, said.append)
+        made.prepare()
+        assert made.corpus.lengths[:, 0].max() <= longest
         ends = [
             line for line in said if line.endswith(f" than data.max_length, {longest} tokens: they lose their ends")
         ]

@@ -16,6 +16,7 @@ from tests.recipes import tiny_recipe
 from transduct.config import Recipe
 from transduct.data.samples import generate
 from transduct.data.tokenizer import Tokenizer
+from transduct.decoding import engine
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.functional.segments import Segments
@@ -42,7 +43,8 @@ def make_task(directory, said=str, **sections):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    return make_task(tmp_path_factory.mktemp("task"), model={"dropout": 0.0})
+    sections = {"model": {"dropout": 0.0}, "training": {"label_smoothing": 0.3}}
+    return make_task(tmp_path_factory.mktemp("task"), **sections)
 
 
 def pairs_of(task, batch):
@@ -90,6 +92,26 @@ def test_an_epoch_can_be_entered_anywhere_and_the_next_has_another_order(made):
         task.batches("test", 0, 0, 0, 1)
 
 
+def test_another_seed_has_another_order(made, monkeypatch):
+    task, _ = made
+    first = pairs_of(task, next(task.batches("train", 0, 0, 0, 1)))
+    monkeypatch.setattr(task, "training", replace(task.training, seed=2))
+    assert pairs_of(task, next(task.batches("train", 0, 0, 0, 1))) != first
+
+
+def test_a_corpus_counts_as_often_as_it_weighs(tmp_path):
+    train = [{"generate": "reverse", "count": 50, "weight": 3.0}, {"generate": "copy", "count": 50}]
+    task, _ = make_task(tmp_path, data={"train": train, "drop_duplicates": False})
+    assert sum(len(batch.source_segments) for batch in task.batches("train", 0, 0, 0, 1)) == 200
+
+
+def test_batches_are_made_by_as_many_workers_as_the_recipe_says(made, monkeypatch):
+    task, _ = made
+    monkeypatch.setattr(translation, "load_batches", lambda *given: given)
+    monkeypatch.setattr(task, "data", replace(task.data, workers=3))
+    assert task.batches("train", 0, 5, 1, 2)[2:] == (5, 1, 2, 3)
+
+
 def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
     task, _ = make_task(tmp_path, tokenizer={"dropout": 0.5, "size": 200}, data={"drop_duplicates": False})
 
@@ -108,17 +130,18 @@ def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
     assert sum(first[pair] != plain[pair] for pair in first) > 60
 
 
-def test_a_text_that_dropout_makes_too_long_keeps_its_plain_form(tmp_path):
-    # Every pair fits exactly, so that whatever is cut finer is too long.
-    text = "abcdefgh" * 4
+@pytest.mark.parametrize("text", ["abcdefgh" * 4, "ab"])
+def test_a_text_that_dropout_makes_too_long_keeps_its_plain_form(tmp_path, text):
+    # Every pair fits exactly, so that whatever is cut finer is too long, if only by its end token.
     (tmp_path / "a").write_text(f"{text}\n" * 9)
+    pair = {"source": str(tmp_path / "a"), "target": str(tmp_path / "a")}
     sections = {
-        "data": {"train": [{"source": str(tmp_path / "a"), "target": str(tmp_path / "a")}], "max_length": 2},
+        "data": {"train": [pair], "max_length": 2, "drop_duplicates": False},
         "tokenizer": {"dropout": 0.5, "size": 300},
     }
     task, _ = make_task(tmp_path / "run", **sections)
     [batch] = task.batches("train", 0, 0, 0, 1)
-    assert pairs_of(task, batch) == [tuple(map(tuple, task.tokenizers[0].encode([text, text])))]
+    assert pairs_of(task, batch) == [tuple(map(tuple, task.tokenizers[0].encode([text, text])))] * 9
 
 
 def test_the_loss_is_label_smoothed_cross_entropy_over_target_tokens(made):
@@ -127,7 +150,7 @@ def test_the_loss_is_label_smoothed_cross_entropy_over_target_tokens(made):
     (total, count, weight) = task.loss(model, batch)["tokens"]
     memory = model.encode(batch.source, batch.source_segments)
     logits = model.logits(model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments))
-    expected = torch.nn.functional.cross_entropy(logits, batch.outputs, reduction="sum", label_smoothing=0.1)
+    expected = torch.nn.functional.cross_entropy(logits, batch.outputs, reduction="sum", label_smoothing=0.3)
     torch.testing.assert_close(total, expected)
     assert (count, weight) == (len(batch.outputs), 1.0)
 
@@ -192,6 +215,20 @@ def test_validation_scores_agree_with_forced_decoding(made, tmp_path):
     assert task.predict(model, sources) == translator.predict(sources)
 
 
+def test_validations_search_with_a_beam_of_their_own(made, monkeypatch):
+    task, model = made
+    beams, generate = [], engine.generate
+
+    def watched(model, sources, limits, decoding, *rest):
+        beams.append(decoding.beam)
+        return generate(model, sources, limits, decoding, *rest)
+
+    monkeypatch.setattr(engine, "generate", watched)
+    monkeypatch.setattr(task, "decoding", replace(task.decoding, validation_beam=3))
+    task.evaluate(model.eval())
+    assert set(beams) == {3}
+
+
 def test_a_validation_text_that_is_too_long_is_cut(made):
     task, model = made
     long = "a b " * 100
@@ -240,6 +277,15 @@ def test_what_is_learnt_backwards_is_what_turned_targets_teach(tmp_path):
     assert seen.target == theirs_seen.target == ["<s>", "▁b", "▁a"], "in the order in which it is written"
     assert all(torch.equal(seen[name], theirs_seen[name]) for name in seen)
     assert [side.tolist() for side in ours.align(TEXTS)] == [side.tolist() for side in theirs.align(TEXTS)]
+
+
+def test_the_validation_loss_is_of_targets_as_they_are_written(tmp_path):
+    task, model = make_task(tmp_path, data={"backwards": True})
+    sources, targets = ["a b", "c d e"], ["b a", "c e d"]
+    report = task.evaluate(model.eval(), (sources, [[text] for text in targets]))
+    tokens = sum(len(ids) + 1 for ids in task.tokenizers[1].encode(targets))
+    scores = task._in_use(model, task.decoding).score(sources, targets)
+    assert report.scores["loss"] == pytest.approx(-sum(scores) / tokens, rel=1e-5)
 
 
 def test_a_model_goes_on_in_its_own_direction(tmp_path):
@@ -383,6 +429,15 @@ def test_a_mistake_in_the_validation_files_is_found_before_any_work(tmp_path):
     assert not said
 
 
+def test_a_mistake_in_the_validation_files_is_found_before_another_stage(tmp_path):
+    for name, count in (("a", 2), ("b", 1)):
+        (tmp_path / name).write_text("x\n" * count)
+    recipe = tiny_recipe()
+    recipe.data["valid"] = {"source": str(tmp_path / "a"), "target": str(tmp_path / "b")}
+    with pytest.raises(TransductError, match=f"{tmp_path}/b"):
+        TranslationTask(recipe, tmp_path, str).check_data()
+
+
 # saving
 
 
@@ -447,6 +502,12 @@ def test_rate_and_dropout_are_those_of_the_size_that_is_asked_for(tmp_path, size
     assert (tree["model"]["size"], tree["model"].get("dropout")) == (size, dropout)
     assert tree["training"]["learning_rate"] == rate
     assert f"model size {size}, 2,000 steps" in said[0]
+
+
+def test_at_most_a_thousand_pairs_are_held_out_of_files(tmp_path):
+    (tmp_path / "a").write_text("x\n" * 20_000)
+    file = str(tmp_path / "a")
+    assert translation.file_recipe({"source": [file], "target": [file]}, str, {})["data"]["held_out"] == 1000
 
 
 def test_the_real_table_is_in_order_and_names_sizes_that_exist():

@@ -28,7 +28,7 @@ from transduct.errors import TransductError
 from transduct.interop import int8
 from transduct.models import rnn
 from transduct.tasks.speed import untrained
-from transduct.tasks.translator import SHORTLIST, TextAttention, Translator
+from transduct.tasks.translator import SHORTLIST, TextAttention, Translation, Translator
 
 TEXTS = [source for source, _ in generate("reverse", 12)]
 STRANGE = {
@@ -562,6 +562,23 @@ def test_evaluate_against_another_model_says_whether_the_difference_is_chance(tr
     assert report.details["against"]["chrf"] < 100.0
     assert report.details["p_values"]["chrf"] < 0.01
     assert set(translator.evaluate((TEXTS, references), translator).details["p_values"].values()) == {1.0}
+
+
+def test_another_model_is_measured_as_this_one_is():
+    """With the options of the call, and with words cut as this model says: whole, none of these would be right."""
+    ours, other, asked = make(), make(), []
+    ours.metrics, ours.bleu_tokenize = ["bleu"], "char"
+    for model, text in ((ours, "abcdefgx"), (other, "abcdexyz")):
+
+        def translate(sources, text=text, **options):
+            asked.append(options)
+            return [Translation(text, 0.0, [])] * len(sources)
+
+        model.translate = translate
+    report = ours.evaluate((TEXTS, [["abcdefgh"]] * len(TEXTS)), other, beam=3)
+    assert asked == [{"beam": 3}] * 2
+    assert 0.0 < report.details["against"]["bleu"] < report.scores["bleu"]
+    assert report.details["p_values"]["bleu"] < 0.05
 
 
 def test_translating_loads_no_compiler_and_nothing_else_that_takes_its_time(trained_run):

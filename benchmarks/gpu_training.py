@@ -78,7 +78,7 @@ def arithmetic(work: Work, batches: Batches) -> float:
     return total / tokens
 
 
-# All sides hold memory at the same time (Marian some 25 GiB for base, 40 for big), so these two leave sides out.
+# All sides hold memory at the same time (a Marian some 25 GiB for base, 40 for big), so these two sizes run only these:
 KEPT = {
     "base": [
         "ours, plain", "ours, captured", "ours, compiled", "ours, compiled and captured",

@@ -73,7 +73,7 @@ class _Loader(yaml.SafeLoader):
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Apply merge keys (`<<`): a mapping's own keys win, then those of the first mapping it merges. PyYAML 6.0.4
-        lets the last one win unless the keys are strings (its issue 953)."""
+        lets the last one win unless a key is a single character, for it compares keys by identity (its issue 953)."""
         merged = [value for key, value in node.value if key.tag == MERGE]
         layers = [layer for value in merged for layer in (value.value if value.id == "sequence" else [value])]
         if all(isinstance(layer, yaml.MappingNode) for layer in layers):  # otherwise PyYAML raises below
@@ -112,8 +112,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), profile: str | 
     """Read a recipe, then merge the named profile and the overrides over it, in that order.
 
     Raises:
-        TransductError: if the file is missing or no recipe, the profile or a key is unknown, or a value has the wrong
-            type.
+        TransductError: if the file is missing or not a recipe, the profile or a key is unknown, or a value has the
+            wrong type.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")

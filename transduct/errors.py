@@ -27,7 +27,7 @@ class TrainingFailed(Exception):
 
 
 class MissingExtra(TransductError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed: no fault of the data or the request."""
 
 
 def missing_extra(package: str, extra: str) -> MissingExtra:

@@ -30,7 +30,7 @@ CLIP = 16  # farther distances share a vector; Shaw et al. 2018 found no differe
 def split_scheme(
     positions: Literal["none"] | VectorScheme | AttentionScheme,
 ) -> tuple[VectorScheme | None, AttentionScheme | None]:
-    """Splits a position scheme into that of the embedding and that inside attention; at least one is None."""
+    """Split a position scheme into that of the embedding and that inside attention; at least one is None."""
     match positions:
         case "none":
             return None, None
@@ -65,7 +65,7 @@ class AttentionPositions(nn.Module):
     def apply_to(
         self, query: Tensor, key: Tensor, value: Tensor, positions: Tensor, lengths: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns query (N, H, K), key (N, G, K) and value (N, G, V) with the positions applied."""
+        """Return query (N, H, K), key (N, G, K) and value (N, G, V) with the positions applied."""
         if self.scheme == "rotary":
             return schemes.rotary(query, positions), schemes.rotary(key, positions), value
         if self.for_keys is None or self.for_values is None:
@@ -172,7 +172,7 @@ class MultiHeadAttention(nn.Module):
         self.joint: nn.Module | None = None
 
     def join(self) -> None:
-        """Fuses the projections of query, key and value into one, for inference."""
+        """Fuse the projections of query, key and value into one, for inference."""
         parts = (self.query, self.key, self.value)
         with torch.device("meta"):
             joint = Linear(self.query.in_features, sum(part.out_features for part in parts))
@@ -291,7 +291,7 @@ class MultiHeadAttention(nn.Module):
         return self._read(query, memory.keys, memory.values, memory.bias)
 
     def project(self, x: Tensor, positions: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Projects (N, D) to query (N, H, K), key (N, G, K) and value (N, G, V), with positions applied.
+        """Project (N, D) to query (N, H, K), key (N, G, K) and value (N, G, V), with positions applied.
 
         Args:
             lengths: (N,) the length of each token's sequence, if known.

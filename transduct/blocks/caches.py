@@ -26,7 +26,7 @@ class Clock:
     reach: int
 
     def turned(self, bias: Tensor) -> Tensor:
-        """Shifts a bias (..., S + reach), computed for a query at the last key, to a query at `now`."""
+        """Shift a bias (..., S + reach), computed for a query at the last key, to a query at `now`."""
         last = bias.shape[-1] - 1
         places = torch.arange(last + 1, device=bias.device) + (self.reach - 1 - self.now)
         return bias.index_select(-1, places.clamp(max=last))
@@ -47,7 +47,7 @@ class KVCache:
     clock: Clock | None = None
 
     def append(self, key: Tensor, value: Tensor) -> None:
-        """Adds the key (R, G, K) and value (R, G, V) of one token per row."""
+        """Add the key (R, G, K) and value (R, G, V) of one token per row."""
         key, value = (x.view(-1, self.beam, *x.shape[1:]).transpose(1, 2) for x in (key, value))  # (B, G, beam, K)
         if self.clock is not None:
             for buffer, newest in zip(self.buffers, (key, value), strict=True):
@@ -62,7 +62,7 @@ class KVCache:
         self.length += 1
 
     def grow(self, like: Tensor, sources: int, groups: int, d_k: int, d_v: int) -> None:
-        """Doubles the buffers, keeping their contents; they take dtype and device from `like`."""
+        """Double the buffers, keeping their contents; they take dtype and device from `like`."""
         assert self.clock is None, "fixed buffers do not grow"
         shapes = [(sources, groups, max(CAPACITY, 2 * self.length), self.beam, width) for width in (d_k, d_v)]
         before = () if self.keys is None else self.buffers
@@ -99,7 +99,7 @@ class KVCache:
         return keys, values
 
     def select(self, sources: Tensor, still: int = 0) -> None:
-        """Keeps these sources, in this order.
+        """Keep these sources, in this order.
 
         Args:
             still: the number of leading sources that keep their place; in inference mode only the others are copied.
@@ -141,7 +141,7 @@ class Lineage:
     _seen: Tensor | None = None
 
     def grow(self, rows: int, device: torch.device) -> None:
-        """Adds a token to each row, written by the row itself."""
+        """Add a token to each row, written by the row itself."""
         self._seen = None
         if self.beam == 1 and self.clock is None:
             return
@@ -154,7 +154,7 @@ class Lineage:
             self.slots = own.clone() if self.slots is None else torch.cat((self.slots, own), 1)
 
     def select(self, rows: Tensor) -> None:
-        """Continues from these rows, in this order; a row may occur several times."""
+        """Continue from these rows, in this order; a row may occur several times."""
         if self.slots is not None:
             chosen = self.slots.index_select(0, rows)
             self.slots = chosen if self.clock is None else self.slots.copy_(chosen)
@@ -182,6 +182,6 @@ class Memory:
     lengths: Tensor | None = None
 
     def select(self, sources: Tensor) -> "Memory":
-        """Keeps these sources, in this order."""
+        """Keep these sources, in this order."""
         bias, lengths = (None if x is None else x.index_select(0, sources) for x in (self.bias, self.lengths))
         return Memory(self.keys.index_select(0, sources), self.values.index_select(0, sources), bias, lengths)

@@ -48,7 +48,7 @@ class Decoder(nn.ModuleList):
         return model.logits(model.decoder_norm(x))
 
     def ahead(self, model: Any, state: "MemoryState", run: Run) -> Ahead | None:  # noqa: ARG002 (see FusedDecoder)
-        """Takes several steps of a search in one call, until one needs a decision; None if the decoder cannot."""
+        """Take several steps of a search in one call, until one needs a decision; None if the decoder cannot."""
         return None
 
 
@@ -67,13 +67,13 @@ class State:
         return self.caches[0].length
 
     def select(self, rows: Tensor) -> None:
-        """Keeps these rows (R',), in this order: of each source all `beam` rows or, once it is finished, none."""
+        """Keep these rows (R',), in this order: of each source all `beam` rows or, once it is finished, none."""
         if len(rows) < len(self.memories[0].keys) * self.beam:
             self.select_sources(sources_of(rows, self.beam))
         self.lineage.select(rows)
 
     def select_sources(self, sources: Tensor) -> None:
-        """Keeps these sources, in this order."""
+        """Keep these sources, in this order."""
         self.memories = [memory.select(sources) for memory in self.memories]
         still = standing_still(sources)
         for cache in self.caches:
@@ -92,7 +92,7 @@ class MemoryState(State):
 
     @classmethod
     def start(cls, decoder: Decoder, memory: Tensor, segments: Segments, beam: int) -> "MemoryState":
-        """Returns the state before the first token, with `beam` rows for each source of the memory (N, D)."""
+        """Return the state before the first token, with `beam` rows for each source of the memory (N, D)."""
         memories = [cast(DecoderLayer, layer).cross_attention.remember(memory, segments) for layer in decoder]
         return cls(beam, [KVCache(beam) for _ in memories], memories, Lineage(beam))
 
@@ -103,7 +103,7 @@ class MemoryState(State):
         return self.caches[0].positions(len(keys) * self.beam, keys.device)
 
     def fixed(self, sources: int, longest: int, capacity: int) -> "FixedState":
-        """Returns buffers for up to `sources` sources of `longest` tokens, and `capacity` output tokens per row."""
+        """Return buffers for up to `sources` sources of `longest` tokens, and `capacity` output tokens per row."""
         return FixedState(self, sources, longest, capacity)
 
 
@@ -119,7 +119,7 @@ class PromptState(State):
 
     @classmethod
     def start(cls, decoder: Iterable[nn.Module], inputs: Tensor, segments: Segments, beam: int) -> "PromptState":
-        """Returns the state after the prompts, from the inputs (layers, N, D) of all layers; see `layer_inputs`."""
+        """Return the state after the prompts, from the inputs (layers, N, D) of all layers; see `layer_inputs`."""
         layers = [cast(EncoderLayer, layer) for layer in decoder]
         prompts = [layer.remember_prompt(x, segments) for layer, x in zip(layers, inputs, strict=True)]
         return cls(beam, [KVCache(beam) for _ in layers], prompts, Lineage(beam), segments.lengths)
@@ -130,14 +130,14 @@ class PromptState(State):
         return self.lengths.repeat_interleave(self.beam) + self.length
 
     def step(self, decoder: Iterable[nn.Module], x: Tensor, positions: Tensor) -> Tensor:
-        """Runs the newest token of each row, at `positions` (R,), through all layers: (R, D) -> (R, D)."""
+        """Run the newest token of each row, at `positions` (R,), through all layers: (R, D) -> (R, D)."""
         self.lineage.grow(len(x), x.device)
         for layer, cache, prompt in zip(decoder, self.caches, self.memories, strict=True):
             x = cast(EncoderLayer, layer).step(x, positions, cache, prompt, self.lineage)
         return x
 
     def select_sources(self, sources: Tensor) -> None:
-        """Keeps these sources, in this order."""
+        """Keep these sources, in this order."""
         super().select_sources(sources)
         self.lengths = self.lengths.index_select(0, sources)
 
@@ -165,7 +165,7 @@ class FixedState:
             self.caches.append([first.new_zeros(sources, heads, capacity, like.beam, width) for heads, width in both])
 
     def admit(self, state: MemoryState, lengths: Tensor) -> None:
-        """Starts a new batch, with the sources of a state that has just been started, of lengths (B,)."""
+        """Start a new batch, with the sources of a state that has just been started, of lengths (B,)."""
         self.now.zero_()
         self.slots.fill_(-1)
         for (keys, values), cache, new in zip(self.memories, self.caches, state.memories, strict=True):
@@ -174,7 +174,7 @@ class FixedState:
                 x[:sources].zero_()
             keys[:sources, :, :longest], values[:sources, :, :longest] = new.keys, new.values
         places = torch.arange(self.bias.shape[3], device=lengths.device)
-        hidden = places >= lengths.clamp(min=1)[:, None]  # (B, S); an empty source keeps one place, as a softmax must
+        hidden = places >= lengths.clamp(min=1)[:, None]  # (B, S); an empty source keeps one: softmax needs it
         self.bias.zero_()[: len(lengths)].masked_fill_(hidden[:, None, None], float("-inf"))
 
     @property
@@ -193,7 +193,7 @@ class FixedState:
         return MemoryState(self.beam, caches, memories, lineage)
 
     def gather(self, sources: Tensor) -> None:
-        """Moves these sources to the front, in this order."""
+        """Move these sources to the front, in this order."""
         for x in (self.slots, self.bias, *(x for pair in (*self.memories, *self.caches) for x in pair)):
             x[: len(sources)] = x.index_select(0, sources)
 

@@ -42,7 +42,7 @@ class PositionVectors(nn.Module):
             nn.init.normal_(self.table, std=self.width**-0.5)
 
     def remember(self, dtype: torch.dtype) -> None:
-        """Tabulates the vectors of all positions, for inference, unless they depend on a sequence's length."""
+        """Tabulate the vectors of all positions, for inference, unless they depend on a sequence's length."""
         if self.table is None and self.scheme not in schemes.LENGTH_DEPENDENT:
             places = torch.arange(self.max_length)
             vectors = self(places, places).detach().to(dtype).contiguous()  # some schemes return an expanded view
@@ -129,7 +129,7 @@ class PatchEmbedding(nn.Module):
 
 
 class GroupedLinear(nn.Module):
-    """Separate linear layers for groups of neighbouring channels."""
+    """Separate linear layers for groups of neighbouring channels: (..., inputs) -> (..., outputs)."""
 
     def __init__(self, inputs: int, outputs: int, groups: int) -> None:
         super().__init__()
@@ -148,9 +148,9 @@ class GroupedLinear(nn.Module):
 class FilterbankStem(nn.Module):
     """Two convolutions over time of width 3 and stride 2 (as in Wang et al. 2020), followed by residual ones.
 
-    They run over flat sequences, padded with a zero frame on both sides. Every sequence has a multiple of four frames,
-    so that a window of stride 2 is a pair of frames and the last frame of the pair before, and never crosses into the
-    next sequence.
+    They run over flat sequences, each as if padded with a zero frame on both sides. Every sequence has a multiple of
+    four frames, so that a window of stride 2 is a pair of frames and the last frame of the pair before, and never
+    crosses into the next sequence.
 
     Args:
         layers: the number of residual convolutions, of stride 1.

@@ -81,7 +81,7 @@ class FusedDecoder(Decoder):
         return logits
 
     def ahead(self, model: Any, state: MemoryState, run: Run) -> Ahead | None:
-        """Takes steps until an output may end or the caches are full; see `Steps.ahead`."""
+        """Take steps until an output may end or the caches are full; see `Steps.ahead`."""
         if state.lineage.clock is not None or state.length >= self.packed.longest or state.beam > WIDEST_BEAM:
             return None
         assert run.history.shape[1] == state.length + 1, "the caches hold all but the newest token"
@@ -107,7 +107,7 @@ class FusedDecoder(Decoder):
 
 
 def fuse(model: nn.Module) -> None:
-    """Replaces the encoder and the decoder of a packed model by fused ones, if the kernels support all of their
+    """Replace the encoder and the decoder of a packed model by fused ones, if the kernels support all of their
     parts."""
     for name, part in list(model.named_children()):
         if isinstance(part, Encoder) and (layers := packed_layers(part)) is not None:
@@ -137,20 +137,20 @@ def packed_decoder(model: Any, layers: Decoder) -> kernels.PackedDecoder | None:
 
 def packed_layers(layers: nn.ModuleList) -> kernels.PackedLayers | None:
     """The layers of an encoder or a decoder for the kernels; None if they do not support a part of them."""
-    packed_ones = []
+    per_layer = []
     for layer in layers:
         packed = _packed_layer(layer)
         if packed is None:
             return None
-        packed_ones.append(packed)
-    if not packed_ones:  # an encoder may have no layers
+        per_layer.append(packed)
+    if not per_layer:  # an encoder may have no layers
         return None
     first: Any = layers[0]
     own, forward = first.self_attention, first.feed_forward
     activation = kernels.ACTIVATIONS.index(forward.name)
     heads = own.num_heads, own.num_kv_heads, own.d_k, own.d_v
     sizes = (forward.outer.packed.size, *heads, first.around_attention.pre, activation)
-    return kernels.PackedLayers(sizes, packed_ones, None if own.positions is None else turns(TURNS, own.d_k))
+    return kernels.PackedLayers(sizes, per_layer, None if own.positions is None else turns(TURNS, own.d_k))
 
 
 def _packed_layer(layer: Any) -> tuple[list[kernels.Norm | None], list[kernels.Packed | None]] | None:

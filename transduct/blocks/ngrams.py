@@ -7,7 +7,9 @@ from transduct.functional.lookup import lookup
 from transduct.functional.segments import Segments, pad
 
 BITS = 20  # of a hash
-MULTIPLIER = 6364136223846793005  # of Knuth's linear congruential generator; it mixes the high bits of products
+MULTIPLIER = (
+    6364136223846793005  # Knuth's, of linear congruential generators: the high bits of its products are well mixed
+)
 STRENGTH = 20.0  # factor of the votes: Adam moves each by about the learning rate, and few n-grams are frequent
 
 

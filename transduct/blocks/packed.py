@@ -45,22 +45,22 @@ class PackedTable(nn.Module):
         return self.numbers.shape
 
     def rows(self, tokens: Tensor) -> Tensor:
-        """Looks up embeddings: (N,) -> (N, D)."""
+        """Look up embeddings: (N,) -> (N, D)."""
         return self.numbers.index_select(0, tokens)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Computes logits: (N, D) -> (N, V)."""
+        """Compute logits: (N, D) -> (N, V)."""
         return self.packed(hidden)
 
     def select(self, tokens: Tensor) -> "PackedTable":
-        """Returns the table of these tokens only."""
+        """Return the table of these tokens only."""
         return PackedTable(self.rows(tokens), None if self.bias is None else self.bias.index_select(0, tokens))
 
 
 def exchange(
     model: nn.Module, layer: Callable[[nn.Linear], nn.Module], table: Callable[[Tensor, Tensor | None], Rows]
 ) -> None:
-    """Replaces all linear layers and embedding tables of a model, for inference.
+    """Replace all linear layers and embedding tables of a model, for inference.
 
     First fuses the query, key and value projections of self-attention. Shared tables stay shared, and the output bias
     moves into the output table.
@@ -84,7 +84,7 @@ def exchange(
 
 
 def pack_layers(model: nn.Module) -> None:
-    """Packs all layers of a model for the processor and tabulates its position vectors."""
+    """Pack all layers of a model for the processor and tabulates its position vectors."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     exchange(model, PackedLinear, PackedTable)
     remember_positions(model, dtype)

@@ -31,7 +31,7 @@ class QuantisedLinear(nn.Module):
         return int8_linear(x, self.weight, self.steps, self.bias)
 
     def pack(self) -> None:
-        """Packs the weights for the processor, if there is a kernel that is faster than PyTorch."""
+        """Pack the weights for the processor, if there is a kernel that is faster than PyTorch."""
         if kernels.usable(self.steps):
             self.packed = kernels.Packed(self.weight, self.steps, self.bias)
 
@@ -50,11 +50,11 @@ class QuantisedTable(QuantisedLinear):
         return self.weight * self.steps[:, None]
 
     def rows(self, tokens: Tensor) -> Tensor:
-        """Looks up embeddings: (N,) -> (N, D)."""
+        """Look up embeddings: (N,) -> (N, D)."""
         return self.weight.index_select(0, tokens) * self.steps.index_select(0, tokens)[:, None]
 
     def select(self, tokens: Tensor) -> "QuantisedTable":
-        """Returns the table of these tokens only."""
+        """Return the table of these tokens only."""
         chosen = QuantisedTable(self.weight[:0].float())
         chosen.weight = nn.Parameter(self.weight.index_select(0, tokens), False)
         chosen.steps = nn.Parameter(self.steps.index_select(0, tokens), False)
@@ -66,7 +66,7 @@ class QuantisedTable(QuantisedLinear):
 
 
 def pack_quantised(model: nn.Module) -> None:
-    """Packs the quantised layers of a model for the processor, except tables that are only looked up."""
+    """Pack the quantised layers of a model for the processor, except tables that are only looked up."""
     outputs = {id(getattr(module, "output_table", None)) for module in model.modules()}
     for module in list(model.modules()):
         if isinstance(module, QuantisedLinear) and (not isinstance(module, QuantisedTable) or id(module) in outputs):
@@ -74,7 +74,7 @@ def pack_quantised(model: nn.Module) -> None:
 
 
 def quantise(model: nn.Module) -> None:
-    """Quantises all linear layers and embedding tables of a model, in place.
+    """Quantise all linear layers and embedding tables of a model, in place.
 
     Norms, biases and positions are not quantised.
     """

@@ -107,7 +107,7 @@ class Schedule:
 
     @classmethod
     def of(cls, segments: Segments, directions: int = 1) -> "Schedule":
-        """Returns the schedule of segments that are read in one direction or in both."""
+        """Return the schedule of segments that are read in one direction or in both."""
         order = segments.lengths.argsort(descending=True, stable=True)
         times = torch.arange(segments.longest, device=order.device)
         counts = (segments.lengths > times[:, None]).sum(1)  # B_t
@@ -187,7 +187,7 @@ class Recurrent(nn.Module):
         return x, after
 
     def _between(self, x: Tensor, number: int) -> Tensor:
-        """Applies dropout to the input of every layer except the first."""
+        """Apply dropout to the input of every layer except the first."""
         return dropout(x, self.rate, self.training) if number else x
 
 
@@ -258,7 +258,7 @@ class RecurrentAttention(nn.Module):
             nn.init.xavier_uniform_(self.weight)
 
     def remember(self, memory: Tensor, segments: Segments) -> Memory:
-        """Prepares the memory, once for all steps: (N, D) -> Memory."""
+        """Prepare the memory, once for all steps: (N, D) -> Memory."""
         keys = memory if self.key is None else self.key(memory)
         dense, values = pad(keys, segments).unsqueeze(1), pad(memory, segments).unsqueeze(1)  # (B, 1, S, D)
         return Memory(dense, values, padding_bias(segments))

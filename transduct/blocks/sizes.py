@@ -10,7 +10,7 @@ LARGEST = 1 << 24  # for all other sizes
 
 
 def require_size(least: int, config: Any, *names: str) -> None:
-    """Raises ValueError for the first of these fields that is smaller than `least` or implausibly large; None is
+    """Raise ValueError for the first of these fields that is smaller than `least` or implausibly large; None is
     allowed."""
     for name in names:
         value = getattr(config, name)
@@ -22,20 +22,20 @@ def require_size(least: int, config: Any, *names: str) -> None:
 
 
 def require_rate(config: Any, *names: str) -> None:
-    """Raises ValueError for the first of these fields that is not a dropout rate."""
+    """Raise ValueError for the first of these fields that is not a dropout rate."""
     for name in names:
         if not 0.0 <= getattr(config, name) < 1.0:
             raise ValueError(f"{name} is {getattr(config, name)}, must be in [0, 1)")
 
 
 def require_heads(config: Any) -> None:
-    """Raises ValueError if d_model is not a multiple of num_heads."""
+    """Raise ValueError if d_model is not a multiple of num_heads."""
     if config.d_model % config.num_heads:
         raise ValueError(f"d_model is {config.d_model}, must be a multiple of num_heads ({config.num_heads})")
 
 
 def require_shared(config: Any) -> None:
-    """Raises ValueError if one table is shared by two vocabularies of different size."""
+    """Raise ValueError if one table is shared by two vocabularies of different size."""
     if config.tie == "all" and config.source_size != config.target_size:
         raise ValueError(
             f"tie 'all' needs one shared vocabulary, found {config.source_size} and {config.target_size} entries; "
@@ -44,7 +44,7 @@ def require_shared(config: Any) -> None:
 
 
 def require_channels(config: Any, name: str) -> None:
-    """Raises ValueError unless this field is a list of channel counts that group normalisation can divide evenly."""
+    """Raise ValueError unless this field is a list of channel counts that group normalisation can divide evenly."""
     channels = getattr(config, name)
     if not channels or any(not 1 <= count <= LARGEST or count % max(1, count // GROUP) for count in channels):
         raise ValueError(

@@ -28,15 +28,15 @@ class Rows(Protocol):
         ...
 
     def rows(self, tokens: Tensor) -> Tensor:
-        """Looks up embeddings: (N,) -> (N, D)."""
+        """Look up embeddings: (N,) -> (N, D)."""
         ...
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Computes logits, including the bias if there is one: (N, D) -> (N, V)."""
+        """Compute logits, including the bias if there is one: (N, D) -> (N, V)."""
         ...
 
     def select(self, tokens: Tensor) -> Any:
-        """Returns the table of these tokens only: (K, D)."""
+        """Return the table of these tokens only: (K, D)."""
         ...
 
 
@@ -44,14 +44,14 @@ Table = Tensor | Rows
 
 
 def rows_of(table: Table, tokens: Tensor) -> Tensor:
-    """Looks up embeddings: (V, D), (N,) -> (N, D)."""
+    """Look up embeddings: (V, D), (N,) -> (N, D)."""
     if not isinstance(table, Tensor):
         return table.rows(tokens)
     return lookup(table, tokens)
 
 
 def project(hidden: Tensor, table: Table, bias: Tensor | None = None) -> Tensor:
-    """Computes logits: (N, D), (V, D) -> (N, V). The bias (V,) is for plain tables; `Rows` have their own."""
+    """Compute logits: (N, D), (V, D) -> (N, V). The bias (V,) is for plain tables; `Rows` have their own."""
     return nn.functional.linear(hidden, table, bias) if isinstance(table, Tensor) else table(hidden)
 
 

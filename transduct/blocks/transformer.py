@@ -40,7 +40,7 @@ class LayerShape:
 
     @classmethod
     def of(cls, config: Any) -> Self:
-        """Takes the settings from a model's configuration, which has fields of the same names."""
+        """Take the settings from a model's configuration, which has fields of the same names."""
         return cls(*(getattr(config, each.name) for each in fields(cls)))
 
 
@@ -169,7 +169,7 @@ def final_norm(shape: LayerShape) -> nn.Module:
 
 
 def settle(model: nn.Module) -> None:
-    """Prepares a model for inference on a GPU: fuses the query, key and value projections and tabulates positions.
+    """Prepare a model for inference on a GPU: fuses the query, key and value projections and tabulates positions.
 
     The results do not change. On a CPU `packed.pack_layers` does this, and more.
     """
@@ -178,21 +178,21 @@ def settle(model: nn.Module) -> None:
 
 
 def join_attention(model: nn.Module) -> None:
-    """Fuses the query, key and value projections of each self-attention, unless they already are fused."""
+    """Fuse the query, key and value projections of each self-attention, unless they already are fused."""
     for module in model.modules():
         if isinstance(module, EncoderLayer | DecoderLayer) and isinstance(module.self_attention.query, nn.Linear):
             module.self_attention.join()
 
 
 def remember_positions(model: nn.Module, dtype: torch.dtype) -> None:
-    """Tabulates all position vectors of a model: those of its embeddings and those inside its attention."""
+    """Tabulate all position vectors of a model: those of its embeddings and those inside its attention."""
     for module in model.modules():
         if isinstance(module, PositionVectors):
             module.remember(dtype)
 
 
 def initialise(module: nn.Module) -> None:
-    """Initialises all linear layers with Xavier-uniform weights and zero biases."""
+    """Initialise all linear layers with Xavier-uniform weights and zero biases."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
             nn.init.xavier_uniform_(part.weight)

@@ -42,7 +42,8 @@ class Features:
             maximum and scaled).
         rate: samples per second; sounds with other rates are resampled.
         bands: the number of mel bands, M.
-        window, hop: length and step of the frames, in seconds.
+        window: length of the frames, in seconds.
+        hop: seconds from the start of one frame to that of the next.
         fft: length of the Fourier transform; windows are padded to it with zeros.
     """
 

@@ -154,8 +154,8 @@ def _photograph(source: SceneSource, name: str, data: bytes, label: Callable[[st
 
 
 def _square(picture: Picture, boxes: np.ndarray, side: int, place: str, refused: Refused) -> tuple[Picture, np.ndarray]:
-    """Resize a picture and its boxes to a square; boxes are clipped to the picture, and those clipped by more than one
-    pixel, which may be due to rounding, are reported."""
+    """Resize a picture and its boxes to a square. Boxes are clipped to the picture; a clip of more than one pixel,
+    which is more than rounding explains, is reported."""
     height, width = picture.shape[:2]
     size = np.array([width, height, width, height], np.float64)
     kept = boxes.clip(0, size)

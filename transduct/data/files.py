@@ -33,7 +33,7 @@ STARTS = {  # magic bytes -> format
     b"PK\x03\x04": "a zip archive", b"7z\xbc\xaf": "a 7z archive", b"Rar!": "a rar archive",
 }  # fmt: skip
 LARGEST_FILE = 1 << 30  # bytes; a larger picture or sound is refused before it is read
-EXTENSIONS = (  # types of headers that extend the next one, for example by a long name, and are read into memory
+EXTENDED_HEADERS = (  # types of headers that extend the next one, for example by a long name, and are read into memory
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
 )
 WORDS_AT_ONCE = 1 << 22  # 32-bit words of packed pictures or sounds in one chunk
@@ -171,7 +171,7 @@ class _Header(tarfile.TarInfo):
             header = super().frombuf(*args)
         except tarfile.InvalidHeaderError as error:  # type: ignore[attr-defined]
             raise tarfile.ReadError(f"{error} in a header") from error
-        if header.type in EXTENSIONS and header.size > BLOCK:
+        if header.type in EXTENDED_HEADERS and header.size > BLOCK:
             raise tarfile.ReadError(f"a header of {header.size:,} bytes, at most {BLOCK:,} are read")
         return header
 

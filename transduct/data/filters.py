@@ -83,10 +83,10 @@ class Filters:
         keep &= ~dropped
 
 
-def _among(hashes: np.ndarray, known: np.ndarray) -> np.ndarray:
+def _among(found: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Whether each hash is among the known ones, which are sorted and not empty."""
-    found: np.ndarray = known.take(np.searchsorted(known, hashes), mode="clip") == hashes
-    return found
+    among: np.ndarray = known.take(np.searchsorted(known, found), mode="clip") == found
+    return among
 
 
 class Seen:

@@ -69,7 +69,7 @@ class Masking:
     def hide(
         self, tokens: Sequence[int], offsets: Sequence[int], numbers: Sequence[int]
     ) -> tuple[list[int], list[int]]:
-        """Mask tokens (N,); return the masked tokens and the places (K,) of those to predict.
+        """Mask some of the tokens (N,); return all tokens after masking, and the places (K,) of those to predict.
 
         Begin and end are never masked. Example numbers[i] spans offsets[i] to offsets[i + 1].
         """
@@ -93,7 +93,7 @@ def second_lines(pairs: int, seed: int, epoch: int) -> Indices:
     For one half, drawn anew each epoch, it is its own pair. For the other half it is a random one, except its own and
     the pair before, whose second line is its own first line.
     """
-    random = np.random.Generator(philox(seed, epoch).jumped())  # independent of those of `plan`
+    random = np.random.Generator(philox(seed, epoch).jumped())  # independent of the draws of `plan`
     numbers, apart = np.arange(pairs), random.permutation(pairs) < pairs // 2
     return np.where(apart, (numbers + 1 + random.integers(pairs - 2, size=pairs)) % pairs, numbers)
 

@@ -31,7 +31,7 @@ class TextSource:
         columns: the columns to read from `pairs`, the source first. For TSV: numbers from 0, or names if the first line
             is a header. For JSONL and Parquet: keys ("translation.de" is the field `de` of `translation`). For trees:
             words, tags or brackets. Default: columns 0 and 1; source and target; words and brackets.
-        alternatives: whether the TSV columns to the right of the target hold more references.
+        alternatives: whether the TSV columns to the right of the target, save the source, hold more references.
         generate: a generated corpus: number_names, copy, reverse, sort, brackets, seen_before, spans.
         part: the part of a generated corpus; no row is in two of them.
         count: the number of rows to generate.

@@ -208,8 +208,8 @@ def _aligned_rows(source: Path, target: Path) -> Iterator[Row]:
 
 
 def tsv_rows(path: Path, columns: list[str] | list[int], alternatives: bool = False) -> Iterator[Row]:
-    """The given columns, by name or number, of each line of a TSV file; with `alternatives` also the cells after the
-    last of them that are not empty.
+    """The given columns, by name or number, of each line of a TSV file; with `alternatives` also the non-empty cells
+    after the last given column, unless they are given themselves.
 
     Raises:
         TransductError: a line has too few columns, or the header lacks a name or has it twice.

@@ -2,14 +2,14 @@
 
 A step of a base model is two hundred small kernels, and Python takes longer to launch them than the device to run them.
 A graph needs fixed shapes and addresses, so a batch is kept in buffers (`FixedState`, `DeviceBeam`) whose sizes are
-powers of two; unused places are done from the start. Graphs are captured when a shape is first met: one reads a number
-of sources, others take a step for a number of sources and a range of attention. Every few steps the device reports
-asynchronously how many sources are unfinished. Once half are done, the others are compacted and a smaller graph takes
-over.
+powers of two; unused places are done from the start. Graphs are captured when a shape is first met: one for reading so
+many sources, and one for a step of so many sources with attention over so many tokens. Every few steps the device
+reports asynchronously how many sources are unfinished. Once half are done, the others are compacted and a smaller graph
+takes over.
 
 On a CPU nothing is captured; the same steps are called one by one.
 
-Is a sentence translated alike alone and in a batch? The formulas are the same whatever stands beside it, and on a CPU
+A sentence alone and in a batch: the formulas are the same whatever is beside it, and on a CPU
 the results agree up to rounding (tested). On a GPU the matrix library chooses its kernel by the number of rows, and
 another kernel may sum in another order. Searches that run through the same sizes give identical results; between
 different sizes rounding may decide between two nearly equal tokens, far more often in bfloat16 than in float32. This
@@ -36,7 +36,7 @@ from transduct.functional.segments import Segments
 Step = Callable[[], None]
 SHORTEST = 16  # the smallest buffer, in tokens
 EVERY = 2  # steps between checks of how many sources are unfinished
-FEW = 32  # the smallest number of sources that gets a smaller graph
+FEW = 32  # a smaller graph takes over only if half of the present one's places are at least this many
 WARM_UP = 2  # steps before a capture, in which libraries choose kernels and allocate workspaces
 MOST = 8  # batch shapes whose buffers and graphs are kept
 
@@ -59,7 +59,7 @@ def in_powers(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 
 
 def share_of_memory() -> float:
-    """Bytes of the current device's memory that the buffers of captured searches may take, not counting the newest."""
+    """Bytes of the current device's memory that the buffers of captured searches may take; one alone may take more."""
     return torch.cuda.mem_get_info()[1] / 4 if torch.cuda.is_available() else inf
 
 

@@ -54,7 +54,8 @@ class CTCPrefix:
         self.with_blank = blanks.repeat_interleave(beam, 0)  # (R, T + 1)
         self.with_token = torch.full_like(self.with_blank, NOTHING)
         self.last = torch.full((len(self.with_blank),), -1, device=frames.device)  # (R,) the last token, -1 for none
-        self.scores = frames.new_zeros(len(self.with_blank), 1)  # prefix scores of each continuation; at first, of none
+        # (R, V) the prefix score of each continuation; at first (R, 1), that of the empty prefix.
+        self.scores = frames.new_zeros(len(self.with_blank), 1)
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
         """Logits (R, V) after the tokens (R, t), the begin token first -> (R, V)."""

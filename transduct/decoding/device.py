@@ -108,7 +108,7 @@ class DeviceBeam:
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in SHARED}
 
     def admit(self, begin: Tensor, limits: Tensor) -> None:
-        """Start a search: (B,) the token each source's outputs begin after, and its limit (0 for an unused place)."""
+        """Start a search with the begin tokens (B,) and the limits (B,) of its sources; 0 marks an unused place."""
         sources = len(limits)
         self.newest[:sources] = begin[:, None]
         self.limits[:sources] = limits

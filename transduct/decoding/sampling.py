@@ -9,7 +9,7 @@ from torch import Tensor
 
 from transduct.decoding.search import Hypothesis, first_tokens
 
-FIRST = 1024  # the likeliest tokens, which usually contain the top p, so that the vocabulary need not be sorted
+FIRST = 1024  # how many of the likeliest are tried first: they usually hold the top p, and sorting all is slow
 
 
 class Sampling:

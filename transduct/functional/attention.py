@@ -96,7 +96,7 @@ def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
 
 
 def hiding(hidden: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Returns an additive mask: minus infinity where `hidden` is True, zero elsewhere."""
+    """Return an additive mask: minus infinity where `hidden` is True, zero elsewhere."""
     return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, float("-inf"))
 
 
@@ -150,7 +150,7 @@ def segment_attention(
     if few and bias is None and dropout == 0.0 and training_kernels.usable(query, key, value):
         return training_kernels.attention(query, key, value, queries, keys, causal)
     padded = pad(query, queries).transpose(1, 2)  # (B, H, T, K)
-    plain = causal and bias is None  # PyTorch's kernel masks the future itself
+    plain = causal and bias is None  # then `padded_attention` masks the future, without a mask made here
     term = None if plain else _scores_bias(padded, keys, causal, bias)
     dense_keys, dense_values = pad(key, keys).transpose(1, 2), pad(value, keys).transpose(1, 2)
     output = padded_attention(padded, dense_keys, dense_values, term, dropout, plain)  # (B, H, T, V)

@@ -11,13 +11,13 @@ SMALLEST = 1e-20  # smallest area to divide by, so that the IoU of two empty box
 
 
 def to_corners(boxes: Tensor) -> Tensor:
-    """Converts centre, width and height to corners: (..., 4) -> (..., 4)."""
+    """Convert centre, width and height to corners: (..., 4) -> (..., 4)."""
     centre, half = boxes[..., :2], boxes[..., 2:] / 2
     return torch.cat((centre - half, centre + half), -1)  # (..., 4)
 
 
 def to_centres(boxes: Tensor) -> Tensor:
-    """Converts corners to centre, width and height: (..., 4) -> (..., 4)."""
+    """Convert corners to centre, width and height: (..., 4) -> (..., 4)."""
     first, last = boxes[..., :2], boxes[..., 2:]
     return torch.cat(((first + last) / 2, last - first), -1)  # (..., 4)
 

@@ -35,7 +35,7 @@ class Cores:
         return getattr(self.own, "sharing", None) or torch.get_num_threads()
 
     def work_alone(self) -> None:
-        """Restricts this thread, one of several parallel workers, to a single core."""
+        """Restrict this thread, one of several parallel workers, to a single core."""
         torch.set_num_threads(1)
         self.own.sharing = 1
 

@@ -21,7 +21,7 @@ def _stream(device: torch.device) -> Any:
 
 @contextmanager
 def beside(device: torch.device) -> Iterator[None]:
-    """Runs the warm-up calls before a capture on the capture stream, as PyTorch demands: in these, libraries choose
+    """Run the warm-up calls before a capture on the capture stream, as PyTorch demands: in these, libraries choose
     their kernels and allocate memory. All share one stream, because each stream has a workspace of its own."""
     stream, present = _stream(device), torch.cuda.current_stream(device)
     stream.wait_stream(present)
@@ -32,7 +32,7 @@ def beside(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def recording(graph: Any, device: torch.device, pool: Any = None) -> Iterator[None]:
-    """Captures the calls within into `graph`.
+    """Capture the calls within into `graph`.
 
     A destroyed graph frees the cuBLAS workspace of its stream (PyTorch 2.13), which other graphs captured there would
     still use; so each graph gets a workspace in its own memory.

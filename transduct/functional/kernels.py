@@ -173,7 +173,7 @@ class Packed(_PointedAt):
 def remember(
     key: Packed, value: Packed, x: Tensor, offsets: Tensor, longest: int, groups: int
 ) -> tuple[Tensor, Tensor]:
-    """Projects flat sequences (N, D), which begin at `offsets` (B + 1,), to keys (B, G, S, K) and values (B, G, S, V),
+    """Project flat sequences (N, D), which begin at `offsets` (B + 1,), to keys (B, G, S, K) and values (B, G, S, V),
     padded with zeros to S = `longest`."""
     sources, x = len(offsets) - 1, x.contiguous()
     keys, values = (empty(sources, groups, longest, packed.size // groups) for packed in (key, value))
@@ -195,7 +195,7 @@ class PackedNorm(_PointedAt):
         self.held, self.native = norm, _norm(norm)  # the tensors, and the pointers to them
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Normalises each row: (R, D) -> (R, D)."""
+        """Normalise each row: (R, D) -> (R, D)."""
         x, out = x.contiguous(), empty(*x.shape)
         library().normalised(self.native, x.data_ptr(), *x.shape, out.data_ptr())
         return out
@@ -228,7 +228,7 @@ class PackedLayers(_PointedAt):
         self.longest = math.inf if turns is None else len(turns)  # the most tokens of a sequence
 
     def encode(self, x: Tensor, offsets: Tensor, longest: int) -> Tensor:
-        """Runs an encoder over flat sequences (N, D), which begin at `offsets` (B + 1,): -> (N, D)."""
+        """Run an encoder over flat sequences (N, D), which begin at `offsets` (B + 1,): -> (N, D)."""
         x = x.clone(memory_format=torch.contiguous_format)
         rows, sources = x.shape[0], len(offsets) - 1
         work, threads = empty(library().layer_room(self.native, rows, longest)), CORES.sharing

@@ -20,7 +20,7 @@ from transduct.functional.trials import trusted
 
 CHUNK = 2**21  # logits held at a time on a CPU: 8 MiB of float32, which fit the cache of a small machine
 GPU_CHUNK = 2**27  # on a GPU: 256 MiB of bfloat16, so that the products are large enough to be efficient
-FEWEST = 256  # rows of a chunk, whatever the vocabulary: every chunk reads the whole table
+FEWEST = 256  # rows of a chunk at least, however large the vocabulary: every chunk reads the whole table
 SET_WEIGHTS = {"labels": 1.0, "l1": 5.0, "giou": 2.0}  # of DETR's costs and losses
 NO_OBJECT = 0.1  # weight of the queries without an object in the classification loss
 
@@ -178,7 +178,7 @@ def _agreement_of_rows(logits: Tensor, weight: float, counted: Tensor | None) ->
 def _losses_of_rows(
     logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool, agreement: float
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Returns the sum of the smoothed losses, with the agreement of the two halves, the sum of the negative
+    """Return the sum of the smoothed losses, with the agreement of the two halves, the sum of the negative
     log-likelihoods, and, if `wanted`, the gradient of the logits (n, V). The logits may be overwritten."""
     kernel = _fused(logits)
     if kernel is training_kernels.row_losses:  # which knows the agreement itself
@@ -260,7 +260,7 @@ def matching_costs(logits: Tensor, boxes: Tensor, labels: Tensor, targets: Tenso
 def match(
     logits: Tensor, boxes: Tensor, labels: Tensor, targets: Tensor, sizes: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Matches the objects of each picture with its queries, one to one, at the lowest total cost (Kuhn 1955).
+    """Match the objects of each picture with its queries, one to one, at the lowest total cost (Kuhn 1955).
 
     Arguments as for `matching_costs`.
 
@@ -279,8 +279,8 @@ def match(
         queries.append(columns + picture * logits.shape[1])
         objects.append(rows + before)
         before += len(table)
-    matched, theirs = (torch.from_numpy(np.concatenate(each)).to(logits.device) for each in (queries, objects))
-    return matched, theirs
+    matched, their_objects = (torch.from_numpy(np.concatenate(each)).to(logits.device) for each in (queries, objects))
+    return matched, their_objects
 
 
 def set_losses(

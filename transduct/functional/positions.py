@@ -66,7 +66,7 @@ def dot_product_by_distance(distances: Tensor, width: int) -> Tensor:
 
 
 def rotary(x: Tensor, positions: Tensor) -> Tensor:
-    """Rotates each pair (x_k, x_{k + K/2}) of a query or key by the angle w_k t: (N, H, K) -> (N, H, K).
+    """Rotate each pair (x_k, x_{k + K/2}) of a query or key by the angle w_k t: (N, H, K) -> (N, H, K).
 
     The dot product of a rotated query and a rotated key depends only on their distance (RoPE; Su et al. 2021).
     """

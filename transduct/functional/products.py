@@ -59,7 +59,7 @@ class _Linear(torch.autograd.Function):
 
 
 def packed_linear(weight: Tensor, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-    """Returns `linear` for a constant matrix (F, D), packed for the processor: (..., D) -> (..., F), without
+    """Return `linear` for a constant matrix (F, D), packed for the processor: (..., D) -> (..., F), without
     gradients."""
     if kernels.usable(weight.detach()):
         return kernels.Packed(weight, None, bias)

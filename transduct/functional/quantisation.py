@@ -14,7 +14,7 @@ SMALLEST = 1e-12  # the least magnitude, so that a row of zeros has a step
 
 
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantises each row: (N, D) -> int8 (N, D) and the steps (N,)."""
+    """Quantise each row: (N, D) -> int8 (N, D) and the steps (N,)."""
     largest = x.abs().amax(-1, keepdim=True).float().clamp(min=SMALLEST)  # (N, 1)
     return (x * (STEPS / largest)).round().to(torch.int8), (largest / STEPS).squeeze(1)  # (N, D), (N,)
 

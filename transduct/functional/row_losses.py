@@ -19,7 +19,7 @@ BLOCK, WARPS = 4096, 8  # logits per iteration
 def row_losses(
     logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool
 ) -> tuple[Tensor, Tensor]:
-    """Returns the smoothed loss and the negative log-likelihood of each row, (N,) and (N,), in float32.
+    """Return the smoothed loss and the negative log-likelihood of each row, (N,) and (N,), in float32.
 
     Args:
         logits: (N, V), contiguous; overwritten with their gradient if `wanted`.

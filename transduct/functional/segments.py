@@ -46,7 +46,7 @@ class Shape:
 
     @classmethod
     def around(cls, tokens: int, sequences: int, longest: int) -> "Shape":
-        """Returns a shape for these sequences and the filler they need, with N rounded up to a multiple of 128.
+        """Return a shape for these sequences and the filler they need, with N rounded up to a multiple of 128.
 
         Args:
             tokens: of all sequences together.
@@ -75,7 +75,7 @@ class Segments:
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device | str | None = None) -> "Segments":
-        """Returns the segments of these lengths, on `device`."""
+        """Return the segments of these lengths, on `device`."""
         counts = torch.tensor(list(lengths), dtype=torch.int64)
         offsets = torch.zeros(len(counts) + 1, dtype=torch.int64)
         torch.cumsum(counts, 0, out=offsets[1:])
@@ -85,7 +85,7 @@ class Segments:
 
     @classmethod
     def filled(cls, lengths: Sequence[int], shape: Shape) -> "Segments":
-        """Returns segments filled up with short sequences to `shape.tokens` and empty ones to `shape.sequences`.
+        """Return segments filled up with short sequences to `shape.tokens` and empty ones to `shape.sequences`.
 
         Raises:
             ValueError: if the sequences are too long or too many for the shape.
@@ -101,12 +101,12 @@ class Segments:
         return replace(cls.of([*lengths, *pieces, *[0] * empty]), longest=shape.longest, equal=False)
 
     def to(self, device: torch.device) -> "Segments":
-        """Returns the same segments on another device."""
+        """Return the same segments on another device."""
         lengths, offsets = (x.to(device, non_blocking=True) for x in (self.lengths, self.offsets))
         return replace(self, lengths=lengths, offsets=offsets)
 
     def twice(self) -> "Segments":
-        """Returns the sequences followed by the same sequences again."""
+        """Return the sequences followed by the same sequences again."""
         offsets = torch.cat((self.offsets, self.offsets[1:] + self.total))
         return replace(self, lengths=self.lengths.repeat(2), offsets=offsets, total=2 * self.total)
 
@@ -162,7 +162,7 @@ class Segments:
 
 
 def pad(flat: Tensor, segments: Segments) -> Tensor:
-    """Pads with zeros: (N, ...) -> (B, L, ...). Returns a view if all lengths are equal."""
+    """Pad with zeros: (N, ...) -> (B, L, ...). Returns a view if all lengths are equal."""
     shape = (len(segments), segments.longest, *flat.shape[1:])
     if segments.equal:
         return flat.view(shape)  # (B, L, ...)

@@ -142,7 +142,7 @@ _attend.register_autograd(_backward, setup_context=_remember)
 
 @triton.jit
 def _tile(pointer, rows, inside, heads, head, WIDTH: tl.constexpr):
-    """Loads rows of one head of a tensor (rows, heads, WIDTH), zeros outside of it."""
+    """Load rows of one head of a tensor (rows, heads, WIDTH), zeros outside of it."""
     columns = tl.arange(0, WIDTH)
     places = (rows.to(tl.int64) * heads + head)[:, None] * WIDTH + columns[None, :]
     return tl.load(pointer + places, mask=inside[:, None], other=0.0)
@@ -150,7 +150,7 @@ def _tile(pointer, rows, inside, heads, head, WIDTH: tl.constexpr):
 
 @triton.jit
 def _write(pointer, tile, rows, inside, heads, head, WIDTH: tl.constexpr):
-    """Stores what `_tile` loads."""
+    """Store what `_tile` loads."""
     columns = tl.arange(0, WIDTH)
     places = (rows.to(tl.int64) * heads + head)[:, None] * WIDTH + columns[None, :]
     tl.store(pointer + places, tile.to(pointer.dtype.element_ty), mask=inside[:, None])

@@ -125,7 +125,7 @@ class Steps:
         return logits
 
     def ahead(self, run: Run, slots: Tensor | None) -> Ahead:
-        """Takes steps of a search until an output may end, the caches are full, or `run.most` steps are done.
+        """Take steps of a search until an output may end, the caches are full, or `run.most` steps are done.
 
         Args:
             slots: (R, t), as in `rows_attention`; None without a beam.

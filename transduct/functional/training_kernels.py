@@ -112,7 +112,7 @@ class _SegmentsAttention(torch.autograd.Function):
 
 
 def _attend(layout: Any, query: Tensor, key: Tensor, value: Tensor, weights: Tensor | None, **others: Tensor) -> None:
-    """Writes the output or, from `grad`, the gradients into the tensors `others`."""
+    """Write the output or, from `grad`, the gradients into the tensors `others`."""
     (queries, keys, cells, causal), threads = layout, torch.get_num_threads()
     arguments = _Attention(
         *map(pointer, (query, key, value)), weights=pointer(weights), queries=pointer(queries.offsets),
@@ -129,7 +129,7 @@ def _attend(layout: Any, query: Tensor, key: Tensor, value: Tensor, weights: Ten
 
 
 def dropped(x: Tensor, threshold: int) -> Tensor:
-    """Zeroes each element with probability p = `threshold` / 65536 and scales the others by 1 / (1 - p)."""
+    """Zero each element with probability p = `threshold` / 65536 and scales the others by 1 / (1 - p)."""
     return _Dropped.apply(x, threshold)  # type: ignore[no-untyped-call]
 
 
@@ -161,7 +161,7 @@ def _keep(x: Tensor, kept: Tensor, scale: float, **draws: int) -> Tensor:
 
 
 def turned(x: Tensor, positions: Tensor, turns: Tensor) -> Tensor:
-    """Applies rotary positions (N,) to (N, H, K), by a table (positions, K) of sines followed by cosines.
+    """Apply rotary positions (N,) to (N, H, K), by a table (positions, K) of sines followed by cosines.
 
     Raises:
         ValueError: if the shapes or dtypes do not fit, so that the kernel would read foreign memory.
@@ -204,8 +204,8 @@ def row_losses(
     """The smoothed loss and the negative log-likelihood of each row, (N,) and (N,); the logits (N, V) are overwritten
     with their gradient if `wanted`.
 
-    Arguments as for `functional.row_losses`. With `agreement`, the second half of the rows are second readings of the
-    tokens of the first half, whose losses include `agreement` times the `symmetric_divergence` of the two.
+    Arguments as for `functional.row_losses`. With `agreement`, the second half of the rows holds second readings of
+    the tokens of the first half, whose losses include `agreement` times the `symmetric_divergence` of the two.
 
     Raises:
         ValueError: if targets or shares do not match the rows, or if there is an odd number of rows to agree.

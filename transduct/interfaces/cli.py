@@ -87,7 +87,7 @@ def main() -> None:
     share_cores()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
     try:
-        raise SystemExit(app(words or ["--help"], standalone_mode=False))
+        raise SystemExit(app(words or ["--help"], prog_name="transduct", standalone_mode=False))
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else "transduct"
         print(f"transduct: {error.format_message()} (see: {command} --help)", file=sys.stderr)
@@ -211,7 +211,7 @@ def predict(
     inputs: Annotated[list[str], typer.Argument(help="Texts (a tab between the two of a pair) or files.")],
     options: Settings = None,
     out: Annotated[Path | None, _file(help="Draw the answer (boxes, a painted caption): .png or .jpg.")] = None,
-    attention: Annotated[Path | None, _file(help="Draw attention to the first input: .svg or .png.")] = None,
+    attention: Annotated[Path | None, _file(help="Draw the first input's attention: .svg or .png.")] = None,
     device: Device = "auto",
 ) -> None:
     """Print the model's answer to each input, for any task.
@@ -282,7 +282,7 @@ def convert(
     to: Annotated[str | None, typer.Option("--format", help="Another tool: ctranslate2, huggingface or onnx.")] = None,
     precision: Annotated[str | None, typer.Option(help="int8: write a smaller and faster copy.")] = None,
     shortlist: Annotated[Path | None, _file(help="Text like that to be translated: add a lexical shortlist.")] = None,
-    others: Annotated[list[str] | None, typer.Option("--with", metavar="MODEL", help="Join in an ensemble.")] = None,
+    others: Annotated[list[str] | None, typer.Option("--with", metavar="MODEL", help="Add to an ensemble.")] = None,
 ) -> None:
     """Convert a model to or from another format.
 

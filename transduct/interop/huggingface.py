@@ -354,6 +354,6 @@ def _ending(text: str) -> dict[str, Any]:
 
 
 def _unended(path: Path) -> str:
-    """A tokenizer file without post-processor, padding and truncation, as ours are."""
+    """A tokenizer file without post-processor, padding and truncation, like ours."""
     file = checkpoint.read_object(path, "a tokenizer") | dict.fromkeys(("post_processor", "padding", "truncation"))
     return str(tokenizers.Tokenizer.from_str(json.dumps(file)).to_str())

@@ -8,7 +8,7 @@ from transduct.errors import TransductError
 from transduct.interop.ours import configured, loaded
 from transduct.training import checkpoint
 
-NOTE = b"\nThis copy is quantised to 8 bits; the scores are those of the model that it was made of.\n"  # for the card
+NOTE = b"\nThis copy is quantised to 8 bits; the scores are those of the model it was made from.\n"  # for the card
 
 
 def convert(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes]] = dict) -> None:
@@ -31,7 +31,7 @@ def convert(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes]] 
     quantise(model)
     files = checkpoint.files_in(directory)
     changed = {
-        "card.md": files.get("card.md", b"") + NOTE,
+        **({"card.md": files["card.md"] + NOTE} if "card.md" in files else {}),
         checkpoint.CONFIG: checkpoint.pack_json({**settings, "quantised": "int8"}),
         checkpoint.WEIGHTS: checkpoint.pack(checkpoint.weights_of(model)),
     }

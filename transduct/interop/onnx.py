@@ -115,13 +115,17 @@ class EncoderGraph(nn.Module):
         """Tokens (B, S), padded with anything, and lengths (B,) -> keys (L, B, G, S, K) and values (L, B, G, S, V)."""
         count, longest = source.shape
         places = torch.arange(longest)
-        positions, totals = places.expand(count, longest).flatten(), lengths[:, None].expand(count, longest).flatten()
-        x, mask = self.model.source_embedding(source.flatten(), positions, totals), padding_mask(lengths, longest)
+        positions = places.expand(count, longest).flatten()
+        token_lengths = lengths[:, None].expand(count, longest).flatten()
+        x, mask = (
+            self.model.source_embedding(source.flatten(), positions, token_lengths),
+            padding_mask(lengths, longest),
+        )
         layer: Any
         for layer in self.model.encoder:
 
             def attend(y: Tensor, attention: Any = layer.self_attention) -> Tensor:
-                parts = attention.project(y, positions, totals)  # (N, heads, width) each
+                parts = attention.project(y, positions, token_lengths)  # (N, heads, width) each
                 query, key, value = (part.view(count, longest, *part.shape[1:]).transpose(1, 2) for part in parts)
                 heads = attended(query, key, value, mask + position_bias(attention, query, longest))  # (B, H, S, V)
                 return attention.output(heads.transpose(1, 2).flatten(2).flatten(0, 1))

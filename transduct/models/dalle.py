@@ -89,7 +89,7 @@ class DiscreteVAE(nn.Module):
         self.decoder = nn.Sequential(*_decoder(config))
 
     def forward(self, pictures: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Reconstructs pictures from their codes.
+        """Reconstruct pictures from their codes.
 
         Args:
             pictures: (B, 3, height, width), from -1 to 1.
@@ -235,7 +235,7 @@ class DALLE(nn.Module):
         return layer_inputs(self.decoder, self._embedded(tokens, places), segments)
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> PromptState:
-        """Returns the state before `begin`, with `beam` rows for each text."""
+        """Return the state before `begin`, with `beam` rows for each text."""
         return PromptState.start(self.decoder, memory, segments, beam)
 
     def step(self, tokens: Tensor, state: PromptState) -> tuple[Tensor, PromptState]:
@@ -245,7 +245,7 @@ class DALLE(nn.Module):
         return self.logits(self.decoder_norm(x)), state
 
     def _embedded(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """Embeds tokens (N,) at `places` relative to `begin`, whose place is 0: -> (N, D).
+        """Embed tokens (N,) at `places` relative to `begin`, whose place is 0: -> (N, D).
 
         A word has a position vector, counted from the end of its text; a code has one for its row and one for its
         column; `begin` has none.
@@ -271,7 +271,7 @@ class GuidedState:
     unconditional: PromptState
 
     def select(self, rows: Tensor) -> None:
-        """Keeps these rows, in this order."""
+        """Keep these rows, in this order."""
         self.conditional.select(rows)
         self.unconditional.select(rows)
 
@@ -288,7 +288,7 @@ class Guided(nn.Module):
         return self.model.encode(tokens, segments)
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> GuidedState:
-        """Returns the states before `begin`, with `beam` rows for each text."""
+        """Return the states before `begin`, with `beam` rows for each text."""
         empty = Segments.of([0] * len(segments), memory.device)
         unconditional = self.model.start(memory[:, :0], empty, beam)
         return GuidedState(self.model.start(memory, segments, beam), unconditional)

@@ -184,8 +184,11 @@ class Detr(nn.Module):
         current = self.anchors.float().sigmoid().repeat(shape[0], 1)  # (B * Q, 4)
         logits, boxes = [], []
         for layer, near, inside, heads in zip(self.decoder, self.near, self.inside, self.heads, strict=True):
-            fixed = current.detach().view(*shape, 4)  # (B, Q, 4)
-            self_bias, cross_bias = near(fixed, fixed[..., :2]), inside(fixed, places)  # (B, H, Q, Q), (B, H, Q, P)
+            boxes_so_far = current.detach().view(*shape, 4)  # (B, Q, 4)
+            self_bias, cross_bias = (
+                near(boxes_so_far, boxes_so_far[..., :2]),
+                inside(boxes_so_far, places),
+            )  # (B, H, Q, Q), (B, H, Q, P)
             x = x + self.place(box_positions(current.detach(), self.config.d_model).to(x.dtype))
             x = layer(x, segments, memory, grid, weights, causal=False, self_bias=self_bias, cross_bias=cross_bias)
             scores, moves = heads(self.decoder_norm(x))
@@ -197,7 +200,7 @@ class Detr(nn.Module):
 
 
 def moved(boxes: Tensor, moves: Tensor) -> Tensor:
-    """Shifts boxes by fractions of their width and height, and scales them: (N, 4), (N, 4) -> (N, 4).
+    """Shift boxes by fractions of their width and height, and scales them: (N, 4), (N, 4) -> (N, 4).
 
     Relative moves (Girshick et al. 2014) do not depend on the position and size of a box, so that what is learned in
     one part of a picture holds everywhere.

@@ -96,7 +96,7 @@ class GPT(nn.Module):
         return layer_inputs(self.decoder, self.embedding(tokens, segments.positions), segments)
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> PromptState:
-        """Returns the state before the last token of each prompt, with `beam` rows per prompt."""
+        """Return the state before the last token of each prompt, with `beam` rows per prompt."""
         return PromptState.start(self.decoder, memory, segments, beam)
 
     def step(self, tokens: Tensor, state: PromptState) -> tuple[Tensor, PromptState]:

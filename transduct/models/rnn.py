@@ -36,7 +36,7 @@ class Config:
     Attributes:
         d_model: the width of the embeddings and of the output.
         d_hidden: the width of the decoder's state and of the memory; d_model by default.
-        cell: of encoder and decoder.
+        cell: the recurrent cell of encoder and decoder.
         bidirectional: whether the encoder reads in both directions, with half of d_hidden for each.
         attention: Luong's ("dot", "general", "concat"), Bahdanau's ("additive"), or "none": the source is one vector.
         scheduled_sampling: the probability of replacing a training token by the model's own prediction (Bengio et al.
@@ -86,7 +86,7 @@ class DecoderState:
     memory: Memory
 
     def select(self, rows: Tensor) -> None:
-        """Keeps these rows (R',), in this order: of each source all `beam` rows or, once it is finished, none."""
+        """Keep these rows (R',), in this order: of each source all `beam` rows or, once it is finished, none."""
         if len(rows) < len(self.layers[0]):
             self.memory = self.memory.select(sources_of(rows, self.beam))
         self.layers = [layer.index_select(0, rows) for layer in self.layers]
@@ -148,7 +148,7 @@ class RNN(nn.Module):
         return project(hidden, self.output_table)  # 6. prediction
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> DecoderState:
-        """Returns the state before the first token, with `beam` rows for each source."""
+        """Return the state before the first token, with `beam` rows for each source."""
         summary = self._summary(memory, segments)  # (B, d_hidden)
         begin = self.bridge(summary).tanh().to(memory.dtype).repeat_interleave(beam, 0)  # (R, all states)
         if self.config.attention == "none":

@@ -2,7 +2,7 @@
 
 The stem reduces the frame rate by four (Wang et al. 2020), positions are rotary (Su et al. 2021), and CTC on the
 encoder is trained jointly with the attention decoder (Watanabe et al. 2017). Let N be the frames or encoder tokens of a
-batch, M its target tokens or, of a filterbank, the mel bins, B its utterances, R = B * beam the rows of a search, D the
+batch, M its target tokens (in filterbanks: the mel bins), B its utterances, R = B * beam the rows of a search, D the
 model width, V the vocabulary.
 """
 
@@ -105,7 +105,7 @@ class Speech(nn.Module):
             self._part_bands()
 
     def _part_bands(self) -> None:
-        """Restricts the queries, keys and values of each head of the first layer to the channels of its own bands."""
+        """Restrict the queries, keys and values of each head of the first layer to the channels of its own bands."""
         width, groups = self.config.d_model, self.config.groups
         first = cast(EncoderLayer, self.encoder[0])
         for name in ("query", "key", "value"):
@@ -147,7 +147,7 @@ class Speech(nn.Module):
         return project(hidden, self.output_table)
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
-        """Returns the state before the first token, with `beam` rows for each utterance."""
+        """Return the state before the first token, with `beam` rows for each utterance."""
         return MemoryState.start(self.decoder, memory, segments, beam)
 
     def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
@@ -155,5 +155,5 @@ class Speech(nn.Module):
         return self.decoder.step(self, tokens, state), state
 
     def ahead(self, state: MemoryState, run: Run) -> Ahead | None:
-        """Takes several steps of a search in one call; see `Decoder.ahead`."""
+        """Take several steps of a search in one call; see `Decoder.ahead`."""
         return self.decoder.ahead(self, state, run)

@@ -172,7 +172,7 @@ class Transformer(nn.Module):
         return project(hidden, self.output_table, self.output_bias)
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
-        """Returns the state before the first token, with `beam` rows for each source."""
+        """Return the state before the first token, with `beam` rows for each source."""
         return MemoryState.start(self.decoder, memory, segments, beam)
 
     def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
@@ -180,7 +180,7 @@ class Transformer(nn.Module):
         return self.decoder.step(self, tokens, state), state
 
     def ahead(self, state: MemoryState, run: Run) -> Ahead | None:
-        """Takes several steps of a search in one call; see `Decoder.ahead`."""
+        """Take several steps of a search in one call; see `Decoder.ahead`."""
         return self.decoder.ahead(self, state, run)
 
     def _embedding(self, table: nn.Parameter) -> Embedding:

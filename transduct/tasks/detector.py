@@ -250,7 +250,7 @@ class Detector:
         )
 
     def _check_comparable(self, other: "Detector", data: "SceneSet | Sequence[Example]") -> None:
-        """Refuse another model that `data` does not suit as well."""
+        """Refuse another model that cannot be evaluated on the same `data`."""
         if {*other.labels} != {*self.labels}:
             raise TransductError("the other model has other labels; compare equals")
         if not isinstance(data, SceneSet):
@@ -322,7 +322,7 @@ class Detector:
                 found[number], _ = _answers(*each)
         return [found[number] for number in range(len(pictures))]
 
-    @torch.no_grad()  # `attention` hands out its weights
+    @torch.no_grad()  # not inference mode: `attention` hands out its weights
     def _forward(self, pictures: Sequence[Picture], weights: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """The last layer's answer to square pictures: logits (B, Q, C + 1) and boxes (B, Q, 4)."""
         device = next(self.model.parameters()).device

@@ -95,8 +95,7 @@ def _parts(rows: np.ndarray, at_once: int) -> Iterator[np.ndarray]:
 def code_score_names(valid: PictureSource | None) -> list[str]:
     """The names of the scores of a validation on these pictures; `attributes_right` needs generated scenes.
 
-    Raises MissingExtra if scenes cannot be scored, for SciPy is not installed: before training, not at its first
-    validation.
+    Raises MissingExtra, before training begins, if generated scenes are to be scored and SciPy is not installed.
     """
     ruled = valid is None or valid.generate == "scenes"  # a missing validation set is refused elsewhere
     if ruled:
@@ -155,7 +154,7 @@ class PaintingConfig(DecodingConfig):
     Attributes:
         guidance: the scale of classifier-free guidance towards the text; 1 is none.
         samples: how many pictures are drawn for each text, of which one is kept; odd numbers have a median.
-        batch_tokens: the most tokens in a batch, over all of its samples.
+        batch_tokens: the most tokens in a batch, those of every sample counted.
     """
 
     beam: int = 1

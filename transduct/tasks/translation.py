@@ -51,7 +51,7 @@ from transduct.training.checkpoint import CONFIG, read_json
 from transduct.training.machine import fast_precision, pick_device
 from transduct.training.step import Terms
 
-# For files without a recipe: the most pairs, and (size, steps, dropout, subwords) for up to as many.
+# For files without a recipe: (size, steps, dropout, subwords) for at most this many pairs; None for any number.
 SHORTCUT_SIZES: list[tuple[int | None, tuple[str, int, float, int]]] = [
     (5_000, ("tiny", 2_000, 0.3, 2_000)),
     (100_000, ("tiny", 8_000, 0.2, 8_000)),

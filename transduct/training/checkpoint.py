@@ -299,6 +299,8 @@ class Checkpoints:
     ) -> None:
         """Copy the state and write it as a checkpoint in the background. The old checkpoints stay until it is complete.
 
+        `steps`, `forget_after` and `save_state` wait for it; call `wait` before anything else reads the checkpoint.
+
         Args:
             keep: the steps whose checkpoints to keep once this one is written; all if not given.
         """

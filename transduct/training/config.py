@@ -30,7 +30,8 @@ class TrainingConfig:
             losses do not use it.
         clip: the largest total gradient norm; 0 disables clipping.
         weight_decay: decoupled weight decay, applied to matrices only.
-        betas, epsilon: Adam's coefficients.
+        betas: Adam's decay rates of the running averages.
+        epsilon: Adam's epsilon.
         precision: the precision layers compute in: float32, bfloat16, or auto, which picks bfloat16 where the device
             multiplies it faster and records the choice in the run's recipe. Weights and optimiser state stay float32.
         device: auto (a GPU if there is one), cpu, cuda or cuda:N.
@@ -47,7 +48,8 @@ class TrainingConfig:
             fails.
         compile: compile the loss with torch.compile, for batches of one fixed shape; translation Transformers only.
         capture: capture a training step as CUDA graphs and replay them, which pays for small models. On a CPU the same
-            step runs uncaptured over the same static tensors. Neither `capture` nor `compile` has run on a GPU yet.
+            step runs uncaptured over the same static tensors. Neither `capture` nor `compile` has run on
+            a GPU yet, so both are off by default.
     """
 
     steps: int = 10_000

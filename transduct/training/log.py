@@ -30,7 +30,7 @@ class RunLog:
     def __init__(self, directory: Path, report: Callable[[Event], None]) -> None:
         self.path, self.report = directory / LOG, report
         self.board: Any = None
-        self.first_step: int | None = None  # TensorBoard hides earlier events from this step on
+        self.first_step: int | None = None  # TensorBoard hides what was written before of this step and later ones
 
     def write(self, event: Event, details: Mapping[str, Any] | None = None) -> None:
         """Append an event to the log as one line."""
@@ -65,8 +65,8 @@ class RunLog:
 
 
 def _board(directory: Path, first_step: int | None) -> Any:
-    """A writer of TensorBoard events, or False if TensorBoard is not installed or too old. (A folder of its name beside
-    the program, as every run has one, passes for a package.)"""
+    """A writer of TensorBoard events, or False if TensorBoard is not installed or too old. (`find_spec` also finds a
+    plain folder of that name in the working directory, such as a run's own.)"""
     if find_spec("tensorboard") is None:
         return False
     try:

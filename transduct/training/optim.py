@@ -61,8 +61,8 @@ def make_optimiser(
             "training.optimiser is muon, which moves matrices of linear layers and convolutions within stacks; this "
             "model trains none: take adam"
         )
-    muons = {id(p) for p in hidden}
-    trained = [p for p in model.parameters() if p.requires_grad and id(p) not in muons]
+    moved_by_muon = {id(p) for p in hidden}
+    trained = [p for p in model.parameters() if p.requires_grad and id(p) not in moved_by_muon]
     matrices = [p for p in trained if p.ndim > 1]
     vectors = [p for p in trained if p.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]

@@ -72,7 +72,7 @@ def as_floats(samples):
 
 
 def test_samples_that_are_no_numbers_are_refused():
-    with pytest.raises(TransductError, match=r"b\.wav: holds samples that are no numbers"):
+    with pytest.raises(TransductError, match=r"b\.wav: holds samples that are not numbers"):
         read_sound(as_floats(np.array([0.5, np.nan], np.float32)), "b.wav")
 
 

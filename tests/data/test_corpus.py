@@ -371,10 +371,12 @@ def test_other_failures_of_the_system_are_not_called_a_full_disk(tmp_path):
 def test_a_folder_of_other_files_is_left_alone(made, tmp_path):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "thesis.tex").touch()
-    with pytest.raises(TransductError, match="corpus: exists and is no corpus; choose a new folder, or empty this one"):
+    with pytest.raises(
+        TransductError, match="corpus: exists and is not a corpus; choose a new folder, or empty this one"
+    ):
         made()
     (tmp_path / "corpus" / "thesis.tex").unlink()
-    with pytest.raises(TransductError, match="exists and is no corpus"):
+    with pytest.raises(TransductError, match="exists and is not a corpus"):
         build(tmp_path / "a.s", {}, lambda folder: {}, Recorder())
     assert len(made()[0]) == 100
 

@@ -145,7 +145,7 @@ def test_what_only_looks_like_a_file_is_refused_by_name(tmp_path):
     assert names == ["1.png", "same.png"]
     assert errors == [
         f"{tmp_path}/2.png: cannot be read (its link leads nowhere); check it and its folder",
-        f"{tmp_path}/3.png: no regular file; take it out",
+        f"{tmp_path}/3.png: not a regular file; remove it",
         f"{tmp_path}/dogs: cannot be read (its link leads nowhere); check it and its folder",
     ]
 
@@ -169,7 +169,7 @@ def test_links_in_an_archive_are_refused_by_name(tmp_path):
     hard = [error for error in errors if "'cat/1.png'" in error]  # whichever of the two came second
     assert sorted(set(errors) - set(hard)) == [
         f"{path}: 'cat/link.png': found a link to '2.png', {remedy}",
-        f"{path}: 'cat/pipe.png': no regular file; take it out",
+        f"{path}: 'cat/pipe.png': not a regular file; remove it",
         f"{path}: 'dog': found a link to 'cat', {remedy}",
     ]
     assert len(hard) == 1

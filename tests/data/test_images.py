@@ -278,7 +278,7 @@ def test_a_picture_is_encoded_as_its_name_ends(ending):
 
 
 def test_a_name_that_ends_in_no_format_is_said():
-    with pytest.raises(TransductError, match=r"a\.doc' is no name for a picture; end it in \.png, \.jpg, \.jpeg"):
+    with pytest.raises(TransductError, match=r"a\.doc' does not name a picture; end it in \.png, \.jpg, \.jpeg"):
         encode_picture(NOISE, Path("a.doc"))
 
 

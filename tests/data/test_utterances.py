@@ -158,7 +158,7 @@ def test_a_source_without_a_recording_is_refused(root):
     [
         ({}, "give texts, a file of lines of file and text, or pattern: one of them"),
         ({"texts": "a", "pattern": "(?P<text>.)"}, "give texts"),
-        ({"pattern": "("}, "no regular expression"),
+        ({"pattern": "("}, "not a regular expression"),
         ({"pattern": "(.)"}, r"must have a group \(\?P<text>...\)"),
         ({"texts": "a", "join": [3]}, "join is \\[3\\], must be the fewest recordings"),
         ({"texts": "a", "join": [0, 2]}, "join is"),

@@ -246,7 +246,9 @@ def test_a_place_that_is_taken_is_said_before_the_text_is_read(program, tmp_path
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.txt").write_text("mine")
     words = ["train", "--source", paths[0], "--target", paths[1], *TINY, "--out", tmp_path / "taken"]
-    assert_refused(program(*words), "taken: holds files that are no run; choose an empty or a new folder for --out")
+    assert_refused(
+        program(*words), "taken: holds files that do not belong to a run; choose an empty or a new folder for --out"
+    )
 
 
 def test_several_files_may_follow_one_option(program, tmp_path):
@@ -549,13 +551,13 @@ def test_predict_shows_what_the_model_looks_at(program, trained_run, tmp_path):
 
 def test_predict_draws_no_answer_that_is_text(program, trained_run, tmp_path):
     done = program("predict", trained_run, "a", "--out", tmp_path / "a.png")
-    assert_refused(done, "this model answers in text, which has no picture; leave --out away")
+    assert_refused(done, "this model answers in text, which has no picture; omit --out")
 
 
 def test_predict_looks_at_every_name_before_it_answers(program, trained_run, tmp_path, monkeypatch):
     monkeypatch.setattr(Translator, "predict", lambda *_, **__: pytest.fail("answered before the name was looked at"))
     done = program("predict", trained_run, "a b c", "--attention", tmp_path / "looks.jpg")
-    assert_refused(done, "looks.jpg' is no name for a picture; end it in .svg or .png")
+    assert_refused(done, "looks.jpg' does not name a picture; end it in .svg or .png")
 
 
 class Seer(PictureClassifier):
@@ -614,11 +616,11 @@ def test_predict_draws_each_answer(program, monkeypatch, tmp_path):
     assert_refused(done, "m: this model answers with pictures; say where to draw them with --out FILE.png")
     monkeypatch.setattr(Painter, "predict", lambda *_: pytest.fail("painted before the name was looked at"))
     done = program("predict", "m", "a", "--out", tmp_path / "a.xyz")
-    assert_refused(done, "a.xyz' is no name for a picture; end it in .png, .jpg, .jpeg")
+    assert_refused(done, "a.xyz' does not name a picture; end it in .png, .jpg, .jpeg")
     done = program("predict", "m", "a", "--out", tmp_path / "none" / "a.png")
     assert_refused(done, "a.png: there is no folder", "make it, or give another file")
     done = program("predict", "m", "a", "--out", tmp_path / "one.png", "--attention", tmp_path / "a.svg")
-    assert_refused(done, "m: this model has no attention to show; leave --attention away")
+    assert_refused(done, "m: this model has no attention to show; omit --attention")
 
 
 def test_convert_writes_for_another_tool(program, trained_run, tmp_path):
@@ -1063,7 +1065,9 @@ def test_a_folder_of_something_else_is_left_alone(program, tmp_path):
     recipe, out = write_recipe(tmp_path), tmp_path / "photos"
     out.mkdir()
     (out / "holiday.jpg").touch()
-    assert_refused(program("train", recipe, "--out", out), f"{out}: holds files that are no run; choose an empty or")
+    assert_refused(
+        program("train", recipe, "--out", out), f"{out}: holds files that do not belong to a run; choose an empty or"
+    )
     assert_refused(program("train", recipe, "--out", out / "holiday.jpg"), "this is a file; --out names a folder")
     assert [path.name for path in out.iterdir()] == ["holiday.jpg"]
 

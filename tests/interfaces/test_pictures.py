@@ -153,9 +153,9 @@ def test_save_writes_the_format_the_name_ends_in(tmp_path, ending, start):
 
 def test_save_refuses_other_names_and_says_what_cannot_be_written(tmp_path):
     picture = Picture(10, 10, ())
-    with pytest.raises(TransductError, match=r"a\.pdf' is no name for a picture; end it in \.svg or \.png"):
+    with pytest.raises(TransductError, match=r"a\.pdf' does not name a picture; end it in \.svg or \.png"):
         pictures.save(picture, tmp_path / "a.pdf")
-    with pytest.raises(TransductError, match=r"a\.gif' is no name for a picture; end it in \.svg or \.png"):
+    with pytest.raises(TransductError, match=r"a\.gif' does not name a picture; end it in \.svg or \.png"):
         pictures.check_ending(tmp_path / "a.gif")
     pictures.check_ending(None)
     pictures.check_ending(tmp_path / "a.SVG")

@@ -18,7 +18,7 @@ def test_other_types_are_not_taken_for_it(kind):
 
 def test_numbers_that_are_none_are_no_json():
     assert read(b'{"a": [1, 2.5, null]}') == {"a": [1, 2.5, None]}
-    with pytest.raises(ValueError, match="Infinity is no number"):
+    with pytest.raises(ValueError, match="Infinity is not a number"):
         read(b"[Infinity]")
 
 

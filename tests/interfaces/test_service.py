@@ -221,7 +221,7 @@ def test_metrics_count_answers_and_inputs(trained_run):
         ("/translate", {"texts": ["a"], "top_k": [1]}, "top_k is a list, expected a number or a short word"),
         ("/translate", {"texts": ["a"], "top_k": 10**99}, "top_k is a int, expected a number or a short word"),
         ("/translate", {"texts": ["a"], "temperature": 1e3}, "temperature is 1000.0, must be between -100.0 and 100.0"),
-        ("/translate", b'{"texts": ["a"], "temperature": NaN}', "the request is not valid JSON: NaN is no number"),
+        ("/translate", b'{"texts": ["a"], "temperature": NaN}', "the request is not valid JSON: NaN is not a number"),
         ("/translate", {"texts": ["a"], "temperature": 10**39}, f"temperature is {10**39}, must be between -100.0"),
         ("/translate", b'{"texts": ["a"], "temperature": 1e999}', "temperature is inf, must be between"),
         ("/translate", {"texts": ["a"], "\ud800": 1}, "options: unknown key 'decoding.?'"),

@@ -88,7 +88,9 @@ def test_half_written_files_of_a_killed_run_are_removed(tmp_path):
     assert not list((tmp_path / "run").glob(".*.part"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.part").write_text("mine")
-    with pytest.raises(TransductError, match="other: holds files that are no run; choose an empty or a new folder"):
+    with pytest.raises(
+        TransductError, match="other: holds files that do not belong to a run; choose an empty or a new folder"
+    ):
         runs.train(SHORT, tmp_path / "other", notify=str)
 
 

@@ -88,7 +88,7 @@ def test_other_rates_are_resampled(model, tmp_path):
         (tone(1)[:100], "input 1: too short, 0.0125 s"),
         (np.ones(31 * RATE), "input 1: too long, 31 s, expected from 0.025 s to 30 s"),
         (np.zeros(RATE), "input 1: silent, 1.00 s without a sound"),
-        (np.full(RATE, np.nan), "input 1: holds samples that are no numbers"),
+        (np.full(RATE, np.nan), "input 1: holds samples that are not numbers"),
         (np.zeros(0), "input 1: holds no samples"),
         (
             np.ones((RATE, 2)),

@@ -23,7 +23,7 @@ TEXT, PAINTER = SimpleNamespace(), SimpleNamespace(paints=True, picture=draws, a
 @pytest.mark.parametrize(
     ("model", "path", "attention", "message"),
     [
-        (TEXT, None, "a.svg", "m: this model has no attention to show; leave --attention away"),
+        (TEXT, None, "a.svg", "m: this model has no attention to show; omit --attention"),
         (
             SimpleNamespace(attention=print, model=SimpleNamespace(attention_names=[])),
             None,
@@ -31,8 +31,8 @@ TEXT, PAINTER = SimpleNamespace(), SimpleNamespace(paints=True, picture=draws, a
             "m: this model has no",
         ),
         (PAINTER, None, None, r"m: this model answers with pictures; say where to draw them with --out FILE\.png"),
-        (TEXT, "a.png", None, "m: this model answers in text, which has no picture; leave --out away"),
-        (PAINTER, "a.txt", None, "'a.txt' is no name for a picture; end it in "),
+        (TEXT, "a.png", None, "m: this model answers in text, which has no picture; omit --out"),
+        (PAINTER, "a.txt", None, "'a.txt' does not name a picture; end it in "),
     ],
 )
 def test_impossible_pictures_are_refused_before_the_model_answers(model, path, attention, message):

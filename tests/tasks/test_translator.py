@@ -364,7 +364,7 @@ def test_a_shortlist_of_other_vocabularies_or_of_something_else_is_refused(tmp_p
         held | {"common": held["common"][held["common"] != Tokenizer.END].contiguous()},
     ):
         save_file(odd, path)
-        with pytest.raises(TransductError, match=re.escape(f"{path}: is no shortlist of this model's; make one")):
+        with pytest.raises(TransductError, match=re.escape(f"{path}: is not a shortlist of this model; make one")):
             transduct.load(tmp_path / "model")
 
 

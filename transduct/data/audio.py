@@ -206,7 +206,7 @@ def checked(samples: Sound, rate: int, name: str) -> Sound:
         raise TransductError(f"{name}: holds no samples; record it again")
     peak = np.abs(samples).max()
     if not np.isfinite(peak):
-        raise TransductError(f"{name}: holds samples that are no numbers; record it again")
+        raise TransductError(f"{name}: holds samples that are not numbers; record it again")
     if peak < SILENT:
         raise TransductError(f"{name}: silent, {len(samples) / rate:.2f} s without a sound; record it again")
     return samples / peak if peak > 1.0 else samples

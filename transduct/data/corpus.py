@@ -140,7 +140,7 @@ def build(directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[s
     inputs, begun, reason = json.loads(json.dumps({"format": FORMAT, **inputs})), _begun_with(directory), None
     if directory.exists():
         if directory.is_file() or (any(directory.iterdir()) and not (directory / MANIFEST).exists()):
-            raise TransductError(f"{directory}: exists and is no corpus; choose a new folder, or empty this one")
+            raise TransductError(f"{directory}: exists and is not a corpus; choose a new folder, or empty this one")
         reason = _reason_to_rebuild(directory, inputs)
         if reason is None:
             corpus = Corpus(directory)

@@ -318,7 +318,7 @@ def _read(folder: Path, name: str) -> bytes:
     try:
         status = file.stat()
         if not stat.S_ISREG(status.st_mode):  # such as a pipe, whose reader would wait for ever
-            raise TransductError(f"{file}: no regular file; take it out")
+            raise TransductError(f"{file}: not a regular file; remove it")
         _check(folder, name, status.st_size)
         return file.read_bytes()
     except OSError as error:
@@ -342,7 +342,7 @@ def _member(path: Path, member: tarfile.TarInfo, content: bytes, again: bool) ->
         remedy = "pack the archive again, with tar --dereference --hard-dereference"
         raise TransductError(f"{path}: '{member.name}': found {found}, expected a file; {remedy}")
     if not member.isfile():
-        raise TransductError(f"{path}: '{member.name}': no regular file; take it out")
+        raise TransductError(f"{path}: '{member.name}': not a regular file; remove it")
     return content
 
 

@@ -167,7 +167,7 @@ def fitted(picture: Picture, size: int) -> Picture:
 def check_ending(path: Path) -> None:
     """Raise TransductError if the ending of a path is not a known picture format."""
     if path.suffix.lower() not in ENDINGS:
-        raise TransductError(f"'{path}' is no name for a picture; end it in {', '.join(ENDINGS[:3])}")
+        raise TransductError(f"'{path}' does not name a picture; end it in {', '.join(ENDINGS[:3])}")
 
 
 def encode_picture(picture: Picture, path: Path) -> bytes:

@@ -55,7 +55,7 @@ class SoundSource:
             try:
                 groups = re.compile(self.pattern).groupindex
             except re.error as error:
-                raise ValueError(f"pattern is '{self.pattern}', no regular expression ({error})") from error
+                raise ValueError(f"pattern is '{self.pattern}', not a regular expression ({error})") from error
             if "text" not in groups:
                 raise ValueError(f"pattern is '{self.pattern}', must have a group (?P<text>...)")
         if len(self.join) != 2 or not 1 <= self.join[0] <= self.join[1]:

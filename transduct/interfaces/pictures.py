@@ -78,7 +78,7 @@ def save(picture: Picture, path: str | os.PathLike[str]) -> None:
 def check_ending(path: Path | None) -> None:
     """Raise TransductError if a path is given and `save` does not support its extension."""
     if path is not None and path.suffix.lower() not in (".svg", ".png"):
-        raise TransductError(f"'{path}' is no name for a picture; end it in .svg or .png")
+        raise TransductError(f"'{path}' does not name a picture; end it in .svg or .png")
 
 
 def require_folders(*paths: Path | None) -> None:

@@ -59,7 +59,7 @@ def read(content: bytes) -> Any:
     """Parse JSON, rejecting NaN and infinity."""
 
     def refuse(name: str) -> None:
-        raise ValueError(f"{name} is no number")
+        raise ValueError(f"{name} is not a number")
 
     return json.loads(content, parse_constant=refuse)
 

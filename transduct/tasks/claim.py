@@ -129,7 +129,9 @@ def require_room(directory: Path, resume: bool) -> None:
         if not resume:
             raise TransductError(f"{directory}: holds another run; continue it with --resume or choose another --out")
     elif directory.exists() and any(p.name != ".lock" and not _is_left(p) for p in directory.iterdir()):
-        raise TransductError(f"{directory}: holds files that are no run; choose an empty or a new folder for --out")
+        raise TransductError(
+            f"{directory}: holds files that do not belong to a run; choose an empty or a new folder for --out"
+        )
 
 
 def _check_same(

@@ -24,7 +24,7 @@ def check_drawable(model: Any, name: str, path: Path | None, attention: Path | N
     """
     without = getattr(getattr(model, "model", None), "attention_names", None) == []  # an ensemble, say
     if attention is not None and (without or not hasattr(model, "attention")):
-        raise TransductError(f"{name}: this model has no attention to show; leave --attention away")
+        raise TransductError(f"{name}: this model has no attention to show; omit --attention")
     if path is None:
         if getattr(model, "paints", False):
             raise TransductError(
@@ -32,7 +32,7 @@ def check_drawable(model: Any, name: str, path: Path | None, attention: Path | N
             )
         return
     if not hasattr(model, "picture"):
-        raise TransductError(f"{name}: this model answers in text, which has no picture; leave --out away")
+        raise TransductError(f"{name}: this model answers in text, which has no picture; omit --out")
     check_ending(path)
 
 

@@ -414,5 +414,5 @@ def _shortlist_in(path: Path, tokenizers: Sequence[Tokenizer]) -> Shortlist:
         if shortlist.fits(tokenizers[0].size, tokenizers[-1].size, {*Tokenizer.UNWRITTEN, Tokenizer.END}):
             return shortlist
     raise TransductError(
-        f"{path}: is no shortlist of this model's; make one: transduct convert MODEL OUT --shortlist TEXT"
+        f"{path}: is not a shortlist of this model; make one: transduct convert MODEL OUT --shortlist TEXT"
     )

@@ -105,7 +105,7 @@ def noted(name: str, row: dict[str, Any]) -> Iterator[None]:
     """Context manager that records any error of a contender, so that the others are still measured."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 (drivers, compilers and libraries raise anything; the row says what)
         row["failed"][name] = f"{type(error).__name__}: {error}".splitlines()[0]
         print(f"{name}: {row['failed'][name]}", file=sys.stderr)
 

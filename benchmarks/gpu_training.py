@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from transduct.data.batching import plan
-from transduct.interfaces.bench import CAPTIONS, NEWS, Side, about, drawn, measured
+from transduct.interfaces.bench import CAPTIONS, NEWS, about, drawn
+from transduct.interfaces.contest import Side, measured
 from transduct.interfaces.peers import torch_training, transformers_training
 from transduct.models.transformer import SIZES
 from transduct.tasks.speed import training

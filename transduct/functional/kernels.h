@@ -48,11 +48,13 @@ INLINE __m512 exponential(__m512 x) {
     return _mm512_scalef_ps(y, n);
 }
 
-/* A linear layer: (D, F) packed, its bias or NULL, and if it is of 8-bit integers a step for each output. */
+/* A linear layer: (D, F) packed, its bias or NULL, and if it is of 8-bit integers a step for each output. `next` is the
+ * packed matrix that is read after this one, or NULL if that is not known: its start is fetched into the cache early. */
 typedef struct {
     const void *packed;
     const float *steps, *bias;
     int64_t d, f;
+    const void *next;
 } Linear;
 
 /* work(job, part) for each of `count` parts, once, by this thread and as many others as are free, up to `threads` in all. */

@@ -12,6 +12,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 from zlib import crc32
@@ -22,11 +23,16 @@ from torch import Tensor
 from transduct.functional.cores import CORES
 
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int64
+LINEARS = ("joint", "output", "query", "recall", "inner", "outer")  # of a layer, in the order of their use
 FOUND = ("best", "live", "origin", "chosen", "rows", "newest")  # the outputs of a search
 
 
 class _Linear(ctypes.Structure):
-    _fields_ = [("packed", POINTER), ("steps", POINTER), ("bias", POINTER), ("d", NUMBER), ("f", NUMBER)]
+    _fields_ = [
+        *[(name, POINTER) for name in ("packed", "steps", "bias")],
+        *[(name, NUMBER) for name in ("d", "f")],
+        ("next", POINTER),
+    ]
 
 
 class _Norm(ctypes.Structure):
@@ -38,7 +44,7 @@ class _Layer(ctypes.Structure):
         *[(name, NUMBER) for name in ("d", "heads", "groups", "dk", "dv", "pre", "activation")],
         ("turns", POINTER),
         ("norms", _Norm * 3),
-        *[(name, _Linear) for name in ("joint", "output", "query", "recall", "inner", "outer")],
+        *[(name, _Linear) for name in LINEARS],
     ]
 
 
@@ -225,6 +231,9 @@ class PackedLayers(_PointedAt):
             parts = [_Linear() if linear is None else linear.native for linear in linears]
             natives.append(_Layer(*sizes, pointer(turns), (_Norm * 3)(*map(_norm, norms)), *parts))
         self.native, self.width = (_Layer * len(natives))(*natives), sizes[0]
+        used = [linear for layer in self.native for name in LINEARS if (linear := getattr(layer, name)).packed]
+        for linear, following in pairwise(used):
+            linear.next = following.packed
         self.longest = math.inf if turns is None else len(turns)  # the most tokens of a sequence
 
     def encode(self, x: Tensor, offsets: Tensor, longest: int) -> Tensor:

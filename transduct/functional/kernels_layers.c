@@ -37,6 +37,13 @@ INLINE void attend(const float *q, const float *keys, const float *values, int64
     }
 }
 
+/* Fetches numbers into the cache that are needed soon. A source's keys and values are too few in a row for the processor to
+ * do it by itself. */
+INLINE void fetch(const float *numbers, int64_t count) {
+    enum { LINE = 16 };
+    for (int64_t k = 0; k < count; k += LINE) _mm_prefetch((const char *)(numbers + k), _MM_HINT_T1);
+}
+
 /* The same of many rows. Row r of source r / beam has heads (H, K) at `query + r * query_stride`; each of G heads of its
  * keys and values serves H / G of them. Time t of source s and group g stands at ((s * G + g) * room + t) * width + slot,
  * counted in vectors of K or V numbers: `slots` (R, times) says which of `width` slots. `times` are seen, or as many as
@@ -49,7 +56,11 @@ EXPORT FAST void rows_attention(const float *query, int64_t query_stride, const 
         int64_t source = row / beam, seen = lengths ? lengths[source] : times;
         const int32_t *slot = slots ? slots + row * times : NULL;
         for (int64_t head = 0; head < heads; head++) {
-            int64_t first = (source * groups + head / (heads / groups)) * room * width;
+            int64_t first = (source * groups + head / (heads / groups)) * room * width, next = first + room * width;
+            if (row % beam == 0) { /* the other rows of a source find its keys and values in the cache */
+                fetch(keys + next * dk, seen * width * dk);
+                fetch(values + next * dv, seen * width * dv);
+            }
             attend(query + row * query_stride + head * dk, keys + first * dk, values + first * dv, width * dk, width * dv,
                    slot, seen, dk, dv, weights, out + (row * heads + head) * dv);
         }

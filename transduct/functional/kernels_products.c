@@ -20,7 +20,8 @@ enum {
     OFFSET = 128, /* between signed integers and the unsigned ones that the processor multiplies with signed ones */
     STEPS = 127,
     LINE = 64,        /* bytes of the cache */
-    AHEAD = 2048,     /* bytes that are fetched beforehand */
+    AHEAD = 2048,     /* bytes by which weights are fetched early if they are read once */
+    CHUNK = 8,        /* steps of a product between fetches */
     SHARED = 1 << 19, /* multiplications, and a few for starting, that are worth several threads */
     PARTS = 8,        /* of each thread's share, which another may take */
 };
@@ -108,43 +109,49 @@ INLINE void write_tile(const int rows, __m512i sum[][VECTORS], const float *scal
     }
 }
 
-/* Fetches a line that is wanted soon, or the columns after these, which leave no room in the nearest cache. */
-INLINE void fetch(const void *line, const int near) {
-    if (near) _mm_prefetch(line, _MM_HINT_T0);
-    else _mm_prefetch(line, _MM_HINT_T1);
+/* Weights that are needed later, fetched into the cache while others are multiplied: `bytes` every CHUNK steps. To fetch all
+ * of them at once would stop the multiplication until they have come. */
+typedef struct {
+    const char *from;
+    int64_t bytes;
+} Ahead;
+
+INLINE void fetch(Ahead *ahead) {
+    for (int64_t line = 0; line < ahead->bytes; line += LINE) _mm_prefetch(ahead->from + line, _MM_HINT_T0);
+    ahead->from += ahead->bytes;
 }
 
-/* `rows` rows times COLUMNS columns; weights that lie `ahead` bytes further on are fetched meanwhile, if any. */
-INLINE void tile(const int rows, const int64_t ahead, const uint8_t *x, int64_t stride, const int8_t *block,
-                 const int32_t *sums, int64_t fours, const float *scales, const float *steps, const float *bias,
-                 float *out, int64_t f, int64_t columns) {
+/* `rows` rows times COLUMNS columns. */
+INLINE void tile(const int rows, Ahead ahead, const uint8_t *x, int64_t stride, const int8_t *block, const int32_t *sums,
+                 int64_t fours, const float *scales, const float *steps, const float *bias, float *out, int64_t f,
+                 int64_t columns) {
     __m512i sum[ROWS][VECTORS];
     UNROLLED
     for (int r = 0; r < rows; r++)
         UNROLLED
         for (int v = 0; v < VECTORS; v++) sum[r][v] = _mm512_loadu_si512(sums + v * LANES);
-    for (int64_t k = 0; k < fours; k++, block += COLUMNS * 4) {
-        __m512i weights[VECTORS];
-        UNROLLED
-        for (int v = 0; v < VECTORS; v++) {
-            weights[v] = _mm512_loadu_si512(block + v * LANES * 4);
-            if (ahead) fetch(block + ahead + v * LANES * 4, ahead == AHEAD);
-        }
-        UNROLLED
-        for (int r = 0; r < rows; r++) {
-            int32_t four;
-            memcpy(&four, x + r * stride + k * 4, sizeof four);
-            __m512i numbers = _mm512_set1_epi32(four);
+    for (int64_t k = 0; k < fours;) {
+        fetch(&ahead);
+        for (int64_t end = k + CHUNK < fours ? k + CHUNK : fours; k < end; k++, block += COLUMNS * 4) {
+            __m512i weights[VECTORS];
             UNROLLED
-            for (int v = 0; v < VECTORS; v++) sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], numbers, weights[v]);
+            for (int v = 0; v < VECTORS; v++) weights[v] = _mm512_loadu_si512(block + v * LANES * 4);
+            UNROLLED
+            for (int r = 0; r < rows; r++) {
+                int32_t four;
+                memcpy(&four, x + r * stride + k * 4, sizeof four);
+                __m512i numbers = _mm512_set1_epi32(four);
+                UNROLLED
+                for (int v = 0; v < VECTORS; v++) sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], numbers, weights[v]);
+            }
         }
     }
     write_tile(rows, sum, scales, steps, bias, out, f, columns);
 }
 
 /* The same of float32. */
-INLINE void float_tile(const int rows, const int64_t ahead, const float *x, int64_t d, const float *block,
-                       const float *bias, float *out, int64_t f, int64_t columns) {
+INLINE void float_tile(const int rows, Ahead ahead, const float *x, int64_t d, const float *block, const float *bias,
+                       float *out, int64_t f, int64_t columns) {
     __m512 sum[ROWS][VECTORS];
     UNROLLED
     for (int v = 0; v < VECTORS; v++) {
@@ -153,18 +160,18 @@ INLINE void float_tile(const int rows, const int64_t ahead, const float *x, int6
         UNROLLED
         for (int r = 0; r < rows; r++) sum[r][v] = shift;
     }
-    for (int64_t k = 0; k < d; k++, block += COLUMNS) {
-        __m512 weights[VECTORS];
-        UNROLLED
-        for (int v = 0; v < VECTORS; v++) {
-            weights[v] = _mm512_loadu_ps(block + v * LANES);
-            if (ahead) fetch((const char *)(block + v * LANES) + ahead, ahead == AHEAD);
-        }
-        UNROLLED
-        for (int r = 0; r < rows; r++) {
-            __m512 number = _mm512_set1_ps(x[r * d + k]);
+    for (int64_t k = 0; k < d;) {
+        fetch(&ahead);
+        for (int64_t end = k + CHUNK < d ? k + CHUNK : d; k < end; k++, block += COLUMNS) {
+            __m512 weights[VECTORS];
             UNROLLED
-            for (int v = 0; v < VECTORS; v++) sum[r][v] = _mm512_fmadd_ps(number, weights[v], sum[r][v]);
+            for (int v = 0; v < VECTORS; v++) weights[v] = _mm512_loadu_ps(block + v * LANES);
+            UNROLLED
+            for (int r = 0; r < rows; r++) {
+                __m512 number = _mm512_set1_ps(x[r * d + k]);
+                UNROLLED
+                for (int v = 0; v < VECTORS; v++) sum[r][v] = _mm512_fmadd_ps(number, weights[v], sum[r][v]);
+            }
         }
     }
     UNROLLED
@@ -208,6 +215,13 @@ typedef struct {
     int64_t parts;
 } Product;
 
+/* The columns that are read after a block of them, `bytes` each: the next matrix, where it is known, after the last. */
+INLINE const char *columns_after(const Linear *layer, int64_t block, int64_t bytes) {
+    int64_t last = (layer->f - 1) / COLUMNS;
+    if (block == last && layer->next) return layer->next;
+    return (const char *)layer->packed + (block < last ? block + 1 : block) * COLUMNS * bytes;
+}
+
 #if MATRICES
 /* Each of the eight registers of matrices has lines of LINE bytes: so many as there are rows, and LANES of the weights. */
 static TILED void begin_matrices(uint8_t rows) {
@@ -237,14 +251,15 @@ static TILED void columns_of_matrices(const Product *product, int64_t first, int
         for (int64_t i = 0; i < tiles; i++) {
             int64_t row = i + 1 < tiles ? i * LANES : r - count; /* the last may share rows with the one before */
             const uint8_t *x = rows + row * d;
-            const int8_t *block = packed + b * d, *ahead = block + COLUMNS * d + i * share;
+            const int8_t *block = packed + b * d;
+            Ahead ahead = {columns_after(layer, b / COLUMNS, d) + i * share * (d / LINE), share};
             __m512i sum[LANES][VECTORS];
             _tile_zero(0);
             _tile_zero(1);
             _tile_zero(2);
             _tile_zero(3);
-            for (int64_t k = 0; k < d; k += LINE, block += COLUMNS * LINE, ahead += COLUMNS * LINE) {
-                for (int64_t line = 0; line < share; line += LINE) _mm_prefetch((const char *)ahead + line, _MM_HINT_T1);
+            for (int64_t k = 0; k < d; k += LINE, block += COLUMNS * LINE) {
+                fetch(&ahead);
                 _tile_loadd(4, x + k, d);
                 _tile_loadd(5, block, COLUMNS * 4);
                 _tile_dpbusd(0, 4, 5);
@@ -285,13 +300,16 @@ static FAST void columns_of(const Product *product, int64_t first, int64_t last)
     const int8_t *packed = layer->packed;
     const int32_t *sums = (const int32_t *)(packed + (f + COLUMNS - 1) / COLUMNS * COLUMNS * stride);
     const float *scales = (const float *)(rows + r * stride);
+    int64_t passes = (r + ROWS - 1) / ROWS;
+    int64_t share = (CHUNK * COLUMNS * 4 / passes + LINE - 1) / LINE * LINE; /* of the next block, fetched in each pass */
     for (int64_t b = first; b < last; b++) {
         int64_t columns = f - b * COLUMNS < COLUMNS ? f - b * COLUMNS : COLUMNS;
         const float *shift = layer->bias ? layer->bias + b * COLUMNS : NULL;
-        for (int64_t row = 0; row < r;) {
-            int64_t left = r - row;
+        for (int64_t row = 0, pass = 0; row < r; pass++) {
             const uint8_t *x = rows + row * stride;
             const int8_t *block = packed + b * COLUMNS * stride;
+            Ahead ahead = {(const char *)block + AHEAD, share};
+            if (passes > 1) ahead.from = columns_after(layer, b, stride) + pass * share * ((stride / 4 + CHUNK - 1) / CHUNK);
             float *out = product->out + row * f + b * COLUMNS;
 #define TILE(n)                                                                                                        \
     if (integers)                                                                                                      \
@@ -299,8 +317,7 @@ static FAST void columns_of(const Product *product, int64_t first, int64_t last)
              out, f, columns);                                                                                         \
     else float_tile(n, ahead, (const float *)x, layer->d, (const float *)block, shift, out, f, columns);               \
     row += n
-            int64_t passes = (left + ROWS - 1) / ROWS, ahead = row ? 0 : passes > 1 ? COLUMNS * stride : AHEAD;
-            switch ((left + passes - 1) / passes) { /* as many rows in each pass */
+            switch ((r - row + passes - pass - 1) / (passes - pass)) { /* as many rows in each pass */
             case 1: TILE(1); break;
             case 2: TILE(2); break;
             case 3: TILE(3); break;
@@ -324,6 +341,7 @@ static void part_of_product(const void *data, int64_t part) {
 EXPORT FAST void linear(const Linear *layer, const float *x, int64_t r, float *out, uint8_t *room, int64_t threads) {
     int64_t d = layer->d, stride = (d + 3) / 4 * 4;
     float *scales = (float *)(room + r * stride);
+    if (!r) return;
     for (int64_t row = 0; row < r && layer->steps; row++) {
         memset(room + row * stride + d, 0, (size_t)(stride - d));
         scales[row] = quantise(x + row * d, d, room + row * stride);

@@ -15,7 +15,7 @@ from transduct.functional.cores import CORES
 from transduct.functional.kernels import Packed, PackedDecoder, empty, pointer
 
 WIDEST_BEAM = 32  # the most rows per source that `choose` supports
-TOGETHER = 64  # rows whose logits are computed at a time; more would leave the cache before they are read
+TOGETHER = 64  # rows, about, whose logits are computed at a time; more would leave the cache before they are read
 UNKNOWN = "a token is not in the vocabulary"
 
 
@@ -105,7 +105,8 @@ class Steps:
         pasts = (kernels.POINTER * len(parts))(*map(pointer, parts))
         self.before = decoder.native, output.native, pasts, self.place
         self.after = self.rows, work.data_ptr(), CORES.sharing
-        self.together = min(max(TOGETHER // beam, 1), sources)
+        batches = max(-(-self.rows // TOGETHER), 1)
+        self.together = -(-sources // batches)  # of equal size, give or take one source
 
     def __call__(self, tokens: Tensor, length: int, slots: Tensor | None) -> Tensor:
         """The newest token of each row (R,) -> logits of the next (R, V); its keys and values are added to the caches.

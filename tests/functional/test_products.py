@@ -156,14 +156,6 @@ def test_only_gradients_that_are_needed_are_computed(calls, wanted):
     assert len(calls) == 1 + (0 in wanted) + (1 in wanted)
 
 
-@onednn
-def test_a_gradient_of_a_gradient_is_refused_instead_of_wrong():
-    x, weight = tensors(70, 80, 90, bias=False)
-    [grad] = torch.autograd.grad(linear(x, weight).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        grad.sum().backward()
-
-
 @pytest.mark.parametrize("own", [False, True], ids=["oneDNN", "kernels"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 7, (2, 50)], ids=str)

@@ -8,7 +8,7 @@ from transduct.functional import training_kernels
 
 
 def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
-    """Zero each element with probability `rate` and scales the others by 1 / (1 - rate) (Srivastava et al. 2014).
+    """Zero each element with probability `rate` and scale the others by 1 / (1 - rate) (Srivastava et al. 2014).
 
     On a CPU the Bernoulli draws of `torch.nn.functional.dropout` take a fifth of a small model's training step. Here
     sixteen bits decide about an element, so the rate is rounded to a multiple of 1 / 65536. They are drawn by a kernel

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from transduct.functional import training_kernels
 from transduct.functional.boxes import generalised_iou, to_corners
+from transduct.functional.derivatives import first_only
 from transduct.functional.lookup import lookup
 from transduct.functional.products import product
 from transduct.functional.segments import Segments, pad
@@ -158,6 +159,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         return loss, nll
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_grad, weight_grad, bias_grad = ctx.saved_tensors
         bias_grad = None if bias_grad is None else bias_grad * grads[0]

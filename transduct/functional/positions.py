@@ -35,7 +35,8 @@ def one_hot(positions: Tensor, max_length: int) -> Tensor:
 
 
 def frequencies(width: int, device: torch.device | None = None) -> Tensor:
-    """(width / 2,): w_k = 10000^(-2k / width), a geometric sequence from 1 down to nearly 1 / 10000."""
+    """(width / 2,): w_k = 10000^(-2k / width), a geometric sequence from 1 down to 10000^(2 / width - 1),
+    nearly 1 / 10000 for wide vectors."""
     return 10000.0 ** (-torch.arange(0, width, 2, device=device) / width)  # (width / 2,)
 
 

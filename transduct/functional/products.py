@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from transduct.functional import kernels
+from transduct.functional.derivatives import first_only
 
 FEWEST = 64  # rows; with fewer, oneDNN's conversion of the matrix takes longer than it saves
 SMALL, FEW = 2**18, 8  # a matrix of up to SMALL weights times fewer than FEW rows is faster unpacked
@@ -47,7 +47,7 @@ class _Linear(torch.autograd.Function):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
     @staticmethod
-    @once_differentiable
+    @first_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         (x, weight), (grad,) = ctx.saved_tensors, grads
         wanted = ctx.needs_input_grad

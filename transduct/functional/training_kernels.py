@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from transduct.functional import kernels
+from transduct.functional.derivatives import first_only
 from transduct.functional.kernels import NUMBER, POINTER, empty, pointer
 from transduct.functional.segments import Segments
 
@@ -102,7 +103,7 @@ class _SegmentsAttention(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable
+    @first_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights = ctx.saved_tensors
         gradients = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
@@ -129,7 +130,7 @@ def _attend(layout: Any, query: Tensor, key: Tensor, value: Tensor, weights: Ten
 
 
 def dropped(x: Tensor, threshold: int) -> Tensor:
-    """Zero each element with probability p = `threshold` / 65536 and scales the others by 1 / (1 - p)."""
+    """Zero each element with probability p = `threshold` / 65536 and scale the others by 1 / (1 - p)."""
     return _Dropped.apply(x, threshold)  # type: ignore[no-untyped-call]
 
 

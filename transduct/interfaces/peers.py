@@ -36,7 +36,7 @@ def ctranslate2_decoding(
         model, kind, device_index=int(index or 0), compute_type=precision, inter_threads=workers, intra_threads=threads
     )
     pieces = json.loads(next(Path(model).glob("s*_vocabulary.json")).read_text(encoding="utf-8"))
-    words = [[pieces[token] for token in (*source, END)] for source in sources]
+    words = [[pieces[token] for token in source] for source in sources]  # it adds the end token itself
 
     def run() -> int:
         jobs = []

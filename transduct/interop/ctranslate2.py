@@ -21,7 +21,7 @@ BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
 def convert(directory: Path, out: Path) -> None:
     """Write the translation model in a model directory as a CTranslate2 model with its tokenizers.
 
-    As in training, sources must be passed to it as pieces followed by the end token. The text replacements to apply
+    Sources are passed to it as the pieces of our tokenizer; it adds the end token. The text replacements to apply
     before tokenization are in its `config.json` under `replace`, as in ours; CTranslate2 ignores them.
 
     Raises:
@@ -97,7 +97,7 @@ def _specification(specs: Any, model: Transformer, tokenizers: list[Tokenizer]) 
     spec.register_target_vocabulary(tokenizers[-1].pieces(range(config.target_size)))
     begin, end, unknown = tokenizers[-1].pieces([BEGIN, END, UNKNOWN])
     spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = begin, end, unknown
-    spec.config.decoder_start_token = begin
+    spec.config.decoder_start_token, spec.config.add_source_eos = begin, True
     if config.norm_kind == "rms":
         spec.config.layer_norm_epsilon = 1e-6
     spec.validate()

@@ -17,7 +17,7 @@ from transduct.data.text import read_lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--sentences", type=int, default=1000)

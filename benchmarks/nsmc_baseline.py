@@ -20,7 +20,7 @@ from transduct.data.text import read_rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--train", default="train.tsv.xz")
     parser.add_argument("--test", default="test.tsv.xz")

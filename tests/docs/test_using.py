@@ -21,7 +21,7 @@ from transduct.config import Recipe, dump, load_recipe, record
 from transduct.errors import TransductError
 from transduct.interfaces import cli
 from transduct.tasks import base, runs
-from transduct.tasks.translation import SHORTCUT_SIZES
+from transduct.tasks.shortcut import SHORTCUT_SIZES
 from transduct.training.log import ignore
 
 ROOT = Path(__file__).parents[2]

@@ -169,7 +169,7 @@ def final_norm(shape: LayerShape) -> nn.Module:
 
 
 def settle(model: nn.Module) -> None:
-    """Prepare a model for inference on a GPU: fuses the query, key and value projections and tabulates positions.
+    """Prepare a model for inference on a GPU: fuse the query, key and value projections and tabulate positions.
 
     The results do not change. On a CPU `packed.pack_layers` does this, and more.
     """

@@ -200,7 +200,7 @@ class Detr(nn.Module):
 
 
 def moved(boxes: Tensor, moves: Tensor) -> Tensor:
-    """Shift boxes by fractions of their width and height, and scales them: (N, 4), (N, 4) -> (N, 4).
+    """Shift boxes by fractions of their width and height, and scale them: (N, 4), (N, 4) -> (N, 4).
 
     Relative moves (Girshick et al. 2014) do not depend on the position and size of a box, so that what is learned in
     one part of a picture holds everywhere.

@@ -80,7 +80,8 @@ def orthogonal(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Approximately the nearest orthogonal matrix: the singular values become about 1, the singular vectors stay.
 
     Five Newton-Schulz iterations of the polynomial a x + b x^3 + c x^5, with the coefficients Jordan et al. 2024 chose
-    to raise small singular values fast; they end between 0.7 and 1.2. (..., n, k) -> (..., n, k), computed in `dtype`.
+    to raise small singular values fast. Those above about 1/500 of the Frobenius norm end between 0.68 and 1.21;
+    smaller ones grow up to 485-fold. (..., n, k) -> (..., n, k), computed in `dtype`.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     wide = x if x.shape[-2] <= x.shape[-1] else x.mT

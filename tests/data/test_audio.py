@@ -228,7 +228,7 @@ def test_odd_rates_are_taken_for_their_neighbours(monkeypatch):
 
 def test_whispers_filterbanks(noise):
     expected = WhisperFeatureExtractor()._np_extract_fbank_features(noise[None], "cpu")[0].T
-    np.testing.assert_allclose(filterbanks(noise, Features("whisper", fft=400)), expected, atol=1e-5)
+    np.testing.assert_allclose(filterbanks(noise, Features("whisper")), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("rate, fft", [(16_000, 512), (8000, 512)])
@@ -286,14 +286,29 @@ def test_masks_cover_no_more_than_they_say():
     masks = Masks(times=1, time_width=5, bands=1, band_width=7)
     widths = set()
     for seed in range(60):
-        found = masked(mel, masks, np.random.default_rng(seed))
+        found = masked(mel, "kaldi", masks, np.random.default_rng(seed))
         times, bands = (found == 0).all(1).sum(), (found == 0).all(0).sum()
         widths.add((times, bands))
         assert (found == 0).sum() == times * 80 + bands * 50 - times * bands
     assert {time for time, _ in widths} == set(range(6))
     assert {band for _, band in widths} == set(range(8))
     assert (mel == 1).all()
-    assert masked(mel[:2], Masks(2, 90, 2, 90), np.random.default_rng(1)).shape == (2, 80)
+    assert masked(mel[:2], "kaldi", Masks(2, 90, 2, 90), np.random.default_rng(1)).shape == (2, 80)
+
+
+def test_masks_hold_the_mean_of_the_features(noise):
+    for kind in ("kaldi", "whisper"):
+        mel = filterbanks(noise, Features(kind))
+        found = masked(mel, kind, Masks(0, 0, 1, 40), np.random.default_rng(1))
+        filled = np.unique(found[found != mel])
+        assert filled == pytest.approx([mel.mean()], abs=1e-5)
+    assert masked(mel[:0], "whisper", Masks(), np.random.default_rng(1)).shape == (0, 80)
+
+
+def test_a_transform_is_as_long_as_is_usual_unless_the_recipe_says_more():
+    lengths = [Features(kind, fft=fft).fft for kind in ("kaldi", "whisper") for fft in (0, 1024)]
+    assert lengths == [512, 1024, 400, 1024]
+    assert Features() == Features(fft=512)
 
 
 @pytest.mark.parametrize(

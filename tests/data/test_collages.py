@@ -148,6 +148,7 @@ def test_scenes_to_measure_on_are_always_the_same(tmp_path):
     first, second = (read_scenes(source, tmp_path, 64, number_of, Refused("stop")) for _ in range(2))
     assert len(first) == 5
     assert all((a.picture == b.picture).all() for a, b in zip(first, second))
+    assert len({scene.picture.tobytes() for scene in first}) == 5
     rows = list(read_examples(source, tmp_path, 64, number_of, Refused("stop")))
     for seed in (0, 1):  # and of no training
         trained = collages.pasted(rows.__getitem__, len(rows), source.collage, 64, collages.generator(seed, 0, 0))

@@ -2,12 +2,15 @@
 
 import errno
 import json
+import os
 import pickle
 import random
 import shutil
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -327,6 +330,14 @@ def test_what_a_killed_prepare_left_is_removed(made, tmp_path):
     assert not (corpus.directory / "shard_00009.arrow").exists()
 
 
+def test_what_a_kill_behind_the_last_rename_left_is_removed_though_the_corpus_is_whole(made, tmp_path):
+    made()
+    for name in ("corpus.partial", "corpus.old"):
+        (tmp_path / name).mkdir()
+    assert made()[1] == ["corpus unchanged: reused 100 rows"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.s", "a.t", "corpus", "corpus.json"]
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_named_and_left_clean(made, tmp_path, monkeypatch, number):
     class Full:
@@ -454,6 +465,33 @@ def test_the_digest_of_a_plain_folder_stays_what_it_was(tmp_path):
     stat = (tmp_path / "cat" / "1.png").stat()
     listing = [("cat/1.png", stat.st_size, stat.st_mtime_ns)]
     assert module._digest(tmp_path) == {"files": 1, "listing": blake2b(repr(listing).encode()).hexdigest()}
+
+
+def test_what_is_validated_on_is_another_once_its_files_are(tmp_path):
+    def digest(**named):
+        return module.validation_digest(DataConfig(train=[], root=str(tmp_path), **named))
+
+    assert digest() == ""
+    source = TextSource(source="a", target="b")
+    (tmp_path / "a").write_text("one")
+    (tmp_path / "b").write_text("eins")
+    before = digest(valid=source)
+    assert digest(valid=replace(source, weight=1.0)) == before
+    (tmp_path / "b").write_text("zwei")
+    assert digest(valid=source) != before
+    (tmp_path / "b").write_text("eins")
+    assert digest(valid=source) == before
+
+
+def test_a_folder_that_is_validated_on_is_the_same_where_it_was_copied_to(tmp_path):
+    digests = []
+    for place, time, content in (("a", 1, "one"), ("b", 2, "one"), ("b", 2, "three")):
+        (tmp_path / place / "cats").mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / "cats" / "1.png").write_text(content)
+        os.utime(tmp_path / place / "cats" / "1.png", (time, time))
+        data = SimpleNamespace(valid=SimpleNamespace(files=lambda: ["cats"]), root=str(tmp_path / place))
+        digests.append(module.validation_digest(data))
+    assert digests[0] == digests[1] != digests[2]
 
 
 @pytest.mark.parametrize("kind", [list, np.array])

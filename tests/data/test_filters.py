@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from transduct.data.filters import Filters, Seen, hashes, hold_out
+from transduct.data.filters import Filters, Seen, hashes, hashes_of_rows, hold_out
 from transduct.data.sources import DataConfig, TextSource
 
 PAIRS = [(f"a {number}", f"b {number}") for number in range(9_000)]  # several chunks of a file
@@ -41,6 +41,27 @@ def test_a_blank_text_is_empty_though_a_tokenizer_kept_its_blanks(tmp_path, pair
     filters = Filters(data_of(tmp_path, [("a", "b")]), [])
     assert filters.keep([pair, ("a", "b")], np.array([1, 1]), np.array([1, 1])).tolist() == [False, True]
     assert filters.dropped["empty"] == 1
+
+
+TWINS = ["Café b", "Cafe\u0301 b", "Café\xa0b", "Café  b", " Café b\u3000", "Café\tb"]  # the same to most tokenizers
+
+
+def test_what_tokenizers_read_alike_is_one_pair(tmp_path):
+    assert len({*hashes(TWINS).tolist()}) == 1
+    assert len({*hashes_of_rows([("a b", "c"), ("a", "b c"), ("a b c",)]).tolist()}) == 3
+    pairs, ones = [*((text, "c") for text in TWINS), *(("d", text) for text in TWINS)], np.ones(12, int)
+    data = data_of(tmp_path, pairs[:1], held_out=2)
+    filters = Filters(data, [])
+    assert filters.keep(pairs, ones, ones).tolist() == [number in (0, 6) for number in range(12)]
+    assert filters.dropped["duplicate"] == 10
+    assert not Filters(data, [(TWINS[0], TWINS[1])]).keep(pairs, ones, ones).any()
+    (tmp_path / "a.tsv").write_text("Cafe\u0301 b\tc\nCafé b \td\n")
+    assert len(hold_out(data)) == 1, "of one source one pair is held out"
+
+
+def test_a_plain_text_has_the_hash_it_always_had():
+    assert hashes(["a b", "é"]).tolist() == [2952434739088078779, 3394012004367669963]
+    assert hashes_of_rows([("a b", "é")]).tolist() == [820002550152259196]
 
 
 def test_seen_is_a_set():

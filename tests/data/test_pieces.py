@@ -1,5 +1,6 @@
 """Characters are replaced by SentencePiece's rules as SentencePiece replaces them."""
 
+import io
 import json
 import random
 from array import array
@@ -53,6 +54,28 @@ def test_a_replacement_that_would_lie_beyond_the_end_is_empty():
     charsmap = Charsmap((1024).to_bytes(4, "little") + array("I", units).tobytes() + b"a\0")
     assert charsmap.longest("é".encode(), 0) == (1, 1 << 30)
     assert charsmap("aéb") == "a\ufffdb"  # of two bytes the first became nothing
+
+
+def test_a_rule_for_several_letters_of_ascii_is_applied(tmp_path):
+    (tmp_path / "rules.tsv").write_text("2E 2E 2E\t2026\n60 60\t22\n")
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["one... ``two a.. `b…\""]), model_writer=written, vocab_size=30, minloglevel=2,
+        normalization_rule_tsv=str(tmp_path / "rules.tsv"), hard_vocab_limit=False,
+    )  # fmt: skip
+    model = written.getvalue()
+    (tmp_path / "model").write_bytes(model)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model)
+    ours = Pieces(tokenizers.Tokenizer.from_str(read(tmp_path / "model", SPECIALS)), SPECIALS)
+    for text in ("one...", "``two", "a.. `b"):
+        assert ours.normalised(text) == "".join(theirs.encode(text, out_type=str))
+    assert ours.charsmap.keeps_ascii is False
+
+
+def test_a_damaged_trie_that_leads_in_a_circle_is_left():
+    units = [1 << 10, *[0] * 255]
+    units[1 ^ ord("a")] = ord("a") | (1 ^ ord("a") ^ 1) << 10  # its child is where the search began
+    assert Charsmap((1024).to_bytes(4, "little") + array("I", units).tobytes() + b"a\0").keeps_ascii
 
 
 def test_ascii_takes_the_short_way_only_where_no_rule_is_for_it(both):

@@ -77,6 +77,19 @@ def test_texts_come_from_a_file(root, tmp_path):
     assert len(recordings[1].samples) == pytest.approx(len(tone(2)) / 2, abs=1)
 
 
+def test_blanks_around_a_name_make_no_other_speaker(tmp_path):
+    write_archive(tmp_path / "a.tar", {f"{i}.wav": encoded(tone(i)) for i in range(4)})
+    (tmp_path / "a.tsv").write_text("0.wav\tone\ttheo\n1.wav\tone\ttheo \n2.wav\tone\t \xa0theo\n3.wav\tone\t \n")
+    recordings, _ = read(SoundSource("a.tar", "a.tsv"), tmp_path)
+    assert [each.speaker for each in recordings] == ["theo", "theo", "theo", ""]
+
+
+def test_a_pattern_that_finds_no_text_is_named(root):
+    source = SoundSource("tones.tar", pattern=r"(?P<text>x?)_anna")
+    with pytest.raises(TransductError, match=r"0_anna_0\.wav: has no text where the pattern looks; rename it"):
+        read(source, root)
+
+
 BAD = {
     "broken.wav": (b"RIFFxxxx", "broken.wav: not a whole sound file"),
     "silent.wav": (encoded(np.zeros(4000, np.float32)), "silent.wav: silent"),

@@ -9,7 +9,7 @@ import pytest
 from transduct.data import vocabulary as module
 from transduct.data.samples import generate
 from transduct.data.tokenizer import Tokenizer
-from transduct.data.vocabulary import sample
+from transduct.data.vocabulary import TIDY, sample, tidied
 from transduct.errors import TransductError
 
 LINES = [
@@ -71,6 +71,12 @@ def test_training_on_no_text_is_refused(kind, lines):
 def test_the_smallest_texts_train(kind):
     tokenizer = Tokenizer.train(["a"], kind, 100)
     assert tokenizer.decode(tokenizer.encode(["a"])) == ["a"]
+
+
+def test_a_text_is_tidied_as_the_library_does_it():
+    texts = ["", " ", "a b", "a  b ", "\ta\xa0b", "é", "e\u0301 e", "각", "\u1100\u1161", "a\x1cb", "▁ a", "a\u200bb"]
+    assert [tidied(text) for text in texts] == [TIDY.normalize_str(text) for text in texts]
+    assert tidied(" Cafe\u0301\xa0 b\t") == "Café b"
 
 
 def test_a_sample_is_even_and_the_same_each_time():

@@ -1,7 +1,9 @@
 """Captured search finds what plain search finds, for all shapes; everything but the capture also runs on a CPU."""
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
+from time import sleep
 
 import pytest
 import torch
@@ -160,6 +162,34 @@ def test_buffers_past_their_share_of_memory_are_given_up_but_for_the_newest(monk
     assert [key[0] for key in search.batches] == [4]
 
 
+def test_buffers_are_of_one_beam_and_one_set_of_rules():
+    model, (sources, limits) = tiny(seed=3), drawn(4)
+    search, found = CapturedSearch(model), []
+    for beam in (1, 3):
+        for rules in (Rules(END, (0, BEGIN)), Rules(END, (0, BEGIN, *range(3, 7))), Rules(END, (0, BEGIN), fixed=True)):
+            given = (sources, [BEGIN] * 4, limits, beam, rules, 0.6)
+            found.append(search.search(*given))
+            assert found[-1] == CapturedSearch(model).search(*given)
+    assert all(one != other for number, one in enumerate(found) for other in found[:number])
+
+
+def test_threads_take_turns_at_the_buffers(monkeypatch):
+    inside, most = [], []
+
+    def searched(*_):
+        inside.append(1)
+        sleep(0.05)
+        most.append(len(inside))
+        inside.pop()
+        return [[]]
+
+    monkeypatch.setattr(captured.CapturedBatch, "search", searched)
+    search, given = CapturedSearch(tiny()), ([[3, END]], [BEGIN], [4], 2, Rules(END), 0.6)
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(lambda _: search.search(*given), range(3))) == [[[]]] * 3
+    assert most == [1] * 3
+
+
 def test_a_search_that_met_nan_leaves_none_behind():
     """As a validation may, before training rolls back."""
     model, (sources, limits) = tiny(), drawn(3)
@@ -229,7 +259,7 @@ def test_powers_of_two():
     assert power(3, 16) == 16
 
 
-@pytest.mark.parametrize("budget", [1, 40, 64, 1000])
+@pytest.mark.parametrize("budget", [1, 40, 64, 100, 1000])
 def test_batches_are_powers_of_two_that_keep_to_the_budget(budget):
     lengths = [3, 9, 1, 40, 4, 33, 2, 17, 5, 5, 5]
     batches = list(in_powers(lengths, budget))
@@ -237,7 +267,8 @@ def test_batches_are_powers_of_two_that_keep_to_the_budget(budget):
     assert [lengths[i] for i in order] == sorted(lengths, reverse=True)
     assert sorted(order) == list(range(11))
     assert all(power(len(batch)) == len(batch) for batch in batches[:-1])
-    assert all(len(b) == 1 or len(b) * max(lengths[i] for i in b) <= budget for b in batches)
+    padded = [power(max(lengths[i] for i in batch), captured.SHORTEST) for batch in batches]
+    assert all(len(b) == 1 or len(b) * longest <= budget for b, longest in zip(batches, padded, strict=True))
     assert list(in_powers([], 5)) == []
 
 

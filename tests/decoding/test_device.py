@@ -131,6 +131,37 @@ def test_sources_that_are_moved_go_on_as_they_were(beam):
     assert run(True) == [run(False)[i] for i in (3, 1)]
 
 
+def test_a_search_is_told_nothing_by_the_one_before_in_the_same_buffers():
+    now, beam = torch.zeros(1, dtype=torch.int64), 2
+    used, fresh = (DeviceBeam.of(Rules(END), now, 4, beam, 8) for _ in range(2))
+    sure, unsure = torch.zeros(6, 4 * beam, 9), torch.randn(6, 4 * beam, 9)
+    sure[..., END] = 50.0
+
+    def run(beams, logits):
+        now.zero_()
+        beams.admit(torch.tensor([BEGIN] * 4), torch.tensor([6, 6, 4, 6]))
+        for step in logits:
+            now.add_(1)
+            beams.choose(step.clone())
+        return beams.hypotheses(4, 0.6)
+
+    assert run(used, sure) != run(fresh, unsure)
+    assert run(used, unsure) == run(fresh, unsure)
+
+
+def test_a_greedy_search_ends_once_though_what_follows_is_likelier():
+    now = torch.zeros(1, dtype=torch.int64)
+    beams = DeviceBeam.of(Rules(END), now, 1, 1, 8)
+    beams.admit(torch.tensor([BEGIN]), torch.tensor([8]))
+    for end, word in ((1.0, 0.9), (0.0, 20.0), (20.0, 0.0)):
+        logits = torch.zeros(1, 9)
+        logits[0, END], logits[0, 3] = end, word
+        now.add_(1)
+        beams.choose(logits)
+    [[found]] = beams.hypotheses(1, 1.0)
+    assert found.tokens == []
+
+
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("size", [5, 64, 256, 300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

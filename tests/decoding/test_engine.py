@@ -1,6 +1,7 @@
 """Hypotheses come back in the order of the sources, however these are batched."""
 
 import threading
+from itertools import pairwise
 from math import inf, nan
 from random import Random
 
@@ -124,6 +125,13 @@ def test_workers_change_nothing(model, config):
     assert found(1, 0) == found(3, 0) == found(2, 6)
 
 
+def test_an_output_repeats_nothing_where_that_is_asked_for(model):
+    for size, repeats in ((0, True), (2, False)):
+        found = generate(model, SOURCES, [12] * len(SOURCES), DecodingConfig(beam=2, no_repeat=size), BEGIN, END)
+        pairs = [list(pairwise(h.tokens)) for hypotheses in found for h in hypotheses]
+        assert any(len(each) > len(set(each)) for each in pairs) == repeats
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_work_is_done_side_by_side_and_given_back_in_order(workers):
     threads, seen, shared = torch.get_num_threads(), set(), set()
@@ -239,7 +247,14 @@ def test_sequences_are_laid_end_to_end():
     [
         *(({name: 0}, f"{name} is 0, must be at least 1") for name in ("beam", "validation_beam")),
         *(({name: 1001}, f"{name} is 1001, must be at most 1000") for name in ("beam", "validation_beam")),
-        *(({name: -1}, f"{name} is -1, must be at least 0") for name in ("batch_tokens", "workers", "top_k")),
+        *(
+            ({name: -1}, f"{name} is -1, must be at least 0")
+            for name in ("batch_tokens", "workers", "top_k", "no_repeat")
+        ),
+        *(
+            ({"expansion": value}, f"expansion is {value}, must be between 0 and 1000")
+            for value in (-1.0, 1001.0, nan, inf)
+        ),
         *(({"top_p": value}, rf"top_p is {value}, must be in \(0, 1\]") for value in (0.0, 1.1, nan)),
         *(
             ({"temperature": value}, f"temperature is {value}, must be 0 or at least 0.001")
@@ -251,7 +266,7 @@ def test_sequences_are_laid_end_to_end():
         ),
         *(
             ({"captured": True, name: value}, f"captured search takes no {name}; leave one of them out")
-            for name, value in (("temperature", 0.5), ("shortlist", True), ("constraint", "tree"))
+            for name, value in (("temperature", 0.5), ("shortlist", True), ("constraint", "tree"), ("no_repeat", 3))
         ),
     ],
 )

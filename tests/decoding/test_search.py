@@ -1,14 +1,14 @@
 """Beam search finds what exhaustive search finds, scores as forced decoding does, and does not depend on the batch."""
 
 import math
-from itertools import product
+from itertools import chain, product
 
 import pytest
 import torch
 
 from tests.helpers import BEGIN, END, SIZE, tiny, tokens_of
 from transduct.decoding.sampling import Sampling
-from transduct.decoding.search import Beam, FixedLength, Forbid, Prefix, length_penalty, search, top
+from transduct.decoding.search import Beam, FixedLength, Forbid, NoRepeat, Prefix, length_penalty, search, top
 from transduct.functional.segments import Segments
 
 SOURCES = [5, 2, 7, 3]
@@ -235,6 +235,33 @@ def test_no_prefix_changes_nothing(model):
     memory, segments = encode(model)
     free = find(model, memory, segments, 3, [9] * 4)
     assert find(model, memory, segments, 3, [9] * 4, filters=[Prefix([[]] * 12)]) == free
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_output_holds_a_run_twice(model, size, beam, temperature):
+    memory, segments = encode(model)
+    loops, limit = 0, 8 if size == 1 else 14  # there are not enough tokens for more
+    for filters in ([], [NoRepeat(size)]):
+        strategy = Beam(beam, [limit] * 4, BEGIN, END, 0.0, "cpu")
+        if temperature:
+            strategy = Sampling(beam, [limit] * 4, BEGIN, END, [[i] for i in range(4)])
+        fixed = FixedLength(END, [limit] * 4 * beam)
+        for h in chain.from_iterable(search(model, memory, segments, strategy, [fixed, *filters])):
+            runs = [tuple(h.tokens[place : place + size]) for place in range(len(h.tokens) - size + 1)]
+            loops += not filters and len(runs) > len(set(runs))
+            assert not filters or len(runs) == len(set(runs))
+    assert loops, "without it there are some"
+
+
+def test_a_run_may_not_come_again_but_everything_else_may():
+    history = torch.tensor(
+        [[BEGIN, 3, 4, 5, 3, 4], [BEGIN, 3, 3, 3, 4, 5], [BEGIN, 4, 3, 4, 3, 4], [BEGIN, 9, 9, 9, 9, 9]]
+    )
+    left = NoRepeat(3)(torch.zeros(4, 10), history)
+    assert [row.isinf().nonzero().flatten().tolist() for row in left] == [[5], [], [3], [9]]
+    assert not NoRepeat(3)(torch.zeros(4, 10), history[:, :3]).any()
 
 
 @pytest.mark.parametrize("beam", [1, 3])

@@ -228,7 +228,7 @@ def test_it_goes_on_as_any_model_of_ours(original, tmp_path):
     ctranslate2.convert(ours, tmp_path / "ct2")
     library = pytest.importorskip("ctranslate2")
     engine = library.Translator(str(tmp_path / "ct2"), compute_type="float32", intra_threads=1)  # more would stay so
-    pieces = [[*plain.source_tokenizer.pieces(ids), "</s>"] for ids in plain.source_tokenizer.encode(TEXTS)]
+    pieces = [plain.source_tokenizer.pieces(ids) for ids in plain.source_tokenizer.encode(TEXTS)]
     found = engine.translate_batch(pieces, beam_size=1, max_decoding_length=12)
     for theirs, mine in zip(found, plain.translate(TEXTS, beam=1), strict=True):
         assert theirs.hypotheses[0][:12] == plain.target_tokenizer.pieces(mine.tokens)[:12]
@@ -340,7 +340,7 @@ def test_the_command_knows_both_ways(original, tmp_path, capsys):
     assert command("convert", tmp_path / "nowhere", tmp_path / "no") == 2
     assert "nowhere: no config.json here; give a run or a model directory" in capsys.readouterr().err
     assert command("convert", path, tmp_path / "no", "--precision", "int8") == 2
-    assert "is Hugging Face's; make it a model of ours first" in capsys.readouterr().err
+    assert "Hugging Face's; make a model of ours of it: transduct convert " in capsys.readouterr().err
 
 
 def edit(path, **changes):

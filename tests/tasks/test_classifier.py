@@ -140,6 +140,17 @@ def test_where_the_words_of_a_text_stand():
     assert [tokenizer().decode([ids[a : b + 1]])[0] for a, b in zip(piece.starts, piece.ends)] == ["ab", "c", "d"]
 
 
+@pytest.mark.parametrize("subwords", ["character", "bpe", "unigram", "word", "byte", "verbatim"])
+def test_the_border_of_two_words_is_read(subwords):
+    words = tokenizer(subwords)
+    for kind, texts in (("tokens", ["ab  a\tc "]), ("span", ["a", "ab  a\tc "])):
+        [[piece]], _ = encode(words, kind, [texts], 24)
+        ids = piece.first + piece.second
+        assert ids[piece.starts[0] : -1] == words.encode(["ab a c"])[0], "as the text itself"
+        read = words.decode([ids[a : b + 1] for a, b in zip(piece.starts, piece.ends)])
+        assert [each.strip() for each in read] == ["ab", "a", "c"]
+
+
 def test_words_to_tag_come_in_pieces_and_none_is_lost():
     examples = [["ab c d"], [""], ["abcdabcd a"]]
     pieces, cut = encode(tokenizer(), "tokens", examples, 7)  # of five tokens each

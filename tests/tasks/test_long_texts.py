@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from transduct.data.tokenizer import Tokenizer
-from transduct.tasks.long_texts import Translation, halved, joined, split, with_words
+from transduct.tasks.long_texts import Translation, halved, joined, sentences, split, with_words
 
 LONGEST = 23
 
@@ -43,6 +43,33 @@ def test_where_a_text_is_cut(kind, text, parts):
     assert ["".join(tokenizer.pieces(part)) for part in split(tokenizer, ids, LONGEST)] == parts
 
 
+@pytest.mark.parametrize(
+    "text, parts",
+    [
+        ("Hello. My name is John! Is it? Yes… Then", ["Hello.", "My name is John!", "Is it?", "Yes…", "Then"]),
+        ('He said "no." Then he left. (She did not.) End', ['He said "no."', "Then he left.", "(She did not.)", "End"]),
+        ("Mr. Smith met J. Lee of the U.S. Army. Then", ["Mr. Smith met J. Lee of the U.S. Army.", "Then"]),
+        ("Am 3. Mai kam er. Im Jahr 1990. Dann", ["Am 3. Mai kam er.", "Im Jahr 1990.", "Dann"]),
+        ("Wait... what? said he. version 2.5 of it. Ok", ["Wait... what? said he. version 2.5 of it.", "Ok"]),
+        ("Wait... What? I see you. Go on", ["Wait...", "What?", "I see you.", "Go on"]),
+        ("我喜欢。你呢？「好！」是", ["我喜欢。", "你呢？", "「好！」", "是"]),
+        ("a title\n\n and a line\nanother. one", ["a title", "and a line", "another. one"]),
+        (">>fra<< First. One then. Two", [">>fra<< First.", ">>fra<< One then.", ">>fra<< Two"]),
+        ("  one  ", ["one"]),
+        (" . ", ["."]),
+        ("", []),
+        (" \n ", []),
+    ],
+)
+def test_a_text_is_its_sentences(text, parts):
+    assert sentences(text) == parts
+
+
+def test_a_text_is_split_in_time_that_grows_with_its_length():
+    text = "." * 50_000 + '"' * 50_000 + " " * 50_000 + "\n" * 50_000 + "a" * 50_000
+    assert "".join(sentences(text)) == text.replace(" ", "").replace("\n", "")
+
+
 def test_every_piece_names_the_language_that_the_text_does():
     tokenizer = Tokenizer.train([">>fra<< a b c d e f g h"], "word", 40)
     [ids] = tokenizer.encode([">>fra<< a b c d e f g"])
@@ -51,6 +78,19 @@ def test_every_piece_names_the_language_that_the_text_does():
     assert split(tokenizer, ids[:4], 4) == [ids[:4]]
     assert split(tokenizer, ids[:1], 4) == [ids[:1]]
     assert split(tokenizer, ids[:3], 1) == [[token] for token in ids[:3]], "of one token none can name it"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "character", "verbatim", "byte"])
+def test_a_language_that_is_named_in_several_tokens_is_named_by_every_piece(kind):
+    letters = " ".join("abcdefgh" * 3)
+    tokenizer = Tokenizer.train([f">>fra<< {letters}", ">>deu<< a"], kind, 40)
+    [ids], [named] = tokenizer.encode([f">>fra<< {letters}"]), tokenizer.encode([">>fra<<"])
+    assert 1 < len(named) <= 8
+    parts = split(tokenizer, ids, 20)
+    assert len(parts) > 1
+    assert all(part[: len(named)] == named and len(part) <= 20 for part in parts)
+    assert named + [token for part in parts for token in part[len(named) :]] == ids
+    assert split(tokenizer, ids, 2 * len(named) - 1)[1][: len(named)] != named, "it would fill more than half"
 
 
 def test_the_bytes_of_a_character_stay_together():

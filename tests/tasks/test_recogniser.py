@@ -169,6 +169,12 @@ def test_error_rates_are_edits_a_word_and_a_character(model):
     assert set(report.details["ctc_alone"]) == set(report.scores)
 
 
+def test_blanks_around_and_between_words_are_no_edits(model):
+    said, expected = [" 1  2 3 ", "4\n", "5\t6 "], dict.fromkeys(("word_error_rate", "token_error_rate"), 0.0)
+    scores = Said(model, said).evaluate(RECORDINGS).scores
+    assert scores == expected | {f"{name}_unseen": 0.0 for name in expected}
+
+
 def test_models_are_compared(model):
     other = Said(model, ["1 2 3", "9", "5 7"])
     details = Said(model, ["1 2", "4", "5 7"]).evaluate(RECORDINGS, other).details

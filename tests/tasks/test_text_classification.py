@@ -18,7 +18,7 @@ from transduct.functional.losses import symmetric_divergence
 from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks import base, runs, text_classification
-from transduct.tasks.classifier import Batch, scores_of
+from transduct.tasks.classifier import LONGEST_SPAN, Batch, scores_of
 from transduct.tasks.model import write_model
 from transduct.tasks.text_classification import DataConfig, find_run, span_loss, test_set
 from transduct.training.machine import seed_generators
@@ -259,7 +259,7 @@ def test_what_is_left_out_and_what_is_cut_is_counted(tmp_path):
     lines = ["a b\tx", " \tx", "c d\ty", "a b\tx", "a b c d e f g\ty"]
     data = from_file(tmp_path, lines, max_length=6, drop_duplicates=True)
     task, _ = prepared(tmp_path / "run", said=said.append, data=data)
-    assert task.corpus.dropped == {"empty": 1, "duplicate": 1, "answer_not_found": 0}
+    assert task.corpus.dropped == {"empty": 1, "duplicate": 1, "answer_not_found": 0, "answer_too_long": 0}
     left_out = "(left out: 1 empty, 1 duplicate); 1 longer than 6 tokens"
     assert f"corpus prepared: 3 examples from train.tsv {left_out}" in said
     task.prepare()
@@ -278,6 +278,22 @@ def test_answers_that_are_not_in_the_text_are_left_out_of_training_alone(tmp_pat
     assert task.answers.labels == []
     found = task.evaluate(model, (["who\ta b c"], ["nobody"]))
     assert found.scores["exact_match"] == 0.0
+
+
+def test_answers_longer_than_any_that_is_given_are_not_trained_on(tmp_path):
+    words = [" ".join("a" * count) for count in (LONGEST_SPAN, LONGEST_SPAN + 1)]
+    data = from_file(tmp_path, [f"who\t{words[1]} b\t{each}" for each in words], "span")
+    said = []
+    task, _ = prepared(tmp_path / "run", "span", said=said.append, data=data)
+    assert (len(task.corpus), task.corpus.dropped["answer_too_long"]) == (1, 1)
+    assert any("1 answer too long" in line for line in said)
+    assert f"at most {LONGEST_SPAN}" in DataConfig.__doc__
+
+
+def test_rows_that_differ_in_blanks_alone_are_duplicates(tmp_path):
+    lines = ["a b\tx", "a  b \tx", "a\xa0b\tx", "a b\ty", "ab\tx"]
+    task, _ = prepared(tmp_path / "run", data=from_file(tmp_path, lines, drop_duplicates=True))
+    assert (len(task.corpus), task.corpus.dropped["duplicate"]) == (3, 2)
 
 
 def test_a_corpus_shows_its_rows_as_often_as_its_weight_says(tmp_path):

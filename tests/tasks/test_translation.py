@@ -22,9 +22,8 @@ from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_
 from transduct.functional.segments import Segments
 from transduct.tasks import base, runs, translation
 from transduct.tasks.translation import TranslationTask, make_batch, turned
-from transduct.tasks.translator import FAMILIES
 from transduct.training.log import ignore
-from transduct.training.machine import fast_precision, pick_device, seed_generators
+from transduct.training.machine import seed_generators
 from transduct.training.trainer import fit
 
 TEXTS = ["a b c", "d", "c a b a"]
@@ -474,49 +473,6 @@ def test_the_card_says_what_it_was_trained_on_and_how_well_it_does(trained_run, 
 # files instead of a recipe
 
 
-@pytest.mark.parametrize("pairs, size", [(5, "tiny"), (6, "small"), (20, "small"), (21, "base")])
-def test_sizes_follow_the_amount_of_text(tmp_path, monkeypatch, pairs, size):
-    table = [(5, ("tiny", 10, 0.3, 50)), (20, ("small", 200, 0.2, 60)), (None, ("base", 3000, 0.1, 70))]
-    monkeypatch.setattr(translation, "SHORTCUT_SIZES", table)
-    (tmp_path / "a").write_text("x\n" * pairs)
-    said, file = [], str(tmp_path / "a")
-    tree = translation.file_recipe({"source": [file], "target": [file]}, said.append, {})
-    chosen = (tree["model"]["size"], tree["training"]["steps"], tree["model"]["dropout"], tree["tokenizer"]["size"])
-    assert chosen == next(choice for _, choice in table if choice[0] == size)
-    steps, vocabulary = tree["training"]["steps"], tree["tokenizer"]["size"]
-    precision = tree["training"]["precision"]
-    assert precision == fast_precision(pick_device("auto"))
-    chosen = f"model size {size}, {steps:,} steps, {vocabulary} subwords, {precision}; {pairs // 10} pairs held out"
-    expected = f"{pairs} pairs; where nothing else is said: {chosen}"
-    assert said == [expected]
-    TranslationTask(Recipe(**tree), tmp_path, str)
-
-
-@pytest.mark.parametrize(
-    "size, rate, dropout", [("tiny", 0.002, 0.3), ("small", 0.0007, 0.1), ("base", 0.0007, 0.1), ("big", 0.0007, None)]
-)
-def test_rate_and_dropout_are_those_of_the_size_that_is_asked_for(tmp_path, size, rate, dropout):
-    (tmp_path / "a").write_text("x\n" * 400)
-    said, file = [], str(tmp_path / "a")
-    tree = translation.file_recipe({"source": [file], "target": [file]}, said.append, {"model": {"size": size}})
-    assert (tree["model"]["size"], tree["model"].get("dropout")) == (size, dropout)
-    assert tree["training"]["learning_rate"] == rate
-    assert f"model size {size}, 2,000 steps" in said[0]
-
-
-def test_at_most_a_thousand_pairs_are_held_out_of_files(tmp_path):
-    (tmp_path / "a").write_text("x\n" * 20_000)
-    file = str(tmp_path / "a")
-    assert translation.file_recipe({"source": [file], "target": [file]}, str, {})["data"]["held_out"] == 1000
-
-
-def test_the_real_table_is_in_order_and_names_sizes_that_exist():
-    most = [limit for limit, _ in translation.SHORTCUT_SIZES]
-    assert most[-1] is None
-    assert most[:-1] == sorted(most[:-1])
-    assert {choice[0] for _, choice in translation.SHORTCUT_SIZES} <= FAMILIES["transformer"].sizes.keys()
-
-
 def test_lines_that_are_not_utf8_are_numbered():
     broken = []
     lines = translation.readable_lines(BytesIO("é\n".encode() + b"\xe9\n\xf0\x9f\n\xed\xa0\x80"), broken)
@@ -639,7 +595,22 @@ def test_scores_that_cannot_be_are_refused_before_the_training(tmp_path, data, m
         TranslationTask(tiny_recipe(data=data), tmp_path, str)
 
 
-def test_unequal_numbers_of_files_are_refused(tmp_path):
-    given = {"source": ["a", "b"], "target": ["c"]}
-    with pytest.raises(TransductError, match="found 2 source and 1 target files; give as many of each"):
-        translation.file_recipe(given, str, {})
+@pytest.mark.parametrize("kinds, expansion", [(("character", "word"), 2.0), (("word", "character"), 5.9)])
+def test_outputs_have_the_room_that_the_training_data_need(tmp_path, kinds, expansion):
+    text = "".join(" ".join(f"{number:08}" for number in range(start, start + 8)) + "\n" for start in range(40))
+    (tmp_path / "a").write_text(text)
+    files = {"source": str(tmp_path / "a"), "target": str(tmp_path / "a")}
+    sides = dict(zip(("source", "target"), ({"kind": kind, "size": 100} for kind in kinds), strict=True))
+    data = {"train": [files], "max_length": 128, "drop_duplicates": False}
+    task, model = make_task(tmp_path / "run", data=data, tokenizer={"shared": False, **sides})
+    assert task.decoding.expansion == expansion
+    longest = max(len(ids) for ids in task.tokenizers[1].encode(text.splitlines())) + 1
+    shortest = min(len(ids) for ids in task.tokenizers[0].encode(text.splitlines())) + 1
+    assert engine.room_for(shortest, task.decoding.expansion) >= longest
+    task.save(model, tmp_path / "model", {"step": 1, "seconds": 1.0})
+    held = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert held["decoding"]["expansion"] == task.decoding.expansion
+    asked, _ = make_task(
+        tmp_path / "other", data=data, tokenizer={"shared": False, **sides}, decoding={"expansion": 1.5}
+    )
+    assert asked.decoding.expansion == 1.5

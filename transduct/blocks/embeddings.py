@@ -146,7 +146,7 @@ class GroupedLinear(nn.Module):
 
 
 class FilterbankStem(nn.Module):
-    """Two convolutions over time of width 3 and stride 2 (as in Wang et al. 2020), followed by residual ones.
+    """Two convolutions over time of stride 2 (as in Wang et al. 2020; here of width 3, with GELU), then residual ones.
 
     They run over flat sequences, each as if padded with a zero frame on both sides. Every sequence has a multiple of
     four frames, so that a window of stride 2 is a pair of frames and the last frame of the pair before, and never

@@ -27,6 +27,7 @@ PIPED = 0x7FFF0000  # bytes; headers written to a pipe claim at least this size
 UNKNOWN = 2**62  # frames; libsndfile returns at least this many for a FLAC header without a length
 RATES = (1_000, 1_000_000)  # samples per second, the lowest and the highest accepted
 FINEST = 100_000  # the largest denominator of a resampling ratio; the filter is twenty times as long
+LINES_OF = {"kaldi": 512, "whisper": 400}  # the usual length of a transform
 LOWEST = 20.0  # Hz, the lower edge of Kaldi's filterbanks; Whisper's is 0
 PREEMPHASIS = 0.97
 DITHER = 60.0  # dB below the sound
@@ -44,7 +45,8 @@ class Features:
         bands: the number of mel bands, M.
         window: length of the frames, in seconds.
         hop: seconds from the start of one frame to that of the next.
-        fft: length of the Fourier transform; windows are padded to it with zeros.
+        fft: length of the Fourier transform; windows are padded to it with zeros. 0 is the kind's own: 512 for "kaldi",
+            400 for "whisper".
     """
 
     kind: Literal["kaldi", "whisper"] = "kaldi"
@@ -52,9 +54,11 @@ class Features:
     bands: int = 80
     window: float = 0.025
     hop: float = 0.010
-    fft: int = 512
+    fft: int = 0
 
     def __post_init__(self) -> None:
+        if not self.fft:
+            object.__setattr__(self, "fft", LINES_OF[self.kind])
         if self.rate < 1000:
             raise ValueError(f"rate is {self.rate}, must be at least 1000 samples a second")
         if self.bands < 1:
@@ -89,7 +93,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Masks:
-    """SpecAugment (Park et al. 2019): masks of random width set ranges of frames and of bands to zero.
+    """SpecAugment (Park et al. 2019): masks of random width set ranges of frames and of bands to the mean.
 
     Time warping is left out: it has the smallest effect in the paper.
 
@@ -287,18 +291,19 @@ def normalised(mel: Sound, kind: Literal["kaldi", "whisper"]) -> Sound:
     return (mel - mel.mean(0)) / np.maximum(mel.std(0), 0.1)
 
 
-def masked(mel: Sound, masks: Masks, random: np.random.Generator) -> Sound:
-    """Apply SpecAugment to normalised bands, whose mean is zero: (T, M) -> (T, M)."""
+def masked(mel: Sound, kind: Literal["kaldi", "whisper"], masks: Masks, random: np.random.Generator) -> Sound:
+    """Apply SpecAugment to normalised bands: (T, M) -> (T, M)."""
     mel = mel.copy()
     frames, bands = mel.shape
+    mean = 0.0 if kind == "kaldi" or not mel.size else mel.mean()
     for _ in range(masks.times):
         width = min(int(random.integers(masks.time_width + 1)), frames)
         start = int(random.integers(frames - width + 1))
-        mel[start : start + width] = 0.0
+        mel[start : start + width] = mean
     for _ in range(masks.bands):
         width = min(int(random.integers(masks.band_width + 1)), bands)
         start = int(random.integers(bands - width + 1))
-        mel[:, start : start + width] = 0.0
+        mel[:, start : start + width] = mean
     return mel
 
 

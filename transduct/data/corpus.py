@@ -144,6 +144,7 @@ def build(directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[s
         reason = _reason_to_rebuild(directory, inputs)
         if reason is None:
             corpus = Corpus(directory)
+            _remove_leftovers(directory)
             notify(f"corpus unchanged: reused {len(corpus):,} rows")
             return corpus
         notify(f"corpus prepared again: {reason}")
@@ -206,9 +207,7 @@ def _reason_to_rebuild(directory: Path, inputs: dict[str, Any]) -> str | None:
 def _replacement(directory: Path) -> Iterator[Path]:
     """A new folder that replaces the directory on success and is removed on failure."""
     directory = directory.resolve()  # keeps a link, and replaces the folder it leads to
-    fresh, old = (directory.with_name(f"{directory.name}.{state}") for state in ("partial", "old"))
-    for leftover in (fresh, old):
-        shutil.rmtree(leftover, ignore_errors=True)
+    fresh, old = _remove_leftovers(directory)
     try:
         fresh.mkdir(parents=True)
         yield fresh
@@ -220,8 +219,16 @@ def _replacement(directory: Path) -> Iterator[Path]:
             raise
         raise TransductError(f"{directory}: the disk is full; make room or choose another folder") from error
     finally:
-        for leftover in (fresh, old):
-            shutil.rmtree(leftover, ignore_errors=True)
+        _remove_leftovers(directory)
+
+
+def _remove_leftovers(directory: Path) -> tuple[Path, Path]:
+    """Remove the new and the old folder of a replacement, as far as they are there, and return their paths."""
+    directory = directory.resolve()
+    fresh, old = directory.with_name(f"{directory.name}.partial"), directory.with_name(f"{directory.name}.old")
+    for leftover in (fresh, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    return fresh, old
 
 
 def ragged(rows: Sequence[np.ndarray] | Sequence[Sequence[int]]) -> Ragged:
@@ -282,15 +289,25 @@ def _list_array(flat: np.ndarray, lengths: np.ndarray) -> pa.Array:
     return pa.ListArray.from_arrays(offsets.astype(np.int32), pa.array(flat.astype(np.int32, copy=False)))
 
 
-def _digest(path: Path) -> dict[str, Any]:
-    """The size and hash of a file; for a folder, a hash of the names, sizes and times of its files.
+def validation_digest(data: Any) -> str:
+    """A digest of the files that a `data` section validates on; empty if there are none.
+
+    Of folders it holds names and sizes alone, for in a copy the times differ.
+    """
+    names = names_of(filter(None, [data.valid]))
+    digests = [_digest(Path(data.root) / name, times=False) for name in names]
+    return blake2b(repr(digests).encode(), digest_size=16).hexdigest() if digests else ""
+
+
+def _digest(path: Path, times: bool = True) -> dict[str, Any]:
+    """The size and hash of a file; for a folder, a hash of the names, sizes and, if asked for, times of its files.
 
     Anything in a folder that is not a file, such as a dangling link, counts by its name alone.
     """
     if path.is_dir():
         files = [(file, file.stat() if os.path.isfile(file) else None) for file in files_below(path)]
         listing = [
-            (file.relative_to(path).as_posix(), *((stat.st_size, stat.st_mtime_ns) if stat else ()))
+            (file.relative_to(path).as_posix(), *((stat.st_size, stat.st_mtime_ns)[: 1 + times] if stat else ()))
             for file, stat in files
         ]
         return {"files": len(listing), "listing": blake2b(repr(listing).encode()).hexdigest()}

@@ -1,4 +1,7 @@
-"""Filters for parallel text: drops pairs that are held out, empty, too long, of too unequal lengths, or duplicates."""
+"""Filters for parallel text: drops pairs that are held out, empty, too long, of too unequal lengths, or duplicates.
+
+Texts that differ only in their white space or in their Unicode form count as equal: most tokenizers read them alike.
+"""
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -10,19 +13,20 @@ import numpy as np
 from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig, changed
 from transduct.data.text import read_pairs
+from transduct.data.vocabulary import tidied
 
 BUCKETS = 64
 
 
 def hashes(texts: Iterable[str]) -> np.ndarray:
     """A 64-bit hash of each text."""
-    digests = [blake2b(text.encode(), digest_size=8).digest() for text in texts]
+    return hashes_of_rows((text,) for text in texts)
+
+
+def hashes_of_rows(rows: Iterable[Sequence[str]]) -> np.ndarray:
+    """A 64-bit hash of each row of texts."""
+    digests = [blake2b("\n".join(map(tidied, row)).encode(), digest_size=8).digest() for row in rows]
     return np.frombuffer(b"".join(digests), "<u8")
-
-
-def _hashes_of_pairs(pairs: Iterable[Pair]) -> np.ndarray:
-    """A 64-bit hash of each pair."""
-    return hashes(f"{source}\n{target}" for source, target in pairs)
 
 
 def hold_out(data: DataConfig) -> list[Pair]:
@@ -38,7 +42,7 @@ def hold_out(data: DataConfig) -> list[Pair]:
     for pairs in chain.from_iterable(read_pairs(corpus, Path(data.root)) for corpus in data.train):
         made = changed(pairs, data.replace)
         sources = hashes(source for source, _ in made)
-        for source, key, pair in zip(sources.tolist(), _hashes_of_pairs(made).tolist(), pairs):
+        for source, key, pair in zip(sources.tolist(), hashes_of_rows(made).tolist(), pairs):
             if source <= largest and pair[0].strip() and pair[1].strip():
                 held[source] = min(held.get(source, (key, pair)), (key, pair))
         if len(held) > 2 * data.held_out:  # rarely, for this sorts them
@@ -74,7 +78,7 @@ class Filters:
             self._drop("length_ratio", keep, longer > self._data.max_ratio * shorter)
         if self._data.drop_duplicates:
             known = np.zeros(len(pairs), bool)
-            known[keep] = ~self._seen.add(_hashes_of_pairs(pairs)[keep])
+            known[keep] = ~self._seen.add(hashes_of_rows(pairs)[keep])
             self._drop("duplicate", keep, known)
         return keep
 

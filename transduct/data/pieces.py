@@ -15,7 +15,7 @@ import tokenizers
 
 BLANK, HIDDEN = "▁", " "
 LANGUAGE = re.compile("^(>>.*?<<)", re.DOTALL)  # the target language of a multilingual model, as in ">>fra<< Hello"
-TYPED = printable[:95]  # printable ASCII and the blank
+TYPED = printable[:95].encode()  # printable ASCII and the blank
 
 
 class Pieces:
@@ -78,7 +78,7 @@ class Charsmap:
     def __init__(self, blob: bytes) -> None:
         size = int.from_bytes(blob[:4], "little")
         self.units, self.replacements = array("I", blob[4 : 4 + size]), blob[4 + size :] + b"\0"
-        self.keeps_ascii = all(self.longest(letter.encode(), 0) is None for letter in TYPED)
+        self.keeps_ascii = self._keeps_ascii()
 
     def __call__(self, text: str) -> str:
         """Apply the rules to a text."""
@@ -111,6 +111,24 @@ class Charsmap:
             if unit & 0x100 and node < len(units):
                 match = at + 1, units[node] & 0x7FFFFFFF
         return match
+
+    def _keeps_ascii(self) -> bool:
+        """Whether no rule is for a text of printable ASCII alone."""
+        units, first = self.units, _offset(self.units[0])
+        waiting, met = [first], {first}  # in a damaged trie a node may be met again
+        while waiting:
+            node = waiting.pop()
+            for letter in TYPED:
+                place = node ^ letter
+                if place >= len(units) or units[place] & 0x800000FF != letter:
+                    continue
+                child = place ^ _offset(units[place])
+                if units[place] & 0x100 and child < len(units):
+                    return False
+                if child not in met:
+                    met.add(child)
+                    waiting.append(child)
+        return True
 
 
 def _offset(unit: int) -> int:

@@ -144,7 +144,8 @@ class DataConfig:
         max_length: the maximum number of tokens of a side, including its end of sentence; longer pairs are dropped.
         max_ratio: pairs with one side more than this many times longer than the other are dropped (0: no bound; the
             default is that of the Moses scripts).
-        drop_duplicates: whether only the first of several equal pairs is trained on.
+        drop_duplicates: whether only the first of several equal pairs is trained on; here and in `held_out`, texts are
+            equal if they differ only in white space or in their Unicode form.
         replace: changes made to the text as it is read, in this order; the model applies those of the source to its
             inputs too.
         backwards: whether the model writes the target from its last token to its first. In an `ensemble`, the first

@@ -79,7 +79,8 @@ class Augment:
     Attributes:
         speeds: speed perturbation (Ko et al. 2015): recordings are stored at each speed, and one is drawn; it changes
             the pitch too.
-        gain: the maximum change of the volume of a recording, in dB up or down.
+        gain: the maximum change of the volume of a recording, in dB up or down; "kaldi" features do not show the volume
+            of a recording that is not joined with others.
         noise: the range of signal-to-noise ratios of added white noise, in dB; no noise if empty.
         warp: frequencies are warped by a factor from 1 - warp to 1 + warp (Jaitly and Hinton 2013).
         masks: SpecAugment.
@@ -147,7 +148,7 @@ def read_texts(source: SoundSource, root: Path, refused: Refused) -> dict[str, t
             texts[name] = None  # until the text is checked
             if not cells[0].strip():
                 raise TransductError(f"{path}:{number}: the text of '{name}' is empty; write one")
-            texts[name] = (cells[0], cells[1] if len(cells) == 2 else "")
+            texts[name] = (cells[0], cells[1].strip() if len(cells) == 2 else "")
     return texts
 
 
@@ -172,7 +173,10 @@ def read_recordings(
             continue
         with tally.refused.each():
             if not text_and_speaker[0].strip():
-                raise TransductError(f"{name}: has no text in {source.texts}; write its line")
+                found = f"has no text in {source.texts}; write its line"
+                if texts is None:
+                    found = "has no text where the pattern looks; rename it or correct the pattern"
+                raise TransductError(f"{name}: {found}")
             samples, rate = read_sound(content(), name, max_seconds)
             samples = usable(samples, rate, features, max_seconds, name)
             tally.resampled += rate != features.rate
@@ -304,7 +308,7 @@ class Utterances:
         warp = 1.0 + round(
             augment.warp * float(drawn.random.uniform(-1.0, 1.0)), 2
         )  # rounded, so that the filters are cached
-        mel = masked(filterbanks(samples, self.features, warp), augment.masks, drawn.random)
+        mel = masked(filterbanks(samples, self.features, warp), self.features.kind, augment.masks, drawn.random)
         return mel, " ".join(texts)
 
 

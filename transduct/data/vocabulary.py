@@ -7,7 +7,7 @@ from itertools import chain, islice
 from math import floor, log, log1p
 from random import Random
 from typing import Any, Literal, TypeVar
-from unicodedata import normalize
+from unicodedata import is_normalized, normalize
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
@@ -71,6 +71,16 @@ def sample(items: Iterable[Item], count: int) -> list[Item]:
             break
         chosen[random.randrange(count)] = item[0]
     return chosen
+
+
+def tidied(text: str) -> str:
+    """A text as all kinds but `byte` and `verbatim` read it: in NFC, with single blanks between its words.
+
+    Few texts need the library's normaliser, which is slow.
+    """
+    if " ".join(text.split()) == text and (text.isascii() or is_normalized("NFC", text)):
+        return text
+    return TIDY.normalize_str(text)
 
 
 def _library(model: models.Model) -> tokenizers.Tokenizer:

@@ -14,7 +14,7 @@ from torch import Tensor
 from transduct.decoding.captured import captured_search, in_powers
 from transduct.decoding.device import Rules
 from transduct.decoding.sampling import Sampling
-from transduct.decoding.search import Beam, Filter, FixedLength, Forbid, Hypothesis, finite, search
+from transduct.decoding.search import Beam, Filter, FixedLength, Forbid, Hypothesis, NoRepeat, finite, search
 from transduct.decoding.shortlist import Narrowed
 from transduct.errors import NotFinite
 from transduct.functional import kernels
@@ -26,6 +26,7 @@ Result = TypeVar("Result")
 ON_CPU, ON_GPU, CAPTURED = 1024, 4096, 16384  # source tokens decoded together; CAPTURED is for a GPU too
 USUAL = 8  # the widest beam for which these hold
 COLDEST, STEEPEST = 1e-3, 20.0  # the lowest temperature, and the largest length penalty that does not overflow
+ROOM = 2.0, 20  # tokens of an output for each of its source, and more, where nothing else is known
 WIDEST = 1000  # the widest beam; each hypothesis has a KV cache
 FEW = 8  # sources that justify another worker
 
@@ -48,8 +49,12 @@ class DecodingConfig:
         seed: seed for sampling.
         validation_beam: beam size of the validations during training.
         constraint: "tree" allows only well-formed trees over the input's words, in tasks that support it.
+        expansion: an output may have this many tokens for each token of its source, and 20 more. 0 stands for 2 or, in
+            training, for what the training data need, if that is more.
+        no_repeat: no output holds a run of this many tokens twice; 0 allows any. 3 or 4 break loops.
+        sentences: translate each sentence of a text by itself, for texts of several. Trees are of whole texts.
         captured: on a GPU, replay decoding steps as CUDA graphs of fixed shape. Only for models that decode over a
-            memory, and only for search: not with a temperature, a shortlist or a constraint.
+            memory, and only for search: not with a temperature, a shortlist, a constraint or `no_repeat`.
     """
 
     beam: int = 5
@@ -63,15 +68,20 @@ class DecodingConfig:
     seed: int = 1
     validation_beam: int = 1
     constraint: Literal["none", "tree"] = "none"
+    expansion: float = 0.0
+    no_repeat: int = 0
+    sentences: bool = False
     captured: bool = False
 
     def __post_init__(self) -> None:
         check_search(self)
-        for name in ("batch_tokens", "workers", "top_k"):
+        for name in ("batch_tokens", "workers", "top_k", "no_repeat"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0")
         if not (self.temperature == 0.0 or COLDEST <= self.temperature < inf):
             raise ValueError(f"temperature is {self.temperature}, must be 0 or at least {COLDEST}")
+        if not 0.0 <= self.expansion <= WIDEST:
+            raise ValueError(f"expansion is {self.expansion}, must be between 0 and {WIDEST}")
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p is {self.top_p}, must be in (0, 1]")
         if self.captured and (other := not_captured(vars(self))):
@@ -83,7 +93,7 @@ class DecodingConfig:
         Raises:
             ValueError: if one is set.
         """
-        for name in ("captured", "shortlist", "constraint"):
+        for name in ("captured", "shortlist", "constraint", "expansion", "sentences"):
             if getattr(self, name) not in (False, "none"):
                 raise ValueError(f"{name} is for models that decode over a memory; leave {name} out")
 
@@ -105,7 +115,7 @@ class DecodingConfig:
 
 def not_captured(options: Mapping[str, Any]) -> list[str]:
     """The names of the options that are set but not supported by captured search."""
-    names = ("temperature", "shortlist", "constraint")
+    names = ("temperature", "shortlist", "constraint", "no_repeat")
     return [name for name in names if options.get(name) not in (None, "none", 0, False)]
 
 
@@ -120,9 +130,11 @@ def check_search(config: Any) -> None:
         raise ValueError(f"length_penalty is {config.length_penalty}, must be between -{STEEPEST} and {STEEPEST}")
 
 
-def room_for(source: int) -> int:
-    """The most tokens of a translation for a source of this many, both counted with their end tokens."""
-    return 2 * source + 20
+def room_for(source: int, expansion: float = 0.0) -> int:
+    """The most tokens of an output for a source of this many, both counted with their end tokens; see
+    `DecodingConfig.expansion`."""
+    usual, more = ROOM
+    return int((expansion or usual) * source) + more
 
 
 def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
@@ -202,9 +214,9 @@ def generate(
         narrowed = None if narrow is None else narrow(chosen)
         number = (lambda token: token) if narrowed is None else narrowed.number
         keys = [[*source, token] for source, token in zip(chosen, first, strict=True)]
-        first, last = list(map(number, first)), number(end)
-        strategy = _strategy(config, bounds, first, last, keys, device)
-        filters = [*([constrain(batch)] if constrain else []), Forbid(list(map(number, forbidden)), device)]
+        strategy = _strategy(config, bounds, list(map(number, first)), number(end), keys, device)
+        filters: list[Filter] = [] if constrain is None else [constrain(batch)]
+        filters += [*[NoRepeat(config.no_repeat)] * (config.no_repeat > 0), Forbid([*map(number, forbidden)], device)]
         found = search(narrowed or model, memory, segments, strategy, filters)
         return found if narrowed is None else [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
 

@@ -201,6 +201,26 @@ class FixedLength(Forbid):
         self.limits = self.limits.index_select(0, rows)
 
 
+class NoRepeat:
+    """Lets no output hold a run of `size` tokens twice (Paulus et al. 2018, section 2.5)."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
+        written = history[:, 1:]  # without the begin token
+        if written.shape[1] < self.size:
+            return logits
+        runs = written.unfold(1, self.size, 1)  # (R, t - size + 1, size)
+        newest = written[:, written.shape[1] - self.size + 1 :]  # (R, size - 1)
+        rows, places = (runs[..., :-1] == newest[:, None]).all(-1).nonzero(as_tuple=True)
+        logits[rows, runs[rows, places, -1]] = float("-inf")
+        return logits
+
+    def select(self, rows: Tensor) -> None:
+        """Do nothing: there is no state per row."""
+
+
 def length_penalty(length: int, alpha: float) -> float:
     """((5 + |Y|) / 6)^alpha, the divisor of a score (Wu et al. 2016, equation 14)."""
     return ((5.0 + length) / 6.0) ** alpha

@@ -304,7 +304,7 @@ def encode(
     last = [texts[-1] for texts in examples]
     pieces: list[list[list[list[int]]]]  # ids by example, piece and word
     if kind in ("tokens", "span"):
-        coded = iter(tokenizer.encode([word for text in last for word in text.split()]))
+        coded = iter(tokenizer.encode([word for text in last for word in _words(text, tokenizer)]))
         words = [list(islice(coded, len(text.split()))) for text in last]
         pieces = [_pieces(each, max_length - 2) if kind == "tokens" else [each] if each else [] for each in words]
     else:  # the whole text counts as one word
@@ -322,6 +322,12 @@ def encode(
     if kind == "tokens":
         cut = sum(sum(map(len, chain.from_iterable(each))) > max_length - 2 for each in pieces)
     return [list(islice(made, len(each))) for each in pieces], cut
+
+
+def _words(text: str, tokenizer: Tokenizer) -> list[str]:
+    """The words of a text, with the blanks between them unless the tokenizer itself marks where a word starts."""
+    blank = " " if tokenizer.kind in ("byte", "verbatim") else ""
+    return [blank * (number > 0) + word for number, word in enumerate(text.split())]
 
 
 def _encoded(tokens: Tensor, types: Tensor, words: list[list[int]]) -> Encoded:

@@ -1,8 +1,10 @@
-"""Texts longer than a translation model takes: they are split into pieces, and the translations joined again.
+"""Texts of several sentences, or longer than a translation model takes: they are split into pieces, and the
+translations joined again.
 
-A text is cut after the end of a sentence if possible, else before a word, else anywhere.
+A text that is too long is cut after the end of a sentence if possible, else before a word, else anywhere.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -12,6 +14,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
 
 SENTENCE_ENDS, WIDE_ENDS = (".", "!", "?", ";", ":"), ("。", "！", "？")  # before a blank, and anywhere
+SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*\s+|[。！？]+[」』”’）]*\s*|\s*\n\s*")
 WORD_STARTS = ("▁", "Ġ", " ")  # how tokenizers of words, bytes and characters mark a preceding blank
 
 
@@ -48,15 +51,47 @@ class Piece:
     start: list[int] = field(default_factory=list)
 
 
+def sentences(text: str) -> list[str]:
+    """Split a text after its sentences and at line breaks; every part names the target language if the text does.
+
+    A full stop ends no sentence after an initial, an ordinal or an abbreviation: a letter, up to two digits, or up to
+    three letters of which the first is a capital. Nor does anything that a small letter follows on the same line.
+    """
+    named = LANGUAGE.match(text)
+    language = f"{named[0]} " if named else ""
+    parts, start = [], len(named[0]) if named else 0
+    for end in SENTENCE_END.finditer(text, start):
+        if "\n" in end[0] or not (_abbreviates(text, end.start()) or text[end.end() :][:1].islower()):
+            parts.append(text[start : end.end()].strip())
+            start = end.end()
+    parts.append(text[start:].strip())
+    return [language + part for part in parts if part]
+
+
+def _abbreviates(text: str, stop: int) -> bool:
+    """Whether the full stop at `stop` belongs to an initial, an ordinal or an abbreviation."""
+    if text[stop] != "." or text[stop + 1 : stop + 2] in (".", "!", "?"):
+        return False
+    word = re.search(r"\w*$", text[max(0, stop - 4) : stop])
+    assert word is not None
+    if word[0].isdigit():
+        return len(word[0]) <= 2
+    return len(word[0]) == 1 or (len(word[0]) <= 3 and word[0][:1].isupper())
+
+
 def split(tokenizer: Tokenizer, ids: list[int], longest: int) -> list[list[int]]:
     """Split the tokens of a text into pieces of at most `longest`; an empty text has no piece.
 
-    A first token that names the target language is repeated at the start of every piece.
+    The first tokens, if they name the target language and fill no more than half of a piece, are repeated at the start
+    of every piece.
     """
     if len(ids) <= longest:
         return [ids] if ids else []
-    named = longest > 1 and LANGUAGE.fullmatch(tokenizer.pieces(ids[:1])[0].lstrip("".join(WORD_STARTS)))
-    first, ids = (ids[:1], ids[1:]) if named else ([], ids)
+    named = LANGUAGE.match("".join(tokenizer.pieces(ids[: longest // 2])).lstrip("".join(WORD_STARTS)))
+    first = tokenizer.encode([named[0]])[0] if named else []
+    if ids[: len(first)] != first:  # it was written otherwise, or goes on without a blank
+        first = []
+    ids = ids[len(first) :]
     parts = []
     while len(ids) > longest - len(first):
         cut = _cut(tokenizer, ids, longest - len(first))

@@ -326,10 +326,10 @@ def _error_rates(pairs: Sequence[tuple[str, Recording]]) -> dict[str, Share]:
     """The word and character error rates of outputs."""
 
     def characters(text: str) -> str:
-        return " ".join(text.replace(" ", "▁"))
+        return " ".join(normalised(text).replace(" ", "▁"))
 
     of_characters = token_error_rate(
-        [characters(output) for output, _ in pairs], [[characters(normalised(each.text))] for _, each in pairs]
+        [characters(output) for output, _ in pairs], [[characters(each.text)] for _, each in pairs]
     )
     return dict(zip(RATES, (_word_error_rate(pairs), of_characters), strict=True))
 

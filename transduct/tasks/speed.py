@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +80,12 @@ def decoding(
         torch.set_num_threads(threads)
     translator = load(model, device, "bfloat16" if precision == "bfloat16" else "float32", "translate")
     ended = [[*source, Tokenizer.END] for source in sources]
-    config = DecodingConfig(beam=beam, **settings)
+    config = replace(DecodingConfig(beam=beam, **settings), expansion=translator.decoding.expansion)
     place = next(translator.model.parameters()).device
     most = translator.longest + 1
-    limits = [min(most, room_for(len(source))) for source in ended] if lengths is None else list(lengths)
+    limits = (
+        [min(most, room_for(len(source), config.expansion)) for source in ended] if lengths is None else list(lengths)
+    )
 
     def constrain(numbers: Sequence[int]) -> Filter:
         return FixedLength(Tokenizer.END, [limits[i] for i in numbers for _ in range(beam)], place)

@@ -18,7 +18,7 @@ from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, lists_of, ragged, write_rows
 from transduct.data.files import check_section, corpora, names_of
-from transduct.data.filters import Seen, hashes
+from transduct.data.filters import Seen, hashes_of_rows
 from transduct.data.growth import growth
 from transduct.data.sources import TextSource, require_width
 from transduct.data.text import in_chunks, read_rows
@@ -29,6 +29,7 @@ from transduct.functional.segments import flatten, pad
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.classifier import (
+    LONGEST_SPAN,
     TEXTS,
     Answers,
     Batch,
@@ -74,10 +75,12 @@ class DataConfig:
 
     Attributes:
         kind: the content of a row: a text and its label (sequence); two texts and a label (pair); words and as many
-            tags, separated by blanks (tokens); or a question, a text and the words of the text that answer it (span).
+            tags, separated by blanks (tokens); or a question, a text and the words of the text that answer it (span):
+            at most 30, examples with longer answers are not trained on.
         max_length: the most tokens of a sequence, special tokens included; longer ones are truncated, or tagged in
             pieces.
-        drop_duplicates: whether to train on only the first of equal rows.
+        drop_duplicates: whether to train on only the first of equal rows, which may differ in white space and in their
+            Unicode form.
     """
 
     kind: Kind
@@ -171,7 +174,7 @@ class Rows:
     def __init__(self, data: DataConfig, tokenizer: Tokenizer, labels: Sequence[str]) -> None:
         self.data, self.tokenizer = data, tokenizer
         self.ids = {label: number for number, label in enumerate(labels)}
-        self.dropped = dict.fromkeys(("empty", "duplicate", "answer_not_found"), 0)
+        self.dropped = dict.fromkeys(("empty", "duplicate", "answer_not_found", "answer_too_long"), 0)
         self.cut = 0
         self._seen = Seen()
 
@@ -192,7 +195,7 @@ class Rows:
         self.dropped["empty"] += len(chunk) - len(full)
         if not self.data.drop_duplicates:
             return full
-        new = self._seen.add(hashes("\n".join([*texts, answer]) for texts, answer, _ in full))
+        new = self._seen.add(hashes_of_rows([*texts, answer] for texts, answer, _ in full))
         self.dropped["duplicate"] += len(full) - int(new.sum())
         return list(compress(full, new))
 
@@ -205,6 +208,9 @@ class Rows:
             run = find_run(texts[-1].split(), answer.split())
             if run is None or run[1] >= len(piece.starts):
                 self.dropped["answer_not_found"] += 1
+                return []
+            if run[1] - run[0] >= LONGEST_SPAN:
+                self.dropped["answer_too_long"] += 1
                 return []
             return [(piece.first, piece.second, [piece.starts[run[0]], piece.ends[run[1]]], [])]
         ids = iter([self.ids[label] for label in labels])

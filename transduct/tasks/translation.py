@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,21 +22,22 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, lists_of, prepare
-from transduct.data.files import names_of, opened, readable, require_file
+from transduct.data.files import names_of, opened, readable
 from transduct.data.growth import growth
-from transduct.data.sources import DataConfig, Replacement, TextSource, changes_of
+from transduct.data.sources import DataConfig, Replacement, TextSource, changes_of, listed
 from transduct.data.text import read_examples, read_lines, read_pairs
 from transduct.data.tokenizer import FILES, Tokenizer, TokenizerConfig, train_tokenizers
 from transduct.decoding import engine
-from transduct.decoding.engine import DecodingConfig
+from transduct.decoding.engine import ROOM, DecodingConfig
 from transduct.errors import TransductError
 from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores
 from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Shape
-from transduct.tasks import ensemble
+from transduct.tasks import ensemble, shortcut
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import card, files_said, only_train, searched, three_of, write_model
 from transduct.tasks.sections import ANY_SIZE, ModelSection, are_given, data_with_test, filled, training_section
+from transduct.tasks.shortcut import DERIVED
 from transduct.tasks.text import (
     TOKENIZER,
     Batch,
@@ -48,22 +50,14 @@ from transduct.tasks.text import (
 )
 from transduct.tasks.translator import FAMILIES, Translator
 from transduct.training.checkpoint import CONFIG, read_json
-from transduct.training.machine import fast_precision, pick_device
 from transduct.training.step import Terms
 
-# For files without a recipe: (size, steps, dropout, subwords) for at most this many pairs; None for any number.
-SHORTCUT_SIZES: list[tuple[int | None, tuple[str, int, float, int]]] = [
-    (5_000, ("tiny", 2_000, 0.3, 2_000)),
-    (100_000, ("tiny", 8_000, 0.2, 8_000)),
-    (1_000_000, ("small", 30_000, 0.1, 16_000)),
-    (None, ("base", 100_000, 0.1, 32_000)),
-]
-DERIVED = {  # model fields that other sections decide
-    "source_size": "tokenizer.size",
-    "target_size": "tokenizer.size",
-    "max_length": "data.max_length",
-}
+ONE_VOCABULARY = (
+    "recipe: model.tie is 'all', which needs one shared vocabulary; set tokenizer.shared=true or model.tie=decoder"
+)
 SPARE = 1.05  # how far BPE dropout may lengthen a batch of fixed shape beyond its expected length
+MEASURED = 100_000  # pairs whose lengths are looked at to find `DecodingConfig.expansion`
+SEVERAL = ("reference",)  # files of a test set of which there may be more than one
 VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
 
 
@@ -121,10 +115,7 @@ class TranslationTask:
         self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
         brought = self.model.start or (directory / FILES[False][-1]).exists()  # its two tokenizers may be alike
         if tied and recipe.model.get("tie") == "all" and not brought:
-            raise TransductError(
-                "recipe: model.tie is 'all', which needs one shared vocabulary; set tokenizer.shared=true or "
-                "model.tie=decoder"
-            )
+            raise TransductError(ONE_VOCABULARY)
         fixed = {"training.compile": self.training.compile, "training.capture": self.training.capture}
         fixed["decoding.captured"] = self.decoding.captured
         if self.model.name != "transformer" and any(fixed.values()):
@@ -164,10 +155,15 @@ class TranslationTask:
         """
         if self.data.valid is not None:
             self._validation = read_examples(self.data.valid, Path(self.data.root), self.data.replace)
+        start, two_tied = self.model.start, not self.tokenizer.shared and self.model.values.get("tie") == "all"
+        if two_tied and start is not None and (start / CONFIG).exists() and not (start / FILES[False][-1]).exists():
+            raise TransductError(ONE_VOCABULARY)  # an encoder brings the source's tokenizer alone
         self.tokenizers = prepare_tokenizers(self.data, self.tokenizer, self.directory, self.model.start, self.notify)
         self.corpus = prepare(self.data, *self.tokenizers, self.directory / "corpus", self.notify)
         if self.corpus.held_out is not None:
             self._validation = read_examples(self.corpus.held_out, Path(), self.data.replace)
+        if not self.decoding.expansion:
+            self.decoding = replace(self.decoding, expansion=_expansion(self.corpus.lengths))
 
     def build_model(self) -> Any:
         """The recipe's model for these vocabularies, with the weights of `model.start_from` if set."""
@@ -290,7 +286,17 @@ class TranslationTask:
 
 
 create, load = TranslationTask, Translator.load  # called by name in `base.py` and `runs.py`
+file_recipe = shortcut.file_recipe
 combine, check_alike, take_vocabularies = ensemble.combine, ensemble.check_alike, ensemble.take_vocabularies
+
+
+def _expansion(lengths: np.ndarray) -> float:
+    """The `DecodingConfig.expansion` that a corpus of these lengths (pairs, 2) needs, but for one pair in a thousand.
+
+    More than usual if the target's tokens are finer than the source's, such as characters for words.
+    """
+    source, target = lengths[:: max(1, len(lengths) // MEASURED)].T + 1  # with the end tokens
+    return max(ROOM[0], math.ceil(10 * float(np.quantile((target - ROOM[1]) / source, 0.999))) / 10)
 
 
 def readable_lines(given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:
@@ -305,64 +311,18 @@ def readable_lines(given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:
             yield text
 
 
-def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe for two aligned files, or lists of files, whose model size and steps depend on the amount of text.
-
-    Args:
-        asked: sections of the recipe as the command line overrides them. The other values follow from the family, the
-            size, the steps and the device that it asks for.
-    """
-    source, target = files_given.get("source"), files_given.get("target")
-    valid_source, valid_target = files_given.get("valid_source"), files_given.get("valid_target")
-    if not source or not target or bool(valid_source) != bool(valid_target):
-        raise TransductError("files come in pairs; give --source with --target, and --valid-source with --valid-target")
-    train = record(TextSource, {"source": source, "target": target}, "", "the files")
-    for name in train.files():
-        require_file(Path(name))
-    pairs = sum(len(chunk) for chunk in read_pairs(train, Path()))
-    held_out = 0 if valid_source or asked.get("data", {}).get("valid") else min(1000, pairs // 10)
-    size, steps, dropout, vocabulary = next(choice for most, choice in SHORTCUT_SIZES if most is None or pairs <= most)
-    training, section = asked.get("training", {}), asked.get("model", {})
-    steps = training["steps"] if isinstance(training.get("steps"), int) else steps
-    precision = fast_precision(pick_device(str(training.get("device", "auto"))))
-    model = {"family": section.get("family", "transformer"), "size": size, "dropout": dropout}
-    if isinstance(asked_size := section.get("size"), str) and asked_size != size:  # has a dropout and rate of its own
-        size = asked_size
-        dropouts = {name: {"dropout": value} for _, (name, _, value, _) in SHORTCUT_SIZES}
-        model = {"family": model["family"], "size": size, **dropouts.get(size, {})}
-    if model["family"] == "transformer":
-        model["positions"] = "rotary"
-    chosen = f"model size {size}, {steps:,} steps, {vocabulary:,} subwords, {precision}; {held_out:,} pairs held out"
-    notify(f"{pairs:,} pairs; where nothing else is said: {chosen}")
-    data: dict[str, Any] = {"train": [{"source": source, "target": target}], "held_out": held_out}
-    if valid_source:
-        data["valid"] = {"source": valid_source, "target": valid_target}
-    return {
-        "task": "translation",
-        "data": data,
-        "tokenizer": {"kind": "bpe", "size": vocabulary, "shared": True},
-        "model": model,
-        "training": {
-            "steps": steps,
-            "warmup": max(1, steps // 10),
-            "learning_rate": 0.002 if size == "tiny" else 0.0007,
-            "precision": precision,
-            "validate_every": max(1, steps // 10),
-            "checkpoint_every": max(1, steps // 20),
-            "average": 5,
-        },
-    }
-
-
 def test_set(
-    files_given: Mapping[str, str],
+    files_given: Mapping[str, Any],
     recipe: Recipe | None,
     replace: Sequence[Mapping[str, Any]] = (),  # noqa: PT028 (this is not a test)
 ) -> tuple[list[str], list[list[str]]]:
-    """Sources and references: of two files, the latter changed by the model's rules (`replace`), or the test set."""
+    """Sources and references: of two files or more, the latter changed by the model's rules (`replace`), or the test
+    set."""
     if are_given(files_given, "source", "reference"):
-        pair = TextSource(source=files_given["source"], target=files_given["reference"])
-        return read_examples(pair, Path(), [record(Replacement, change, "replace") for change in replace])
+        rules = [record(Replacement, change, "replace") for change in replace]
+        pairs = [TextSource(source=files_given["source"], target=name) for name in listed(files_given["reference"])]
+        read = [read_examples(pair, Path(), rules) for pair in pairs]
+        return read[0][0], [[*chain.from_iterable(each)] for each in zip(*(r for _, r in read), strict=True)]
     data = data_with_test(DataConfig, recipe)
     return read_examples(data.test, Path(data.root), data.replace)
 

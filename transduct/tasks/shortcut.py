@@ -1,0 +1,130 @@
+"""A recipe for two aligned text files, from the amount of text and, to go on with a model, from that model."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transduct.config import record
+from transduct.data.files import require_file
+from transduct.data.sources import TextSource
+from transduct.data.text import read_pairs
+from transduct.data.tokenizer import FILES
+from transduct.errors import TransductError
+from transduct.tasks.base import Notify, from_home
+from transduct.training.checkpoint import CONFIG, read_json
+from transduct.training.machine import fast_precision, pick_device
+
+# (size, steps, dropout, subwords) for at most this many pairs; None for any number.
+SHORTCUT_SIZES: list[tuple[int | None, tuple[str, int, float, int]]] = [
+    (5_000, ("tiny", 2_000, 0.3, 2_000)),
+    (100_000, ("tiny", 8_000, 0.2, 8_000)),
+    (1_000_000, ("small", 30_000, 0.1, 16_000)),
+    (None, ("base", 100_000, 0.1, 32_000)),
+]
+DERIVED = {  # model fields that other sections decide
+    "source_size": "tokenizer.size",
+    "target_size": "tokenizer.size",
+    "max_length": "data.max_length",
+}
+
+
+def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe for two aligned files, or lists of files.
+
+    Args:
+        asked: sections of the recipe as the command line overrides them. The other values follow from the family, the
+            size, the steps, the device and the model to start from that it asks for.
+    """
+    source, target = files_given.get("source"), files_given.get("target")
+    valid_source, valid_target = files_given.get("valid_source"), files_given.get("valid_target")
+    if not source or not target or bool(valid_source) != bool(valid_target):
+        raise TransductError("files come in pairs; give --source with --target, and --valid-source with --valid-target")
+    train = record(TextSource, {"source": source, "target": target}, "", "the files")
+    for name in train.files():
+        require_file(Path(name))
+    pairs = sum(len(chunk) for chunk in read_pairs(train, Path()))
+    data = asked.get("data", {})
+    validated, held_out = bool(valid_source or data.get("valid")), data.get("held_out")
+    if not isinstance(held_out, int):
+        held_out = 0 if validated else min(1000, pairs // 10)
+    start = from_home(asked.get("model", {}).get("start_from"))
+    begun = _translation_model(Path(start)) if isinstance(start, str) else None
+    recipe, chosen = _new(pairs, asked) if begun is None else _further(pairs, asked, Path(start), begun)
+    training = recipe["training"]
+    precision = fast_precision(pick_device(str(asked.get("training", {}).get("device", "auto"))))
+    notify(
+        f"{pairs:,} pairs; where nothing else is said: {chosen}, {training['steps']:,} steps, {precision}; "
+        f"{held_out:,} pairs held out"
+    )
+    training |= {
+        "precision": precision,
+        "warmup": max(1, training["steps"] // 10),
+        "validate_every": max(1, training["steps"] // 10),
+        "checkpoint_every": max(1, training["steps"] // 20),
+        "average": 5,
+    }
+    if held_out or validated:  # after many passes over little text the last checkpoint is rarely the best
+        training["best"] = "chrf"
+    recipe["data"] |= {"train": [{"source": source, "target": target}], "held_out": held_out}
+    if valid_source:
+        recipe["data"]["valid"] = {"source": valid_source, "target": valid_target}
+    return {"task": "translation", **recipe}
+
+
+def _new(pairs: int, asked: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The sections for a new model, and a description."""
+    section = asked.get("model", {})
+    size, steps, dropout, vocabulary = _by_amount(pairs)
+    model = {"family": section.get("family", "transformer"), "size": size, "dropout": dropout}
+    if isinstance(asked_size := section.get("size"), str) and asked_size != size:  # has a dropout and rate of its own
+        size = asked_size
+        dropouts = {name: {"dropout": value} for _, (name, _, value, _) in SHORTCUT_SIZES}
+        model = {"family": model["family"], "size": size, **dropouts.get(size, {})}
+    if model["family"] == "transformer":
+        model["positions"] = "rotary"
+    sections: dict[str, Any] = {
+        "data": {},
+        "tokenizer": {"kind": "bpe", "size": vocabulary, "shared": True},
+        "model": model,
+        "training": {"steps": _steps(asked, steps), "learning_rate": 0.002 if size == "tiny" else 0.0007},
+    }
+    return sections, f"model size {size}, {vocabulary:,} subwords"
+
+
+def _further(
+    pairs: int, asked: Mapping[str, Any], start: Path, config: Mapping[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """The sections to train a translation model further, and a description: a fifth of the steps that a new model of as
+    much text would take, at a small rate."""
+    model = config["model"]
+    data = {name: config[name] for name in ("replace", "backwards", "metrics", "bleu_tokenize") if name in config}
+    if "max_length" in model:
+        data["max_length"] = model["max_length"]
+    sections = {
+        "data": data,
+        "tokenizer": {"shared": (start / FILES[True][0]).exists()},
+        "model": {
+            "family": config.get("family", "transformer"),
+            **{name: value for name, value in model.items() if name not in DERIVED},
+        },
+        "training": {"steps": _steps(asked, _by_amount(pairs)[1] // 5), "learning_rate": 0.0001},
+        "decoding": {**config.get("decoding", {}), "shortlist": False},
+    }
+    return sections, f"the model and the vocabulary of {start}"
+
+
+def _translation_model(start: Path) -> dict[str, Any] | None:
+    """The configuration of the translation model in a directory; None if there is none, which is refused later."""
+    if not (start / CONFIG).exists():
+        return None
+    config = read_json(start / CONFIG, "a model's configuration")
+    return config if config.get("task") == "translation" and isinstance(config.get("model"), dict) else None
+
+
+def _by_amount(pairs: int) -> tuple[str, int, float, int]:
+    return next(choice for most, choice in SHORTCUT_SIZES if most is None or pairs <= most)
+
+
+def _steps(asked: Mapping[str, Any], usual: int) -> int:
+    steps = asked.get("training", {}).get("steps")
+    return steps if isinstance(steps, int) else usual

@@ -47,6 +47,21 @@ def test_fixed_buffers_hold_what_growing_buffers_hold(beam):
     assert (growing.times, cache.times) == (CAPACITY, CAPACITY)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("kept, still", [([2, 0], 0), ([0, 2, 3], 1), ([0, 1], 2), ([], 0)], ids=str)
+def test_sources_are_kept_in_the_order_asked_for_and_old_buffers_where_autograd_may_need_them(kept, still, mode):
+    with mode():
+        cache = KVCache(2)
+        for _ in range(3):
+            cache.append(torch.randn(8, 1, 3), torch.randn(8, 1, 5))
+        before = cache.held()
+        copies = [x.clone() for x in before]
+        cache.select(torch.tensor(kept, dtype=torch.int64), still)
+        for found, old in zip(cache.held(), copies, strict=True):
+            assert torch.equal(found, old[kept])
+        assert mode is torch.inference_mode or all(map(torch.equal, before, copies))
+
+
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("prompted", [False, True])
 @pytest.mark.parametrize("scheme", [None, "alibi", "relative", "rotary"])

@@ -250,6 +250,11 @@ def test_kaldis_filterbanks(noise, rate, fft):
     np.testing.assert_allclose(scaled, (expected - expected.mean(0)) / expected.std(0), atol=1e-4)
 
 
+def test_a_band_that_hardly_changes_is_not_blown_up():
+    scaled = normalised(np.array([[7.0, 7.0, 1.0], [7.0, 7.02, 3.0]], np.float32), "kaldi")
+    np.testing.assert_allclose(scaled, [[0.0, -0.1, -1.0], [0.0, 0.1, 1.0]], atol=1e-4)
+
+
 @pytest.mark.parametrize("kind", ["kaldi", "whisper"])
 @pytest.mark.parametrize("samples", [200, 201, 279, 280, 281, 1000])
 def test_the_frames_are_as_many_as_was_said(kind, samples):

@@ -111,6 +111,10 @@ def test_nothing_to_plan_is_no_batch():
     assert plan(FEW[:0], 1, 0, 100) == []
 
 
+def test_a_batch_may_be_as_large_as_the_budget():
+    assert [len(batch) for batch in plan([5] * 8, 1, 0, 10)] == [2] * 4
+
+
 def test_copies_come_as_often_as_their_weight_says():
     weights = [(0, 100, 2.0), (100, 300, 1.0), (300, 500, 0.5)]
     found = [counts(plan(FEW, 1, epoch, 1000, weights)) for epoch in range(20)]

@@ -469,10 +469,10 @@ def test_the_digest_of_a_plain_folder_stays_what_it_was(tmp_path):
 
 def test_what_is_validated_on_is_another_once_its_files_are(tmp_path):
     def digest(**named):
-        return module.validation_digest(DataConfig(train=[], root=str(tmp_path), **named))
+        return module.validation_digest(DataConfig(train=[source], root=str(tmp_path), **named))
 
-    assert digest() == ""
     source = TextSource(source="a", target="b")
+    assert digest() == ""
     (tmp_path / "a").write_text("one")
     (tmp_path / "b").write_text("eins")
     before = digest(valid=source)

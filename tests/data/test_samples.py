@@ -16,6 +16,7 @@ EXAMPLES = {
     11: ("eleven", "십일"),
     105: ("one hundred five", "백오"),
     1105: ("one thousand one hundred five", "천백오"),
+    2100: ("two thousand one hundred", "이천백"),
     10_000: ("ten thousand", "만"),
     10_001: ("ten thousand and one", "만 일"),
     110_000: ("one hundred ten thousand", "십일만"),

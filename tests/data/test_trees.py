@@ -133,7 +133,9 @@ def test_brackets_hold_all_words_in_order_whatever_the_tokens_say():
         ("((S (NP a (NN b))))", "found the word 'a' without a tag of its own"),
         ("((S (NN a b)))", "found the word 'a' without a tag of its own"),
         ("(() (NN a))", r"found the empty bracket '\(\)'"),
+        ("(S " * 5000 + "(NN a)" + ")" * 5000, "brackets too deep"),
     ],
+    ids=lambda given: given[:50],
 )
 def test_a_line_that_is_no_tree_is_refused_with_file_and_line(line, found):
     with pytest.raises(TransductError, match=f"^some.mrg:2: {found}, expected one tree a line"):

@@ -184,7 +184,8 @@ def test_threads_take_turns_at_the_buffers(monkeypatch):
         return [[]]
 
     monkeypatch.setattr(captured.CapturedBatch, "search", searched)
-    search, given = CapturedSearch(tiny()), ([[3, END]], [BEGIN], [4], 2, Rules(END), 0.6)
+    model, given = tiny(), ([[3, END]], [BEGIN], [4], 2, Rules(END), 0.6)
+    search = CapturedSearch(model)
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(lambda _: search.search(*given), range(3))) == [[[]]] * 3
     assert most == [1] * 3

@@ -107,6 +107,13 @@ def test_what_is_there_found_again_scores_all():
     assert detection_scores(there, there, CLASSES).scores == pytest.approx({"ap": 100.0, "ap50": 100.0})
 
 
+def test_of_objects_it_overlaps_alike_a_detection_takes_the_last():
+    there = [found([[0, 0, 10, 10], [2, 0, 12, 10]], [0, 0])]
+    detected = [found([[1, 0, 11, 10], [0, 0, 10, 10]], [0, 0], [0.9, 0.8])]
+    ap, ap50, _ = pycocotools(detected, there, 1)
+    assert detection_scores(detected, there, ["cat"]).scores == pytest.approx({"ap": ap, "ap50": ap50}, abs=1e-6)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_drawn_pictures_count_as_often_as_they_are_drawn(seed):
     detected, there = pictures(seed, steps=10**9)  # no two scores alike
@@ -123,9 +130,17 @@ def test_the_interval_holds_the_score():
     assert 0.0 < high - low < 30.0
 
 
+def test_the_interval_leaves_out_a_class_that_no_drawn_picture_holds():
+    there = [found([[0, 0, 10, 10], [20, 20, 30, 30]], [0, 1]), *[found([[0, 0, 10, 10]], [0])] * 4]
+    ours = detection_scores(there, there, CLASSES)
+    assert ours.details["ap50"]["interval"] == pytest.approx([100.0, 100.0])
+
+
 def test_what_cannot_be_scored_is_refused():
     nothing = [found([], [])]
     with pytest.raises(TransductError, match="1 predictions for 2 pictures"):
         detection_scores(nothing, nothing * 2, CLASSES)
+    with pytest.raises(TransductError, match="2 predictions for 1 pictures"):
+        detection_scores(nothing * 2, nothing, CLASSES)
     with pytest.raises(TransductError, match="nothing to score"):
         detection_scores(nothing, nothing, CLASSES)

@@ -53,8 +53,8 @@ def test_one_thing_between_two_places_is_in_neither():
 def test_specks_and_faint_shadows_are_no_things():
     _, picture = next(generate(1, "test", 32))
     spoiled = picture.copy()
-    spoiled[0, :3] = 0
     spoiled[picture.min(2) == 255] -= 30
+    spoiled[0, :3] = 0
     assert [str(thing) for thing in things_in(spoiled, COLOURS)] == [str(t) for t in things_in(picture, COLOURS)]
     spoiled[-5:, -5:] = 0  # too large for a speck
     assert len(things_in(spoiled, COLOURS)) == len(things_in(picture, COLOURS)) + 1

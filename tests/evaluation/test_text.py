@@ -148,6 +148,8 @@ def test_unknown_names_are_answered_with_the_known_ones():
         text.corpus_scores(["a"], [["a"]], metrics=["blue"])
     with pytest.raises(TransductError, match="BLEU has no tokenizer 'klingon'; choose from 13a, char"):
         text.corpus_scores(["a"], [["a"]], tokenize="klingon")
+    with pytest.raises(TransductError, match="BLEU has no tokenizer 'klingon'; choose from 13a, char"):
+        text.check_metrics(["chrf"], "klingon")  # BLEU is scored in any case
 
 
 @pytest.mark.parametrize(
@@ -190,3 +192,6 @@ def test_intervals_of_few_sentences_stay_where_scores_can_be():
     (low, high), (_, best), (least, _) = (found.details[name]["interval"] for name in ("bleu", "chrf", "ter"))
     assert 0.0 <= low < high == best == 100.0
     assert least == 0.0
+    worse = text.corpus_scores(["a b c", "x y z"], [["d"], ["e f"]], ["ter"])  # more edits than there are words
+    low, high = worse.details["ter"]["interval"]
+    assert 100.0 <= low < high

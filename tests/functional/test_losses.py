@@ -17,6 +17,13 @@ def example():
     return torch.randn(10, 6), torch.randn(7, 6), torch.randint(7, (10,))
 
 
+@pytest.fixture(params=["kernel", "formula"])
+def either_way(request, monkeypatch):
+    """By the kernel, where there is one, and by PyTorch's operations."""
+    if request.param == "formula":
+        monkeypatch.setattr(losses, "_fused", lambda logits: None)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
 def test_label_smoothing_is_torchs(example, smoothing):
     hidden, weight, targets = example
@@ -65,7 +72,7 @@ def test_no_gradient_is_made_where_none_is_wanted(example, monkeypatch, mode):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunk", [1, losses.CHUNK])
-def test_filler_counts_nowhere(example, monkeypatch, chunk, smoothing):
+def test_filler_counts_nowhere(example, either_way, monkeypatch, chunk, smoothing):
     monkeypatch.setattr(losses, "CHUNK", chunk)
     monkeypatch.setattr(losses, "FEWEST", 3)
     hidden, weight, targets = (x.requires_grad_(x.is_floating_point()) for x in example)
@@ -80,7 +87,7 @@ def test_filler_counts_nowhere(example, monkeypatch, chunk, smoothing):
 
 @pytest.mark.parametrize("counted", [None, torch.tensor([1.0] * 4 + [0.0])])
 @pytest.mark.parametrize("chunk", [1, losses.CHUNK])
-def test_tokens_read_twice_are_to_agree(example, monkeypatch, chunk, counted):
+def test_tokens_read_twice_are_to_agree(example, either_way, monkeypatch, chunk, counted):
     """Half of equation 4 of R-Drop, by `F.kl_div`."""
     monkeypatch.setattr(losses, "CHUNK", chunk)
     monkeypatch.setattr(losses, "FEWEST", 4)

@@ -92,10 +92,10 @@ def test_filler_brings_every_batch_to_one_shape(lengths):
     assert segments.offsets.tolist() == [0, *segments.lengths.cumsum(0).tolist()]
 
 
-@pytest.mark.parametrize("lengths", [[129], [65, 64], [1] * 69, [1] * 71], ids=len)
+@pytest.mark.parametrize("lengths", [[129], [101], [65, 64], [1] * 69, [1] * 71], ids=sum)
 def test_what_does_not_fit_is_refused(lengths):
     with pytest.raises(ValueError, match=rf"{len(lengths)} sequences of {sum(lengths)} tokens, .* do not fit into"):
-        Segments.filled(lengths, Shape(128, 70, 128))
+        Segments.filled(lengths, Shape(128, 70, 100))
 
 
 def test_a_shape_has_room_for_what_fills_up():

@@ -21,11 +21,11 @@ class Work:
         self.slices.append((verb, list(inputs), options))
         if "broken" in inputs:
             raise TransductError("a text is broken")
-        if "long" in inputs:
-            raise TransductError(f"pair {inputs.index('long') + 1}: 99 tokens; shorten it")
+        for name in {"input", "pair", "prefix"}.intersection(inputs):
+            raise TransductError(f"{name} {inputs.index(name) + 1}: 99 tokens; shorten it")
         if "bug" in inputs:
             raise ZeroDivisionError("ours")
-        return [text * 2 for text in inputs if text != "lost"]
+        return [text * 2 for text in inputs if text != "lost"] + ["more"] * inputs.count("more")
 
 
 async def settled():
@@ -63,11 +63,16 @@ def test_other_verbs_and_options_are_answered_apart():
     work = Work()
 
     async def ask(batcher):
-        asked = [("predict", {}), ("predict", {"beam": 1}), ("score", {}), ("predict", {})]
+        asked = [("predict", {}), ("predict", {"beam": 1}), ("score", {}), ("predict", {}), ("predict", {"beam": 2})]
         await asyncio.gather(*(batcher.ask(verb, ["a"], options) for verb, options in asked))
 
     together(work, 10, ask)
-    assert work.slices == [("predict", ["a", "a"], {}), ("predict", ["a"], {"beam": 1}), ("score", ["a"], {})]
+    assert work.slices == [
+        ("predict", ["a", "a"], {}),
+        ("predict", ["a"], {"beam": 1}),
+        ("score", ["a"], {}),
+        ("predict", ["a"], {"beam": 2}),
+    ]
 
 
 def test_a_large_request_lets_small_ones_pass():
@@ -110,16 +115,17 @@ def test_what_is_wrong_with_one_request_is_told_to_it_alone():
     assert isinstance(bug, ZeroDivisionError)
 
 
-def test_an_input_is_named_by_its_place_in_the_request():
+@pytest.mark.parametrize("name", ["input", "pair", "prefix"])
+def test_an_input_is_named_by_its_place_in_the_request(name):
     async def ask(batcher):
         texts = ["a"] * (2 * AT_ONCE + 5)
-        texts[-2] = "long"
-        asked = [batcher.ask("score", each, {}) for each in (["b"], texts, ["c", "long"])]
+        texts[-2] = name
+        asked = [batcher.ask("score", each, {}) for each in (["b"], texts, ["c", name])]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     _, late, early = together(Work(), 1000, ask)
-    assert str(late) == f"pair {2 * AT_ONCE + 4}: 99 tokens; shorten it"
-    assert str(early) == "pair 2: 99 tokens; shorten it"
+    assert str(late) == f"{name} {2 * AT_ONCE + 4}: 99 tokens; shorten it"
+    assert str(early) == f"{name} 2: 99 tokens; shorten it"
 
 
 def test_whose_fault_it_is_is_found_by_halves_and_for_none_who_has_gone():
@@ -141,10 +147,11 @@ def test_whose_fault_it_is_is_found_by_halves_and_for_none_who_has_gone():
     assert [len(inputs) for _, inputs, _ in work.slices] == [16, 8, 4, 2, 1, 1, 2, 4]
 
 
-def test_an_answer_too_few_is_a_mistake_of_the_work_and_not_the_end():
+@pytest.mark.parametrize("text, outputs", [("lost", 0), ("more", 2)])
+def test_an_answer_too_few_or_too_many_is_a_mistake_of_the_work_and_not_the_end(text, outputs):
     async def ask(batcher):
-        with pytest.raises(RuntimeError, match="predict: 0 outputs for 1 inputs"):
-            await batcher.ask("predict", ["lost"], {})
+        with pytest.raises(RuntimeError, match=f"predict: {outputs} outputs for 1 inputs"):
+            await batcher.ask("predict", [text], {})
         return await batcher.ask("predict", ["a"], {})
 
     assert together(Work(), 10, ask) == ["aa"]
@@ -218,6 +225,20 @@ def test_who_leaves_while_being_worked_for_harms_nobody():
         return await asked[1]
 
     assert together(work, 10, ask) == ["bb"]
+
+
+def test_who_leaves_before_an_error_of_its_own_harms_nobody():
+    gate = threading.Event()
+
+    async def ask(batcher):
+        gone = asyncio.create_task(batcher.ask("predict", ["broken"], {}))
+        await settled()
+        gone.cancel()
+        await asyncio.wait([gone])
+        gate.set()
+        return await batcher.ask("predict", ["later"], {})
+
+    assert together(Work(gate), 10, ask) == ["laterlater"]
 
 
 def test_advice_knows_what_is_here_and_how_long_it_has_taken():

@@ -99,8 +99,15 @@ def test_png_puts_shapes_where_svg_does():
 
 
 def test_png_is_the_same_each_time_and_takes_dollars_literally():
-    picture = Picture(60, 60, (Text(0, 30, r"$\notmath$ $"),))
+    picture = Picture(60, 60, (Text(0, 30, r"$\notmath$"),))
     assert picture.png() == picture.png()
+    assert b"Software" not in picture.png(), "which would name the version of matplotlib"
+
+
+@pytest.mark.parametrize("angle, last, first", [(90, True, False), (-90, False, True)])
+def test_text_is_turned_clockwise_in_the_png_as_in_the_svg(angle, last, first):
+    ink = pixels(Picture(100, 100, (Text(50, 50, "MMMM", 12, angle=angle),)).png(scale=1)).min(2) < 128
+    assert (ink[:45].any(), ink[55:].any()) == (first, last)
 
 
 def test_a_missing_hangul_font_is_named_once(no_fonts, capsys):

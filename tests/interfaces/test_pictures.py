@@ -144,7 +144,9 @@ def test_terminal_prints_no_control_characters():
     assert "\x1b" not in pictures.terminal([[1.0]], ["\x1b[31m"], ["\x1b]0;"])
 
 
-@pytest.mark.parametrize("ending, start", [(".svg", b"<svg"), (".png", b"\x89PNG"), (".PNG", b"\x89PNG")])
+@pytest.mark.parametrize(
+    "ending, start", [(".svg", b"<svg"), (".SVG", b"<svg"), (".png", b"\x89PNG"), (".PNG", b"\x89PNG")]
+)
 def test_save_writes_the_format_the_name_ends_in(tmp_path, ending, start):
     pictures.save(pictures.heatmap(MATRIX), tmp_path / f"attention{ending}")
     (file,) = tmp_path.iterdir()

@@ -272,6 +272,13 @@ def test_what_is_too_large_is_refused(client, monkeypatch):
     assert client.post("/translate", {"texts": []}) == {"translations": []}
 
 
+def test_a_body_may_be_as_large_as_the_limit(client, monkeypatch):
+    body = b'{"texts": []}'
+    monkeypatch.setattr(service, "LARGEST_JSON", len(body))
+    assert client.post("/translate", body) == {"translations": []}
+    assert "the request is larger than" in client.refused("/translate", body + b" ", 413)[0]
+
+
 def test_a_picture_costs_its_codes_with_the_text_and_without():
     painter = SimpleNamespace(paints=True, places=64, decoding=PaintingConfig(samples=2))
     cost = Service(painter, "painter", 50)._cost

@@ -35,6 +35,19 @@ def test_it_cuts_as_the_model_and_the_model_comes_back(tmp_path, kind, rule):
     assert tokenizer.decode(expected[:30]) == [line.lower() if "cf" in rule else line for line in TEXTS[:30]]
 
 
+@pytest.mark.parametrize("prefixed", [False, True])
+@pytest.mark.parametrize("removed", [False, True])
+def test_blanks_are_added_and_removed_as_the_model_says(tmp_path, removed, prefixed):
+    parsed = proto.ModelProto.FromString(model_of(0))
+    parsed.normalizer_spec.remove_extra_whitespaces, parsed.normalizer_spec.add_dummy_prefix = removed, prefixed
+    model = parsed.SerializeToString()
+    texts = [*LINES[0][:5], *(f" {line.replace(' ', '  ')} " for line in LINES[0][:5])]
+    expected = library.SentencePieceProcessor(model_proto=model).encode(texts)
+    text = tokenizer_of(tmp_path, model)
+    assert Tokenizer(text).encode(texts) == expected
+    assert library.SentencePieceProcessor(model_proto=write(held_in(text))).encode(texts) == expected
+
+
 def test_what_the_list_lacks_is_unknown_and_what_the_model_lacks_is_never_cut_into(tmp_path):
     model = model_of(0)
     names = [*pieces_of(model)[1:], "▁new", "ñ", "<s>"]

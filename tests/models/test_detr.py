@@ -54,6 +54,14 @@ def test_named_sizes_are_whole(size):
     assert model.config.places == (96 // model.config.stride) ** 2
 
 
+def test_colours_are_read_from_minus_one_to_one():
+    model, read = tiny_detr(), []
+    model.backbone.register_forward_pre_hook(lambda _, given: read.append(given[0]))
+    model.encode(torch.tensor([255, 0, 51], dtype=torch.uint8).expand(1, 32, 32, 3))
+    expected = torch.tensor([1.0, -1.0, -0.6])[None, :, None, None].expand(1, 3, 32, 32)
+    torch.testing.assert_close(read[0], expected)
+
+
 def test_a_picture_s_boxes_are_its_own():
     model, given = tiny_detr(), pictures(3)
     together = found(model, given)

@@ -51,6 +51,15 @@ def test_an_utterance_is_given_the_same_alone_and_in_a_batch(changes):
 
 
 @torch.no_grad()
+def test_the_probabilities_of_ctc_are_not_rounded_with_the_weights():
+    model = tiny().bfloat16()
+    memory = torch.randn(5, 16).bfloat16()
+    found = model.ctc(memory)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.logsumexp(-1), torch.zeros(5))
+
+
+@torch.no_grad()
 def test_the_decoder_does_not_see_the_future_and_the_encoder_all_of_its_own():
     model = tiny()
     features, segments = sounds()

@@ -135,6 +135,8 @@ def test_boxes_are_drawn_each_class_in_a_colour_of_its_own():
     assert (drawn[34, 40] != other[34, 40]).any()
     assert not given.any()
     assert not model.picture(given, Detections()).any()
+    both = [Detection("red", 0.9, (30, 5, 50, 35)), Detection("blue", 0.8, (30, 5, 50, 35))]
+    assert (model.picture(given, Detections(both))[34] == drawn[34]).all(), "the surest on top"
 
 
 def test_boxes_at_the_edge_of_a_picture_can_be_drawn():

@@ -10,6 +10,7 @@ import torch
 
 from tests.helpers import tiny
 from transduct.config import Recipe
+from transduct.decoding.engine import DecodingConfig
 from transduct.errors import TransductError
 from transduct.models import rnn, transformer
 from transduct.tasks import sections
@@ -91,6 +92,10 @@ def test_impossible_sections_are_refused(values, message):
 class Section:
     train: list[str]
     test: str | None = None
+    root: str = "."
+    valid: str | None = None
+    held_out: str | None = None
+    hold_out: int = 0
 
 
 def test_a_recipe_without_a_test_set_is_refused():
@@ -115,6 +120,26 @@ def test_the_device_says_what_precision_is_fast_on_it(monkeypatch, fast):
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("asked", [{"compile": True}, {"capture": True}], ids=str)
+def test_compiled_and_captured_steps_are_for_batches_of_one_shape(asked):
+    with pytest.raises(TransductError, match=r"^recipe: training.compile and training.capture are for translation"):
+        sections.training_section(TrainingConfig, asked, ())
+    training = sections.training_section(TrainingConfig, asked, (), one_shape=True)
+    assert (training.compile, training.capture) == ("compile" in asked, "capture" in asked)
+
+
+def test_the_best_is_chosen_by_a_score_of_validations_and_where_there_are_some():
+    with pytest.raises(TransductError, match=r"^recipe: training.best is 'c', expected a score of validations: a, b$"):
+        sections.training_section(TrainingConfig, {"best": "c"}, ("a", "b"))
+    training, data = sections.training_section(TrainingConfig, {"best": "b"}, ("a", "b")), Section([])
+    with pytest.raises(TransductError, match=r"^recipe: training.best is 'b', but nothing is validated on; give data"):
+        sections.filled(Recipe("any"), data, {}, training=training)
+    for validated in ({"valid": "file"}, {"held_out": "file"}, {"hold_out": 2}):
+        given = sections.filled(Recipe("any"), Section([], **validated), {}, training=training)
+        assert given.training["best"] == "b"
+    assert sections.filled(Recipe("any"), data, {}, training=TrainingConfig()).training["best"] is None
+
+
 def test_options_of_a_call_are_laid_over_the_section():
     assert with_options(PredictConfig(7), {}) == PredictConfig(7)
     assert with_options(PredictConfig(7), {"batch_tokens": 9}) == PredictConfig(9)
@@ -122,6 +147,22 @@ def test_options_of_a_call_are_laid_over_the_section():
         with_options(PredictConfig(), {"batch": 9})
     with pytest.raises(TransductError, match="batch_tokens is 0, must be at least 1"):
         with_options(PredictConfig(), {"batch_tokens": 0})
+
+
+@pytest.mark.parametrize("option", [{"top_k": 3}, {"top_p": 0.5}, {"seed": 3}], ids=str)
+def test_options_of_draws_need_a_temperature(option):
+    with pytest.raises(TransductError, match=rf"^options: {next(iter(option))} is of draws, and nothing is drawn; set"):
+        sections.for_draws(DecodingConfig(), option)
+    expected = DecodingConfig(temperature=1.0, **option)
+    assert sections.for_draws(DecodingConfig(), {"temperature": 1.0, **option}) == expected
+    assert sections.for_draws(DecodingConfig(temperature=1.0), option) == expected
+
+
+def test_as_many_samples_are_drawn_as_asked_for_and_a_beam_is_no_narrower():
+    drawn, searched = DecodingConfig(beam=5, temperature=1.0), DecodingConfig(beam=5)
+    assert [sections.asked_for(drawn, {}, count).beam for count in (1, 5, 7)] == [1, 5, 7]
+    assert [sections.asked_for(searched, {}, count).beam for count in (1, 5, 7)] == [5, 5, 7]
+    assert [sections.asked_for(config, {"beam": 2}, 7).beam for config in (drawn, searched)] == [2, 2]
 
 
 def test_a_tokenizer_of_one_side_is_shared_and_drops_no_merges_where_nothing_is_encoded_anew():

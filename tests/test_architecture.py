@@ -56,6 +56,7 @@ BROAD_EXCEPTS = {
     "data.tokenizer.load": "the tokenizers library raises nothing narrower than Exception, or panics",
     "interop.sentencepiece.read": "the tokenizers library raises nothing narrower than Exception",
     "interfaces.cli.main": "the end of the program: a mistake of ours is one line there, and a traceback with --debug",
+    "training.log._or_without_board": "what TensorBoard raises hangs on whether TensorFlow is installed",
     "tasks.claim._undone_on_error": "raised again once the folder of a run that never began is removed",
 }
 # Modules whose tests have another name, and which.

@@ -78,6 +78,13 @@ profiles:
         ("task: t\ndata: [1]", ":2: data is a list, expected a valid dictionary"),
         ("task: t\ntrainin: {}", ":2: unknown key 'trainin'; did you mean 'training'?"),
         ("task: t\nzzz: {}", "unknown key 'zzz'; known are: task, data, tokenizer, model, training, decoding, stages"),
+        (
+            "task: t\nseed: 3",
+            ":2: unknown key 'seed'; known are: task, data, tokenizer, model, training, decoding, stages"
+            ", ensemble; a key of a section is written with it, as in training.steps=100",
+        ),
+        ("task: t\nsteps: 3\ntraining: {steps: 5}", ":2: unknown key 'steps'; did you mean 'training.steps'?"),
+        ("task: t\nsize: 3\nmodel: {size: a}\ntokenizer: {size: 5}", "mean 'tokenizer.size' or 'model.size'?"),
         ("task: t\ndata: {a: 1, a: 2}", ":2: not valid YAML: the key 'a' appears twice"),
         ("task: t\ntask: u", ":2: not valid YAML: the key 'task' appears twice"),
         ("task: t\ndata:\n  a: {b: 1}\n  <<: {c: 1}\n  <<: {d: 1}", ":5: not valid YAML: the key '<<' appears"),

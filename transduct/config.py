@@ -296,6 +296,10 @@ def record(cls: type[Record], values: Any, where: str, source: str = "recipe", h
     for key in values:
         if key not in names:
             nearest = _nearest(str(key), [name for name in names if name not in hidden])
+            if inside := [f"'{prefix}{name}.{key}'" for name in names if _sets(values, [name, str(key)])]:
+                nearest = f"; did you mean {' or '.join(inside)}?"
+            elif cls is Recipe and "known are" in nearest:
+                nearest += "; a key of a section is written with it, as in training.steps=100"
             raise TransductError(f"{source}: unknown key '{prefix}{key}'{nearest}")
     hints = _hints(cls)  # type: ignore[arg-type]
     built = {key: _value(hints[key], value, f"{prefix}{key}", source) for key, value in values.items()}
@@ -368,7 +372,7 @@ def _nearest(name: str, known: Collection[str]) -> str:
     if not known:
         return "; there are none"
     names = [str(key) for key in known]
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else f"; known are: {', '.join(names)}"
 
 

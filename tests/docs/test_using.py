@@ -53,7 +53,8 @@ def folder(run, monkeypatch):
     shutil.move(run, place / "runs" / "de-en")
     for name in ("input.de", "test.de"):
         (place / name).write_text("".join(f"{line}\n" for line in LINES))
-    (place / "test.en").write_text("".join(f"{line[::-1]}\n" for line in LINES))
+    for name in ("test.en", "other.en"):
+        (place / name).write_text("".join(f"{line[::-1]}\n" for line in LINES))
     (place / "begun.en").write_text("c\n\ng f\n\n")
     monkeypatch.chdir(place)
     return place
@@ -97,6 +98,7 @@ def test_the_commands_run_and_print_what_the_page_says(folder, monkeypatch, capf
             assert [float(line) < 0 for line in lines] == [True] * len(LINES)
     assert any("p = " in line for lines in printed.values() for line in lines)
     assert Path("look.svg").read_text().startswith("<svg")
+    assert len(Path("found.en").read_text().splitlines()) == len(LINES)
 
 
 def test_the_training_program_runs(folder):

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -109,6 +110,22 @@ def write_pairs(folder, pairs, names=("train.a", "train.b")):
 # help, usage, and how errors look
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "evaluate m --source a --source b", "score m --source a --target b --reference c", "train --out=a --out b",
+        "evaluate m --against a --against b", "translate m --beam 1 --beam 2",
+    ],
+)  # fmt: skip
+def test_an_option_of_one_value_is_given_once(program, words):
+    name = {"score": "--target"}.get(words.split()[0], words.split()[-2])
+    assert_refused(program(*words.split()), f"{name} is given 2 times and takes one value (see: transduct ")
+
+
+def test_a_flag_may_be_repeated(program):
+    assert_refused(program("evaluate", "m", "--json", "--json"), "m: no config.json here")
+
+
 def test_help_comes_without_torch():
     """A subprocess, for this one has imported everything."""
     script = f"""
@@ -188,12 +205,12 @@ def watched(monkeypatch, place, name):
 
 SEARCH = {
     "beam": 7, "length_penalty": 0.5, "batch_tokens": 77, "workers": 3, "temperature": 0.7, "top_k": 5, "top_p": 0.9,
-    "seed": 11, "shortlist": True, "captured": True,
+    "seed": 11, "shortlist": True, "captured": True, "sentences": True, "no_repeat": 3,
 }  # fmt: skip
 FLAGS = [
     (
         "translate {run} --n-best 4 --beam 7 --length-penalty 0.5 --batch-tokens 77 --workers 3 --temperature 0.7 "
-        "--top-k 5 --top-p 0.9 --seed 11 --shortlist --captured",
+        "--top-k 5 --top-p 0.9 --seed 11 --shortlist --captured --sentences --no-repeat 3",
         (Translator, "translate"),
         {"texts": ["a b"], "n_best": 4, "options": SEARCH},
     ),
@@ -206,15 +223,22 @@ FLAGS = [
     ("predict m a --device cuda:7", (base, "load"), {"path": "m", "device": "cuda:7"}),
     ("evaluate {run} --beam 7", (Translator, "evaluate"), {"options": {"beam": 7}}),
     (
-        "evaluate m --source s --reference r --against other --device cuda:7",
+        "evaluate m --source s --reference r --against other --device cuda:7 --precision bfloat16",
         (base, "evaluate"),
-        {"path": "m", "files": {"source": "s", "reference": "r"}, "against": "other", "device": "cuda:7"},
+        {"path": "m", "files": {"source": "s", "reference": "r"}, "against": "other", "device": "cuda:7",
+         "precision": "bfloat16"},
     ),
     (
-        "score m --source s --target t --device cuda:7",
-        (base, "scores"),
-        {"path": "m", "files": {"source": "s", "reference": "t"}, "device": "cuda:7"},
+        "evaluate m --source s --target r --reference q",
+        (base, "evaluate"),
+        {"files": {"source": "s", "reference": ["r", "q"]}, "options": {}},
     ),
+    (
+        "score m --source s --target t --device cuda:7 --precision bfloat16",
+        (base, "scores"),
+        {"path": "m", "files": {"source": "s", "reference": "t"}, "device": "cuda:7", "precision": "bfloat16"},
+    ),
+    ("score m --source s --reference t", (base, "scores"), {"files": {"source": "s", "reference": "t"}}),
     ("score m --source s --target t --device cuda:7", (base, "load"), {"path": "m", "device": "cuda:7"}),
     (
         "bench train --against torch --size tiny --vocabulary 99 --sentences 9 --threads 5 --rounds 7 --only captions "
@@ -478,11 +502,17 @@ def test_attention_is_that_of_the_translation_that_was_printed(program, trained_
 def test_who_writes_a_line_and_waits_is_answered(trained_run):
     command = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()", "translate", trained_run]
     expected = transduct.load(trained_run).predict(["a b c", "d e", "f"])
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as other:
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=usual) as other:
+
+        def answer():
+            assert select.select([other.stdout], [], [], 120)[0], "it waits for more"
+            return other.stdout.readline().decode()
+
         other.stdin.write(b"a b c\nd")
-        assert other.stdout.readline().decode() == f"{expected[0]}\n"
+        assert answer() == f"{expected[0]}\n"
         other.stdin.write(b" e\nf")
-        assert other.stdout.readline().decode() == f"{expected[1]}\n"
+        assert answer() == f"{expected[1]}\n"
         other.stdin.close()
         assert other.stdout.read().decode() == f"{expected[2]}\n"
 
@@ -728,6 +758,34 @@ def test_evaluate_prints_scores_signatures_and_intervals(program, trained_run, t
     assert [float(line.split()[1]) for line in table] == pytest.approx(list(found["scores"].values()), abs=0.005)
 
 
+def test_a_line_may_have_several_references(program, trained_run, tmp_path):
+    pairs = [*generate("reverse", 12)]
+    source, reference = write_pairs(tmp_path, pairs)
+    outputs = transduct.load(trained_run).predict([text for text, _ in pairs])
+    _, other = write_pairs(tmp_path, [*zip(outputs, outputs)], ("own.a", "own.b"))
+    words = ["evaluate", trained_run, "--source", source, "--json"]
+    one = json.loads(program(*words, "--reference", reference).out)
+    both, turned = (
+        json.loads(program(*words, "--reference", first, "--reference", second).out)
+        for first, second in ((reference, other), (other, reference))
+    )
+    assert both["scores"] == turned["scores"]
+    assert both["scores"]["exact_match"] == 100.0 > one["scores"]["exact_match"]
+    assert "nrefs:2" in both["details"]["bleu"]["signature"]
+    other.write_text("a\n")
+    done = program(*words, "--reference", reference, "--reference", other)
+    assert_refused(done, f"{source} has 12 lines and {other} has 1")
+
+
+def test_evaluate_writes_the_translations(program, trained_run, tmp_path):
+    source, reference = write_pairs(tmp_path, [*generate("reverse", 12)])
+    words = ["evaluate", trained_run, "--source", source, "--reference", reference]
+    done = program(*words, "--out", tmp_path / "found")
+    assert done.out == program(*words).out
+    assert (tmp_path / "found").read_bytes() == program("translate", trained_run, source).out
+    assert_refused(program(*words, "--out", tmp_path), f"{tmp_path}: not a regular file; give another")
+
+
 def test_evaluate_reads_the_test_set_of_the_recipe(program, trained_run):
     for model in (trained_run, trained_run / "model"):
         found = json.loads(program("evaluate", model, "--json", "--beam", 1).out)
@@ -741,7 +799,7 @@ def test_evaluate_takes_options_of_the_task(program, trained_run, tmp_path):
     sampled = json.loads(program(*words, "temperature=5").out)
     assert sampled["scores"] != report["scores"]
     assert_refused(program(*words, "beem=1"), "unknown key 'decoding.beem'; did you mean 'beam'?")
-    for name in ("data", "files", "device"):
+    for name in ("data", "files", "device", "precision"):
         assert_refused(program(*words, f"{name}=1"), f"'{name}' is not an option; leave it out")
 
 
@@ -756,10 +814,10 @@ def test_a_model_against_itself_shows_no_difference(program, trained_run):
 
 def test_evaluate_puts_both_models_on_the_device(program, trained_run, monkeypatch):
     devices, load = [], base.load
-    monkeypatch.setattr(base, "load", lambda path, device: (devices.append(device), load(path, device))[1])
-    words = ["--beam", 1, "--against", trained_run, "--device", "cpu"]
+    monkeypatch.setattr(base, "load", lambda *given: (devices.append(given[1:]), load(*given))[1])
+    words = ["--beam", 1, "--against", trained_run, "--device", "cpu", "--precision", "bfloat16"]
     assert program("evaluate", trained_run, *words).code == 0
-    assert devices == ["cpu", "cpu"]
+    assert devices == [("cpu", "bfloat16")] * 2
 
 
 def test_score_prints_one_number_a_line(program, trained_run, tmp_path):
@@ -939,7 +997,7 @@ def test_two_files_are_enough(program, tmp_path, monkeypatch):
     out = tmp_path / "run"
     done = program("train", "--source", source, "--target", target, "--out", out, *TINY)
     assert (done.code, done.lines) == (0, [str(out / "model")])
-    chosen = f"model size tiny, 2 steps, 2,000 subwords, {fast_precision(pick_device('auto'))}; 6 pairs held out"
+    chosen = f"model size tiny, 2,000 subwords, 2 steps, {fast_precision(pick_device('auto'))}; 6 pairs held out"
     assert f"60 pairs; where nothing else is said: {chosen}" in done.err
     assert "corpus prepared: 54 pairs (left out: 6 held out)" in done.err
     assert len(program("translate", out, given=b"a b\n").lines) == 1

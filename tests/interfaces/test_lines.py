@@ -1,13 +1,18 @@
 """Lines come in chunks, numbered, and damage is counted once at the end; at a terminal each line is one."""
 
 import os
+import pty
+import subprocess
+import sys
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from transduct.errors import TransductError
-from transduct.interfaces import lines
+from transduct.interfaces import lines, progress
 from transduct.tasks.base import Report
 
 
@@ -96,7 +101,8 @@ def test_lines_of_a_pipe_are_taken_as_they_come(trained_run, monkeypatch):
 def test_at_a_terminal_lines_come_one_by_one(monkeypatch, capsys):
     given = iter(["a b", "", "a \udcff"])
 
-    def typed():
+    def typed(prompt):
+        assert prompt == "", "it belongs on stderr"
         try:
             return next(given)
         except StopIteration:
@@ -108,6 +114,62 @@ def test_at_a_terminal_lines_come_one_by_one(monkeypatch, capsys):
         "Write a sentence and press Enter; Ctrl-D ends.\n> > > transduct: not UTF-8; such bytes were read as U+FFFD\n> "
     )
     assert capsys.readouterr() == ("", said)
+
+
+def test_a_line_on_a_terminal_can_be_edited_before_it_is_sent():
+    pytest.importorskip("readline")
+    script = "from transduct.interfaces import lines; [print(ascii(text)) for _, text, _ in lines.typed()]"
+    ours, theirs = pty.openpty()
+    call, environment = [sys.executable, "-c", script], {**os.environ, "TERM": "xterm", "INPUTRC": os.devnull}
+    program = subprocess.Popen(call, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    said = b""
+    try:
+        for prompts, typed in enumerate((b"bd\x1b[D\x1b[Dac\x1b[C\r", b"\x04"), 1):  # left, left, ..., right; Ctrl-D
+            while said.count(b"> ") < prompts:
+                said += os.read(ours, 999)
+            os.write(ours, typed)
+        assert program.wait(30) == 0
+    finally:
+        program.kill()
+        program.wait()
+        os.close(theirs)
+        os.close(ours)
+    assert b"['acbd']" in said
+
+
+@pytest.mark.parametrize("out, err, wanted, shown", [
+    (False, True, True, True), (True, True, True, False), (False, False, True, False), (False, True, False, False),
+])  # fmt: skip
+def test_lines_are_counted_where_nobody_would_see_them_come(monkeypatch, out, err, wanted, shown):
+    counted = []
+
+    @contextmanager
+    def count_lines():
+        yield counted.append
+
+    streams = {name: SimpleNamespace(isatty=lambda is_terminal=is_terminal: is_terminal) for name, is_terminal in
+               (("stdout", out), ("stderr", err))}  # fmt: skip
+    monkeypatch.setattr(lines, "sys", SimpleNamespace(**streams))
+    monkeypatch.setattr(progress, "count_lines", count_lines)
+    with lines.counting(wanted) as done:
+        done(3)
+    assert counted == [3] * shown
+
+
+def test_answers_are_written_one_a_line(tmp_path):
+    lines.check_output(None)
+    lines.check_output(tmp_path / "out")
+    lines.write_outputs(["a\nb", "", 3], tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "a b\n\n3\n"
+    lines.check_output(tmp_path / "out")
+    with pytest.raises(TransductError, match="out: this model gives no answers to write, only scores; leave --out out"):
+        lines.write_outputs([], tmp_path / "out")
+    with pytest.raises(TransductError, match=f"out: there is no folder {tmp_path / 'none'}; make it, or give another"):
+        lines.check_output(tmp_path / "none" / "out")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(TransductError, match=f"{path}: not a regular file; give another"):
+            lines.check_output(path)
 
 
 def test_scores_that_are_compared_have_as_many_digits():

@@ -1,16 +1,20 @@
 """What a person is shown while a model trains, on a terminal and in a file."""
 
 import io
+import os
+import sys
+import time
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from transduct.interfaces import progress
-from transduct.interfaces.progress import Watcher
+from transduct.interfaces.progress import Watcher, count_lines
 
 STEP = {"step": 5, "loss": 1.25, "tokens_per_second": 12345.6, "seconds": 3.0, "details": {"steps": 15}}
 SCORES = {"step": 6, "scores": {"bleu": 1.5, "chrf": 20.0}, "details": {"samples": [("a b", "b", "b a")]}}
+NOTICE = {"step": 7, "notice": "the validation data have changed", "details": {}}
 PASSED = {"step": 3, "passed_over": ["step_6: not whole"], "details": {}}
 DIVERGED = {"step": 3, "diverged": "step 7: loss nan", "rate_scale": 0.5, "try": 1, "details": {}}
 
@@ -22,8 +26,8 @@ def shown(monkeypatch):
     def show(*events, terminal=False, lines=()):
         screen = io.StringIO()
 
-        def console(stderr, **settings):
-            assert stderr, "progress belongs on stderr"
+        def console(file, **settings):
+            assert file.stream is progress.sys.stderr, "progress belongs on stderr"
             return Console(file=screen, width=80, **settings)
 
         monkeypatch.setattr(progress, "Console", console)
@@ -43,6 +47,7 @@ def shown(monkeypatch):
     [
         (STEP, "step 5  loss 1.250  12,346 tokens/s  3 s, 6 s left\n"),
         (SCORES, "step 6  validation: bleu 1.5  chrf 20\n    a b\n      -> b\n       = b a\n"),
+        (NOTICE, "the validation data have changed\n"),
         (PASSED, "a checkpoint is passed over: step_6: not whole\ntraining goes on from step 3\n"),
         (DIVERGED, "training diverged (step 7: loss nan): back to step 3, rate x 0.5\n"),
     ],
@@ -93,3 +98,51 @@ def test_the_bar_begins_again_with_another_stage_of_as_many_steps():
     assert not watcher.bar.tasks[0].finished
     assert watcher.bar.tasks[0].completed == 5
     assert watcher.bar.tasks[0].fields["left"] == "0:00:06 left"
+
+
+@pytest.mark.parametrize("kind, seen", [("xterm", True), ("dumb", False)])
+def test_lines_are_counted_on_a_terminal(monkeypatch, kind, seen):
+    monkeypatch.setenv("TERM", kind)
+    screen, out = io.StringIO(), sys.stdout
+    monkeypatch.setattr(progress, "Console", lambda file, **settings: Console(file=screen, width=80, **settings))
+    with count_lines() as done:
+        assert sys.stdout is out, "results go where they went"
+        done(1000)
+        done(234)
+    assert ("1,234 lines  " in screen.getvalue()) == seen
+    assert (" a second" in screen.getvalue()) == seen
+
+
+def without_reader():
+    reads, writes = os.pipe()
+    os.close(reads)
+    return os.fdopen(writes, "w", encoding="utf-8")
+
+
+def gone_terminal():
+    mine, its = os.openpty()
+    os.close(mine)
+    return os.fdopen(its, "w", encoding="utf-8")
+
+
+def full_disk():
+    if sys.platform != "linux":
+        pytest.skip("there is no /dev/full")
+    return os.fdopen(os.open("/dev/full", os.O_WRONLY), "w", encoding="utf-8")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("opened", [without_reader, gone_terminal, full_disk])
+def test_training_and_translating_go_on_where_nobody_can_see_them(monkeypatch, opened, terminal):
+    """As after a logout, behind `2>&1 | head` and on a full disk."""
+    with opened() as stream:
+        monkeypatch.setattr(stream, "isatty", lambda: terminal, raising=False)
+        monkeypatch.setattr(progress.sys, "stderr", stream)
+        with Watcher() as watcher:
+            watcher.notify("a" * 10_000)
+            for event in (STEP, SCORES, PASSED, DIVERGED):
+                watcher(event)
+            time.sleep(0.2 * terminal)  # until the bar was drawn again
+        with count_lines() as done:
+            done(1)
+        print("an error of the program", file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ from tests.recipes import tiny_recipe
 from transduct.config import dump, load_recipe
 from transduct.data.samples import generate
 from transduct.errors import TransductError, WrongData
-from transduct.tasks import base, runs
+from transduct.tasks import base, runs, translation
 from transduct.tasks.translator import Translator
 
 SHORT = tiny_recipe(training={"steps": 2})
@@ -130,6 +130,44 @@ def test_the_first_of_several_references_is_scored(run, tmp_path):
     assert [*base.scores(run, {})] == base.load(run).score(["a b", "c"], ["b a", "c"])
 
 
+def test_several_references_are_for_tasks_that_know_them(trained_run, tmp_path, monkeypatch):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(f"{name}\n{name} d\n")
+    files = {"source": str(tmp_path / "a"), "reference": [str(tmp_path / "b"), str(tmp_path / "c")]}
+    seen = []
+    monkeypatch.setattr(Translator, "evaluate", lambda _, data, *rest: seen.append(data))
+    base.evaluate(trained_run, files)
+    assert seen == [(["a", "a d"], [["b", "c"], ["b d", "c d"]])]
+    monkeypatch.delattr(translation, "SEVERAL")
+    with pytest.raises(TransductError, match="found 2 files for reference; a model of translation takes one"):
+        base.evaluate(trained_run, files)
+
+
+def test_a_run_that_was_stopped_says_how_to_make_a_model_of_what_there_is(run):
+    steps = sorted(int(path.name.removeprefix("step_")) for path in (run / "checkpoints").iterdir())
+    last = run / "checkpoints" / f"step_{steps[-1]}"
+    with pytest.raises(TransductError, match=re.escape(f"{last}: a checkpoint, whose run has a model; give {run}/mod")):
+        transduct.load(last)
+    shutil.rmtree(run / "model")
+    advice = f"finish it with: transduct train --out {run} --resume, or as it is now with: transduct train --out {run} "
+    for path in (run, last):
+        with pytest.raises(TransductError, match=re.escape(f"{advice}--resume training.steps={steps[-1]}")):
+            transduct.load(path)
+    fewer = load_recipe(run / "recipe.yaml", [f"training.steps={steps[-1]}"])
+    assert transduct.load(runs.train(fewer, run, resume=True, notify=str)).predict(["a b"])
+
+
+def test_a_name_of_hugging_face_s_hub_is_to_be_downloaded_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = "Helsinki-NLP/opus-mt-en-de"
+    get = f"hf download {name} --local-dir opus-mt-en-de, and make it one of ours: transduct convert opus-mt-en-de OUT"
+    with pytest.raises(TransductError, match=f"{name}: no config.json here; .* Hugging Face's hub: {get}"):
+        transduct.load(name)
+    (tmp_path / "Helsinki-NLP").mkdir()  # where runs are, say, and one of them is misspelt
+    with pytest.raises(TransductError, match=r"no config.json here; give a run or a model directory$"):
+        transduct.load(name)
+
+
 def test_a_recipe_that_lies_beside_a_model_is_not_its_own(trained_run, tmp_path, monkeypatch):
     """Only a run's folder `model` has one, also where that is where one stands."""
     alone = shutil.copytree(trained_run / "model", tmp_path / "mt")
@@ -194,6 +232,30 @@ def test_idle_threads_spin_only_briefly_unless_the_environment_says_otherwise(mo
         monkeypatch.setenv(name, value)
     transduct.share_cores()
     assert os.environ.get("GOMP_SPINCOUNT") == found
+
+
+@pytest.mark.parametrize(
+    ("quota", "asked", "found"),
+    [
+        ("150000 100000\n", None, "2"),
+        ("20000 100000\n", None, "1"),
+        ("150000 100000\n", "7", "7"),
+        ("99900000 100000\n", None, None),
+        ("max 100000\n", None, None),
+        ("odd\n", None, None),
+        (None, None, None),
+    ],
+)
+def test_threads_are_no_more_than_the_cores_that_a_container_may_use(monkeypatch, tmp_path, quota, asked, found):
+    monkeypatch.setattr(transduct, "QUOTA", str(tmp_path / "cpu.max"))
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setenv("OMP_NUM_THREADS", asked or "")
+    if asked is None:
+        monkeypatch.delenv("OMP_NUM_THREADS")
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(quota)
+    transduct.share_cores()
+    assert os.environ.get("OMP_NUM_THREADS") == found
 
 
 def test_looking_up_load_limits_the_spinning_of_threads_too():

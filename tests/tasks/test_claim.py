@@ -259,6 +259,92 @@ def test_a_run_that_cannot_begin_leaves_nothing_and_one_that_cannot_go_on_loses_
     assert not (tmp_path / "new").exists()
 
 
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def of_disk():
+    try:
+        raise FULL
+    except OSError as error:
+        raise TransductError("step_0: the disk is full") from error
+
+
+def of_recipe():
+    raise TransductError("recipe: model.d_model is odd")
+
+
+def of_disk_at_once():
+    raise FULL
+
+
+def of_ours():
+    raise AttributeError
+
+
+@pytest.mark.parametrize("fails, kept", [(of_disk, True), (of_disk_at_once, True), (of_ours, True), (of_recipe, False)])
+def test_a_corpus_that_is_prepared_is_kept_for_all_errors_but_those_of_the_recipe(tmp_path, monkeypatch, fails, kept):
+    """It may have taken hours. A recipe that is corrected is another one, which its run would refuse."""
+    with monkeypatch.context() as patch:
+        patch.setattr(TranslationTask, "build_model", lambda self: fails())
+        with pytest.raises((TransductError, AttributeError)):
+            runs.train(SHORT, tmp_path / "run", notify=str)
+    assert (tmp_path / "run").exists() == kept
+    said = []
+    runs.train(SHORT, tmp_path / "run", resume=kept, notify=said.append)
+    assert any("corpus unchanged: reused" in line for line in said) == kept
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_what_cannot_be_removed_or_written_then_does_not_hide_the_error(tmp_path, unfinished, monkeypatch, before):
+    """Such as a folder on another disk that is linked, or a full disk."""
+    directory = unfinished if before else tmp_path / "new"
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine").touch()
+
+    def fail(self):
+        if not before:
+            (directory / "corpus").symlink_to(tmp_path / "elsewhere")
+        patch.setattr(claim, "write_file", pytest.fail if not before else full)
+        patch.setattr(Path, "rmdir", full)
+        of_recipe()
+
+    def full(*_):
+        raise TransductError("recipe.yaml: the disk is full") if before else FULL
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TranslationTask, "prepare", fail)
+        with pytest.raises(TransductError, match=r"recipe: model\.d_model is odd"):
+            runs.train(load_recipe(unfinished / "recipe.yaml"), directory, resume=before, notify=str)
+    assert (tmp_path / "elsewhere" / "mine").exists()
+    assert before or not [*directory.iterdir()]
+
+
+def test_until_a_run_has_a_checkpoint_its_tokenizer_is_made_again(tmp_path, monkeypatch):
+    """Its text may have been edited, or another model been taken to start from."""
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    (tmp_path / "text").write_text("a b c d\n" * 9)
+    pairs = {"source": [str(tmp_path / "text")], "target": [str(tmp_path / "text")]}
+    recipe = replace(SHORT, data={"train": [pairs], "max_length": 40}, tokenizer={"kind": "character", "size": 60})
+    with monkeypatch.context() as patch:
+        patch.setattr(TranslationTask, "build_model", interrupt)
+        with pytest.raises(TrainingFailed):
+            runs.train(recipe, tmp_path / "run", notify=str)
+    assert '"x"' not in (tmp_path / "run" / "tokenizer.json").read_text()
+    (tmp_path / "text").write_text("x y z a\n" * 9)
+    runs.train(recipe, tmp_path / "run", resume=True, notify=str)
+    made = (tmp_path / "run" / "tokenizer.json").read_bytes()
+    assert b'"x"' in made
+    shutil.rmtree(tmp_path / "run" / "model")
+    runs.train(recipe, tmp_path / "run", resume=True, notify=str)
+    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == made
+    shutil.rmtree(tmp_path / "run" / "checkpoints")  # to save space, once it is finished
+    runs.train(recipe, tmp_path / "run", resume=True, notify=str)
+    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == made
+
+
 def test_a_failed_training_keeps_its_directory(tmp_path, monkeypatch):
     def fail(self):
         raise TrainingFailed("stopped by a signal at step 3; go on with --resume")
@@ -289,6 +375,17 @@ def test_a_broken_pipe_is_not_reported_as_a_disk_error(tmp_path):
 
     with pytest.raises(BrokenPipeError):
         runs.train(SHORT, tmp_path / "run", notify=closed)
+
+
+def test_a_folder_whose_name_no_file_can_hold_is_refused_at_once(tmp_path):
+    with pytest.raises(TransductError, match="/r\ufffd: its name is not UTF-8; choose another name for --out"):
+        runs.train(SHORT, tmp_path / os.fsdecode(b"r\xe9"), notify=str)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_lock_is_not_for_running(tmp_path):
+    runs.train(SHORT, tmp_path / "run", notify=str)
+    assert not (tmp_path / "run" / ".lock").stat().st_mode & 0o111
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):

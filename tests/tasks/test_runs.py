@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 
 import pytest
@@ -14,7 +15,7 @@ from tests.recipes import tiny_recipe
 from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TransductError
 from transduct.interop import int8
-from transduct.tasks import base, runs, sections, translation
+from transduct.tasks import base, runs, sections, shortcut, translation
 from transduct.tasks.translation import TranslationTask
 from transduct.training.checkpoint import read_tensors
 
@@ -62,7 +63,7 @@ def test_what_a_recipe_for_files_derives_from_its_steps_follows_those_that_are_a
 def test_a_recipe_for_files_takes_the_numbers_that_are_fast_where_it_will_train(tmp_path, monkeypatch):
     (tmp_path / "a").write_text("x\n" * 20)
     files, devices = {"source": str(tmp_path / "a"), "target": str(tmp_path / "a")}, []
-    monkeypatch.setattr(translation, "pick_device", lambda name: devices.append(name) or torch.device("cpu"))
+    monkeypatch.setattr(shortcut, "pick_device", lambda name: devices.append(name) or torch.device("cpu"))
     for overrides in ([], ["training.device=cpu"]):
         runs.file_recipe("translation", files, overrides, str)
     assert devices == ["auto", "cpu"]
@@ -364,6 +365,21 @@ def test_stages_with_tables_of_other_lengths_are_refused_before_the_first_is_tra
     runs.train(recipe, tmp_path / "run", notify=str)  # other positions have no table
 
 
+@pytest.mark.parametrize("weight, other, refused", [(1.0, True, True), (2.0, True, True), (2.0, False, False)])
+def test_pairs_that_an_earlier_stage_was_trained_on_are_not_held_out(tmp_path, weight, other, refused):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{name} {n}\tb {n}\n" for n in range(40)))
+    own, more = {"pairs": str(tmp_path / "a.tsv")}, {"pairs": str(tmp_path / "b.tsv")}
+    first = {"train": [own, more] if other else [own], "valid": None, "held_out": 5}
+    second = {"train": [{**own, "weight": weight}], "valid": None, "held_out": 5}
+    recipe = tiny_recipe(training={"steps": 1})
+    stages = [{"data": first}, {"data": second}]
+    recipe = replace(recipe, data={"max_length": 40, "workers": 0}, stages=stages)
+    message = r"stages\[1\]: data\.held_out takes pairs that the stage it starts from was trained on; name data\.valid"
+    with pytest.raises(TransductError, match=message) if refused else nullcontext():
+        runs.train(recipe, tmp_path / "run", notify=str)
+
+
 def test_an_encoder_that_normalises_its_embeddings_has_no_place_in_a_translation_model(tmp_path):
     start = str(tmp_path / "stage_1" / "model")
     stages = {
@@ -471,6 +487,22 @@ def test_a_run_with_stages_that_is_refused_stays_as_it_was(tmp_path, finished):
     assert everything_in(run) == before
     runs.train(recipe, run, resume=True, notify=str)
     assert (run / "model" / "config.json").exists()
+
+
+def test_a_validation_file_that_is_edited_between_two_sessions_is_another_measure(tmp_path):
+    for name in ("source", "target"):
+        (tmp_path / name).write_text("a b\nb c\n")
+    valid = {"source": str(tmp_path / "source"), "target": str(tmp_path / "target")}
+    recipe = tiny_recipe(training={"best": "loss", "steps": 7})
+    recipe = replace(recipe, data={**recipe.data, "valid": valid})
+    for step, edited in ((7, False), (14, False), (21, True)):
+        if edited:
+            (tmp_path / "target").write_text("a b\nb d\n")
+        said = []
+        longer = replace(recipe, training={**recipe.training, "steps": step})
+        runs.train(longer, tmp_path / "run", resume=step > 7, notify=str, report=said.append)
+        assert any("the validation data have changed" in event.get("notice", "") for event in said) == edited
+        shutil.rmtree(tmp_path / "run" / "model")
 
 
 def test_a_root_that_is_no_text_is_refused(tmp_path):

@@ -73,6 +73,21 @@ def test_dropout_needs_merges_before_anything_is_written(tmp_path):
     assert not (tmp_path / "tokenizer.json").exists()
 
 
+def test_texts_in_another_script_are_said_once_a_call(caplog):
+    tokenizer = Tokenizer.train(["a b c"], "character", 20)
+    for texts, said in (
+        (["a b", "", "a b c 🙂"], []),
+        (
+            ["a b", "🙂", "привет мир " * 9],
+            ["2 of 3 texts consist mostly of characters that the model does not know: '🙂' ..."],
+        ),
+    ):
+        caplog.clear()
+        rows = tokenizer.encode(texts)
+        assert text.with_unknown_said(texts, rows) is rows
+        assert caplog.messages == said
+
+
 def test_texts_are_read_between_begin_and_end():
     tokens, types, segments, cut = text.encoder_input([[5, 6], [], np.array([7])], None, 9)
     assert tokens.tolist() == [1, 5, 6, 2, 1, 2, 1, 7, 2]

@@ -184,7 +184,8 @@ def test_targets_may_be_texts_and_ids_side_by_side(translator):
     [
         (["a", "b"], ["a"], "found 2 sources and 1 targets; give as many of each"),
         (["a", "a " * 40], ["a", "a"], "pair 2: 40 tokens, the model takes 23; shorten it"),
-        (["a"], [[5] * 24], "pair 1: 24 tokens, the model takes 23; shorten it"),
+        (["a"], [[5] * 24], "pair 1: 24 tokens, the model takes 23; shorten it$"),
+        (["a", "a " * 40, "b " * 30, "a"], ["a", "a", "a", "b " * 24], "pair 2: 40 tokens, .*; shorten it and 2 more$"),
         (["a", "b"], ["a", b"ab"], r"pair 2: found b'ab', expected a text, or ids from 0 to \d+"),
         (["a"], [[5, 10**30]], r"pair 1: found \[5, 10+\], expected a text, or ids from 0 to"),
         (["a"], [[-1]], r"pair 1: found \[-1\], expected a text, or ids"),
@@ -439,6 +440,35 @@ def test_a_long_text_is_translated_as_its_pieces_with_a_warning(translator, capl
     assert whole.tokens == [token for part in parts for token in part.tokens]
     assert whole.score == pytest.approx(sum(part.score for part in parts))
     assert len(translator.translate([" ".join(words)], n_best=3)[0].alternatives) == 3
+
+
+def test_the_sentences_of_a_text_are_translated_one_by_one_where_that_is_asked_for(translator, caplog):
+    long = "B " + " ".join("abcdefgh" * 4) + " ab"
+    texts = ["a ab. B ab. A", f"ab. {long}. B", "", "c"]
+    found = translator.translate(texts, sentences=True)
+    assert not caplog.text
+    for text, parts in zip(texts, [["a ab.", "B ab.", "A"], ["ab.", f"{long}.", "B"], [""], ["c"]], strict=True):
+        alone = translator.translate(parts)
+        [whole] = translator.translate([text], sentences=True)
+        assert whole.tokens == [token for part in alone for token in part.tokens]
+        assert whole.score == pytest.approx(sum(part.score for part in alone))
+        assert whole.tokens == found.pop(0).tokens
+    assert translator.translate(["ab. B"], sentences=True, prefixes=["b"])[0].text.startswith("b")
+
+
+def test_a_tree_is_of_a_whole_text():
+    tree = make()
+    whole = tree.translate(["a. B"], constraint="tree")
+    assert tree.translate(["a. B"], constraint="tree", sentences=True) == whole
+
+
+@pytest.mark.parametrize("expansion, most", [(0.0, 26), (2.0, 26), (0.1, 20), (3.5, 30)])
+def test_an_output_may_have_the_room_that_the_model_says(monkeypatch, expansion, most):
+    translator, limits, generate = make(max_length=30), [], engine.generate
+    translator.decoding = replace(translator.decoding, expansion=expansion)
+    monkeypatch.setattr(engine, "generate", lambda *given: limits.append(given[2]) or generate(*given))
+    translator.translate(["a b"])
+    assert limits == [[most]]
 
 
 def test_a_direction_that_is_none_is_named(trained_run, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sys
 from contextlib import nullcontext
 from types import ModuleType
@@ -108,6 +109,37 @@ def test_a_run_closes_tensorboards_file_however_it_ends(tmp_path, board, best, e
         train(tmp_path, steps=2, best=best)
     assert ("learning_rate", 0.05, 2) in board
     assert board[-1] == ("close",)
+
+
+@pytest.mark.parametrize("call", ["__init__", "add_scalar", "close"])
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("tensorflow's own")])
+def test_a_tensorboard_that_fails_is_turned_off_with_one_notice(tmp_path, board, monkeypatch, call, error):
+    def fails(*_, **__):
+        raise error
+
+    said = []
+    monkeypatch.setattr(sys.modules["torch.utils.tensorboard"].SummaryWriter, call, fails)
+    _, state = train(tmp_path, steps=3, report=said.append, validate=None)
+    assert state.step == 3
+    assert [event["step"] for event in said if "loss" in event] == [1, 2, 3]
+    [notice] = [event for event in said if "notice" in event]
+    assert notice["notice"] == f"TensorBoard's events are written no more ({error}); log.jsonl holds them all"
+    assert notice["step"] == (3 if call == "close" else 1)
+    assert [record["step"] for record in records(tmp_path)] == [1, 2, 3]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # its thread ends of it
+def test_a_folder_of_tensorboards_that_is_removed_ends_no_run(tmp_path):
+    pytest.importorskip("tensorboard")
+    said = []
+
+    def remove(event):
+        said.append(event)
+        shutil.rmtree(tmp_path / "tensorboard", ignore_errors=True)
+
+    _, state = train(tmp_path, report=remove, validate=None)
+    assert state.step == 12
+    assert len([event for event in said if "notice" in event]) == 1
 
 
 def test_what_only_has_its_name_is_not_tensorboard(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import signal
 import threading
 from collections import Counter
@@ -15,8 +16,9 @@ from tests.helpers import everything_in
 from tests.training import toy
 from tests.training.toy import CONFIG, SIZES, Report, network, train, weights
 from transduct.errors import NotFinite, TrainingFailed, TransductError
-from transduct.training import checkpoint, trainer
-from transduct.training.checkpoint import Checkpoints, read_tensors, weights_of
+from transduct.training import checkpoint, checkpoints, trainer
+from transduct.training.checkpoint import read_tensors, weights_of
+from transduct.training.checkpoints import Checkpoints
 from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
 from transduct.training.optim import rate
@@ -301,6 +303,35 @@ def test_a_run_without_a_readable_checkpoint_is_not_begun_anew_over_what_is_ther
     assert everything_in(tmp_path) == before
 
 
+def test_the_checkpoint_being_written_is_waited_for_and_all_is_closed_whatever_fails(tmp_path, monkeypatch):
+    """An error of the log's, which is closed after that, would hide those before."""
+    ended, training = [], []
+
+    def stop(event):
+        training.append(event["step"])
+        if event["step"] == 3:
+            raise RuntimeError("of training")
+
+    def failing(name, own):
+        def call(self):
+            if training[-1:] != [3]:
+                return own(self)
+            ended.append(name)
+            raise OSError(f"of {name}")
+
+        return call
+
+    for place, name in ((Checkpoints, "wait"), (trainer.RunLog, "close"), (trainer.Stepper, "release")):
+        monkeypatch.setattr(place, name, failing(name, getattr(place, name)))
+    with pytest.raises(OSError, match="of release") as caught:
+        train(tmp_path, report=stop)
+    assert ended == ["wait", "close", "release"]
+    errors = [caught.value]
+    while errors[-1].__context__:
+        errors.append(errors[-1].__context__)
+    assert [str(error) for error in errors] == ["of release", "of close", "of wait", "of training"]
+
+
 # checkpoints and what is made of them
 
 
@@ -311,6 +342,14 @@ def test_a_run_without_a_readable_checkpoint_is_not_begun_anew_over_what_is_ther
 def test_the_newest_checkpoints_are_kept(tmp_path, changes, kept):
     train(tmp_path, **changes)
     assert Checkpoints(tmp_path / "checkpoints").steps() == kept
+
+
+def test_what_a_kill_left_of_older_checkpoints_is_gone_in_the_end(tmp_path):
+    train(tmp_path)
+    shutil.copytree(tmp_path / "checkpoints" / "step_6", tmp_path / "checkpoints" / "step_3")
+    shutil.copytree(tmp_path / "checkpoints" / "step_6", tmp_path / "checkpoints" / ".step_0.old.part")
+    train(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step_12", "step_6", "step_9"]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -338,6 +377,41 @@ def test_the_checkpoint_of_the_best_score_is_chosen(tmp_path):
 def test_of_some_scores_the_lower_is_better(tmp_path, name, best):
     _, state = train(tmp_path, validate=scores_from([1.0, 3.0, 2.0], name), best=name)
     assert state.best_step == best
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_scores_on_other_validation_data_are_not_compared(tmp_path, changed):
+    train(tmp_path, steps=8, validate=scores_from([1.0, 2.0]), best="loss", validated_on="one")
+    after = {"validate": scores_from([1.5]), "best": "loss", "validated_on": "another" if changed else "one"}
+    _, state = train(tmp_path, **after)
+    expected = (12, 1.5, 0, "another") if changed else (4, 1.0, 2, "one")
+    assert (state.best_step, state.best_score, state.without_progress, state.validated_on) == expected
+    said = [(record["step"], record["notice"]) for record in records(tmp_path) if "notice" in record]
+    assert said == [(8, "the validation data have changed: step 4 is the best no more")] * changed
+
+
+def test_a_run_that_validates_no_more_ends_with_the_step_that_was_the_best(tmp_path):
+    train(tmp_path, validate=scores_from([1.0, 2.0, 3.0]), best="loss", validated_on="one")
+    model, state = train(tmp_path, validate=pytest.fail, best="loss", validated_on="another")
+    assert (state.best_step, state.validated_on) == (4, "one")
+    assert_same(weights_of(model), saved(tmp_path, 4), **EXACTLY)
+
+
+def test_going_back_over_a_change_of_the_validation_data_forgets_the_old_best_again(tmp_path):
+    train(tmp_path, steps=8, validate=scores_from([1.0, 2.0]), best="loss", checkpoint_every=8, validated_on="one")
+    after = {"validate": scores_from([3.0, 4.0]), "best": "loss", "checkpoint_every": 8, "validated_on": "another"}
+    _, state = train(tmp_path, loss=poison({3}), **after)
+    assert (state.tries, state.best_step, state.best_score) == (1, 12, 3.0)
+
+
+def test_an_older_checkpoint_does_not_say_what_it_was_validated_on(tmp_path):
+    train(tmp_path, steps=8, validate=scores_from([1.0, 2.0]), best="loss")
+    path = tmp_path / "checkpoints" / "step_8" / "state.json"
+    held = json.loads(path.read_text())
+    path.write_text(json.dumps({name: held[name] for name in held if name not in ("validated_on", "digest")}))
+    _, state = train(tmp_path, validate=scores_from([3.0]), best="loss", validated_on="known now")
+    assert (state.best_step, state.best_score, state.validated_on) == (4, 1.0, "known now")
+    assert not any("notice" in record for record in records(tmp_path))
 
 
 def test_what_is_no_number_is_never_the_best(tmp_path):
@@ -588,7 +662,7 @@ def test_the_time_before_a_resume_counts(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_ends_training_at_the_next_step(tmp_path, monkeypatch):
-    write, save = checkpoint.write_directory, Checkpoints.save
+    write, save = checkpoints.write_directory, Checkpoints.save
 
     def full(directory, *rest, **named):
         if directory.name == "step_6":
@@ -599,7 +673,7 @@ def test_a_full_disk_ends_training_at_the_next_step(tmp_path, monkeypatch):
         save(self, *given, **named)
         wait([self._writing])
 
-    monkeypatch.setattr(checkpoint, "write_directory", full)
+    monkeypatch.setattr(checkpoints, "write_directory", full)
     monkeypatch.setattr(Checkpoints, "save", save_and_see)
     with pytest.raises(TransductError, match="the disk is full"):
         train(tmp_path, validate=None)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from transduct.training.config import TrainingConfig
 from transduct.training.log import ignore
+from transduct.training.optim import make_optimiser
 from transduct.training.trainer import fit
 
 SIZES = (3, 7, 1, 5, 6)  # of the batches of an epoch; five, so that two ranks never share them evenly
@@ -58,6 +59,17 @@ def network(dropout=0.0):
     return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 1))
 
 
+def trained(steps=2):
+    """A model and its optimiser after a few steps."""
+    model = network()
+    optimiser = make_optimiser(model, (0.9, 0.98), 1e-9, 0.0)
+    for number in range(steps):
+        optimiser.zero_grad()
+        loss(model, examples(number % 5))["tokens"][0].backward()
+        optimiser.step()
+    return model, optimiser
+
+
 @dataclass(frozen=True)
 class Report:
     scores: dict
@@ -72,11 +84,13 @@ def validate(model):
     return Report({"loss": float(sum(s for s, _, _ in terms)) / sum(SIZES)}, {"seen": "all"})
 
 
-def train(directory, model=None, batches=batches, loss=loss, validate=validate, report=ignore, **changes):
+def train(
+    directory, model=None, batches=batches, loss=loss, validate=validate, report=ignore, validated_on="", **changes
+):
     """Train in a directory with changes to `CONFIG`; the model and the state it ended in."""
     directory.mkdir(exist_ok=True)
     model = model or network()
-    return model, fit(model, replace(CONFIG, **changes), directory, batches, loss, validate, report)
+    return model, fit(model, replace(CONFIG, **changes), directory, batches, loss, validate, report, validated_on)
 
 
 def weights(model):

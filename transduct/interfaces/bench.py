@@ -20,6 +20,7 @@ DECODING_PEERS, TRAINING_PEERS = ("ctranslate2", "transformers"), ("transformers
 # Log-normal sentence lengths: mean and standard deviation of the logarithm, shortest, longest.
 CAPTIONS, NEWS = (2.65, 0.3, 5, 40), (3.0, 0.6, 3, 100)
 LONGER = 1.13  # the length of a translation over that of its source
+SIZE, VOCABULARY = "base", 32_000  # of random weights, by default
 LARGEST = 1 << 24  # the largest number of sentences, threads, rounds or tokens
 
 
@@ -32,6 +33,39 @@ class Sizes:
     sentences: int
     threads: int
     device: str
+
+
+def asked(
+    what: str,
+    size: str,
+    vocabulary: int,
+    sentences: int | None,
+    threads: int | None,
+    device: str,
+    model: str | None,
+    text: Path | None,
+) -> tuple[Sizes, tuple[str, Path] | None]:
+    """The sizes that the options of the command line ask for, and the trained model and text given with them.
+
+    Raises:
+        TransductError: if the options of a model do not go together, or with those of a benchmark without one.
+    """
+    if (model is None) != (text is None):
+        raise TransductError("--model and --text belong together; give both or neither")
+    if model is not None and what != "decode":
+        raise TransductError("--model and --text are for decoding; leave them out")
+    if model is not None and (size, vocabulary) != (SIZE, VOCABULARY):
+        raise TransductError("--size and --vocabulary are of drawn weights, the model has its own; leave them out")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    many = sentences if sentences is not None else 512 if what == "decode" else 192
+    sizes = Sizes(size, vocabulary, many, (cores or 1) if threads is None else threads, device)
+    return sizes, None if model is None or text is None else (model, text)
+
+
+def shown(row: dict[str, Any], against: str | None) -> str:
+    """A row as a line of text."""
+    ratio = "" if row["ratio"] is None else f"  {against} {row['peer']:,.0f}  ratio {row['ratio']:.2f}"
+    return f"{row['name']:48} {row['ours']:,.0f} tokens/s{ratio}"
 
 
 def decoding_rows(sizes: Sizes, against: str | None, folder: Path, given: tuple[str, Path] | None) -> list[Row]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 
 class _Program(TyperGroup):
@@ -28,6 +28,17 @@ class _Program(TyperGroup):
             raise SystemExit(0) from None
 
 
+class _Command(TyperCommand):
+    """Refuses an option that is given twice but holds one value, of which the parser would silently take the last."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args([*args])
+        for option in given:
+            if given.count(option) > 1 and not option.multiple and not getattr(option, "is_flag", False):
+                raise UsageError(f"{option.opts[0]} is given {given.count(option)} times and takes one value", ctx)
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer(
     cls=_Program,
     help="Train, run and explain models that turn one sequence into another.\n\nExample: transduct demo",
@@ -36,6 +47,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+command = partial(app.command, cls=_Command)
 _file = partial(typer.Option, metavar="FILE")
 Model = Annotated[str, typer.Argument(help="A run or a model directory.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -98,7 +110,7 @@ def main() -> None:
         raise SystemExit(status) from None
 
 
-@app.command()
+@command()
 def demo(out: Annotated[Path, typer.Option(help="Where to train.")] = Path("runs/demo")) -> None:
     """Train the built-in example and show what it does.
 
@@ -109,7 +121,7 @@ def demo(out: Annotated[Path, typer.Option(help="Where to train.")] = Path("runs
     run(out)
 
 
-@app.command()
+@command()
 def train(
     recipe: Annotated[
         list[str] | None, typer.Argument(metavar="RECIPE|KEY=VALUE", help="A recipe; overrides (training.steps=2000).")
@@ -144,7 +156,7 @@ def train(
     _say(model, sys.stdout)
 
 
-@app.command()
+@command()
 def translate(
     model: Model,
     file: Annotated[Path | None, typer.Argument(help="Text, one sentence per line; stdin if not given.")] = None,
@@ -152,6 +164,10 @@ def translate(
     n_best: Annotated[int, typer.Option(help="Alternatives for each line: LINE, SCORE and TEXT, tab-separated.")] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="Put SCORE and a tab before each line.")] = False,
     length_penalty: Annotated[float | None, typer.Option(help="Above 0 favours longer output.")] = None,
+    sentences: Annotated[
+        bool, typer.Option("--sentences", help="Translate each sentence of a line by itself.")
+    ] = False,
+    no_repeat: Annotated[int | None, typer.Option(help="Forbid any run of so many tokens to come twice.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Source tokens decoded together.")] = None,
     workers: Annotated[int | None, typer.Option(help="Batches decoded in parallel; by default one per core.")] = None,
     shortlist: Annotated[bool, typer.Option("--shortlist", help="Use the model's shortlist, which is faster.")] = False,
@@ -170,13 +186,13 @@ def translate(
     Example: transduct translate runs/de-en input.de > output.en
     """
     from transduct.errors import TransductError
-    from transduct.interfaces.lines import chunks, naming_lines, require_text, typed
+    from transduct.interfaces.lines import chunks, counting, naming_lines, require_text, rows, typed
     from transduct.interfaces.start import load
 
     named = {
         "beam": beam, "length_penalty": length_penalty, "batch_tokens": batch_tokens, "workers": workers,
-        "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed,
-        "shortlist": shortlist or None, "captured": captured or None,
+        "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "no_repeat": no_repeat,
+        "shortlist": shortlist or None, "captured": captured or None, "sentences": sentences or None,
     }  # fmt: skip
     options = {name: value for name, value in named.items() if value is not None}
     file = require_text(file)
@@ -188,24 +204,21 @@ def translate(
     translator = load(model, device, precision, "translate")
     output, shown = sys.stdout.buffer, None
     talking = file is None and prefixes is None and sys.stdin.isatty()
-    for first, lines, begun in typed() if talking else chunks(model, file, prefixes):
-        with naming_lines(prefixes, first):
-            translations = translator.translate(lines, n_best, begun, **options)
-        shown = shown or (lines[0], translations[0].tokens)
-        for number, found in enumerate(translations, first + 1):
-            if n_best > 1:
-                rows = [f"{number}\t{t.score:.6f}\t{t.text}" for t in found.alternatives]
-            else:
-                rows = [f"{found.score:.6f}\t{found.text}" if scores else found.text]
-            output.writelines(f"{row}\n".encode() for row in rows)
-        output.flush()
+    with counting(not talking) as done:
+        for first, lines, begun in typed() if talking else chunks(model, file, prefixes):
+            with naming_lines(prefixes, first):
+                translations = translator.translate(lines, n_best, begun, **options)
+            shown = shown or (lines[0], translations[0].tokens)
+            output.writelines(f"{row}\n".encode() for row in rows(translations, first, n_best, scores))
+            output.flush()
+            done(len(lines))
     if attention is not None:  # after all is translated, so that an error here loses no line
         if shown is None:
             raise TransductError("found no line to draw the attention of; give one at least")
         draw_attention(translator, shown[0], attention, {"target": shown[1]})
 
 
-@app.command()
+@command()
 def predict(
     model: Model,
     inputs: Annotated[list[str], typer.Argument(help="Texts (a tab between the two of a pair) or files.")],
@@ -242,15 +255,20 @@ def predict(
         draw_attention(loaded, inputs[0], attention, chosen)
 
 
-@app.command()
+@command()
 def evaluate(
     model: Model,
     source: Annotated[str | None, _file(help="Text, pictures or sounds; by default the recipe's test set.")] = None,
-    reference: Annotated[str | None, _file(help="The right answers, such as the translation.")] = None,
+    reference: Annotated[
+        list[str] | None,
+        _file("--reference", "--target", help="The right answers, such as the translation; may be repeated."),
+    ] = None,
     against: Annotated[str | None, typer.Option(help="Another model, for a paired significance test.")] = None,
+    out: Annotated[Path | None, _file(help="Write the model's answers, one per line.")] = None,
     beam: Beam = None,
     settings: Settings = None,
     device: Device = "auto",
+    precision: Precision = "float32",
     as_json: AsJson = False,
 ) -> None:
     """Score a model on a test set.
@@ -262,20 +280,24 @@ def evaluate(
     transduct evaluate runs/de-en --source test.de --reference test.en
     transduct evaluate runs/de-en --set beam=4 --set length_penalty=0.6
     """
-    from transduct.interfaces.lines import table
+    from transduct.interfaces.lines import check_output, table, write_outputs
     from transduct.interfaces.requests import options_said
     from transduct.tasks.base import evaluate as evaluate_model
 
-    files = {name: value for name, value in (("source", source), ("reference", reference)) if value is not None}
+    given = {"source": source, "reference": reference[0] if reference and len(reference) == 1 else reference or None}
+    files = {name: value for name, value in given.items() if value is not None}
     options = options_said(settings or []) | ({} if beam is None else {"beam": beam})
-    report = evaluate_model(model, files, against, device, **options)
+    check_output(out)
+    report = evaluate_model(model, files, against, device, precision, **options)
+    if out is not None:
+        write_outputs(report.outputs, out)
     if as_json:
         print(report.as_json())
         return
     print(*table(report), sep="\n")
 
 
-@app.command()
+@command()
 def convert(
     model: Annotated[str, typer.Argument(help="A run, a model directory, or a Marian model of Hugging Face's.")],
     out: Annotated[Path, typer.Argument(help="A new directory.")],
@@ -297,39 +319,13 @@ def convert(
     transduct convert opus-mt-de-en de-en
     transduct convert runs/de-en de-en.three --with runs/de-en.2 --with runs/de-en.3
     """
-    from transduct.errors import TransductError
-    from transduct.interop import ctranslate2, huggingface, int8, onnx
-    from transduct.tasks.base import configuration, copy_model, load, model_directory
-    from transduct.tasks.ensemble import combine
+    from transduct.interfaces.conversion import convert as convert_model
 
-    formats = {"ctranslate2": ctranslate2.convert, "huggingface": huggingface.convert, "onnx": onnx.convert}
-    for name, known in ((to, [*formats]), (precision, ["int8"])):
-        if name is not None and name not in known:
-            raise TransductError(f"unknown '{name}'; known are: {', '.join(known)}")
-    if others:
-        if to or precision or shortlist:
-            raise TransductError("--with puts models of ours together as they are; make a directory of them first")
-        combine([model_directory(each) for each in (model, *others)], out)
-    elif huggingface.found_in(Path(model)):
-        if to or precision or shortlist:
-            raise TransductError(
-                f"{model}: is Hugging Face's; make it a model of ours first: transduct convert {model} OUT"
-            )
-        huggingface.read(model_directory(model), out)
-    else:
-        directory = model_directory(model)
-        configuration(directory)  # first of all, refuse what is not a model of ours
-        if (to is None) == (precision is None and shortlist is None):
-            raise TransductError("give --format, for another tool, or --precision and --shortlist, for a model of ours")
-        if to:
-            formats[to](directory, out)
-        else:
-            beside = dict if shortlist is None else lambda: load(model, verb="shortlist_of").shortlist_of(shortlist)
-            (int8.convert if precision else copy_model)(directory, out, beside)
+    convert_model(model, out, to, precision, shortlist, others or [])
     print(out)
 
 
-@app.command()
+@command()
 def bench(
     what: Annotated[str, typer.Argument(help="decode or train.")],
     against: Annotated[
@@ -357,35 +353,25 @@ def bench(
     """
     import json
 
-    from transduct.errors import TransductError
-    from transduct.interfaces.bench import Sizes, about, run
+    from transduct.interfaces.bench import about, asked, run, shown
 
-    if (model is None) != (text is None):
-        raise TransductError("--model and --text belong together; give both or neither")
-    if model is not None and what != "decode":
-        raise TransductError("--model and --text are for decoding; leave them out")
-    if model is not None and (size, vocabulary) != ("base", 32_000):
-        raise TransductError("--size and --vocabulary are of drawn weights, the model has its own; leave them out")
-    given = None if model is None or text is None else (model, text)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    many = sentences if sentences is not None else 512 if what == "decode" else 192
-    sizes = Sizes(size, vocabulary, many, (cores or 1) if threads is None else threads, device)
+    sizes, given = asked(what, size, vocabulary, sentences, threads, device, model, text)
     rows = []
     for row in run(what, against, sizes, rounds, only, given):
         rows.append(row)
         if not as_json:
-            ratio = "" if row["ratio"] is None else f"  {against} {row['peer']:,.0f}  ratio {row['ratio']:.2f}"
-            print(f"{row['name']:48} {row['ours']:,.0f} tokens/s{ratio}", flush=True)
+            print(shown(row, against), flush=True)
     if as_json:
         print(json.dumps({"rows": rows, "about": about()}))
 
 
-@app.command()
+@command()
 def score(
     model: Model,
     source: Annotated[Path, _file(help="Text.")],
-    target: Annotated[Path, _file(help="Its translation, line by line.")],
+    target: Annotated[Path, _file("--target", "--reference", help="Its translation, line by line.")],
     device: Device = "auto",
+    precision: Precision = "float32",
 ) -> None:
     """Score given translations (forced decoding).
 
@@ -393,13 +379,16 @@ def score(
 
     Example: transduct score runs/de-en --source test.de --target test.en
     """
+    from transduct.interfaces.lines import counting
     from transduct.tasks.base import scores
 
-    for value in scores(model, {"source": str(source), "reference": str(target)}, device):
-        print(f"{value:.6f}", flush=True)
+    with counting() as done:
+        for value in scores(model, {"source": str(source), "reference": str(target)}, device, precision):
+            print(f"{value:.6f}", flush=True)
+            done(1)
 
 
-@app.command()
+@command()
 def serve(
     model: Model,
     port: Annotated[int, typer.Option(help="The port to listen on; 0 for any free one.")] = 5000,

@@ -3,15 +3,16 @@
 import re
 import select
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from transduct.errors import TransductError
 from transduct.tasks.base import Report, readable_lines
 from transduct.tasks.showing import typed_text
+from transduct.training.checkpoint import write_file
 
 LINES_AT_ONCE = 4096
 
@@ -110,6 +111,52 @@ def _one_each(found: int, expected: str) -> str:
     return f"found {found} lines, the text has {expected}; give a line for each, empty where anything may come"
 
 
+def rows(translations: Sequence[Any], first: int, n_best: int, scores: bool) -> Iterator[str]:
+    """The lines to print for the translations of some lines, of which the first has the number `first`, from 0."""
+    for number, found in enumerate(translations, first + 1):
+        if n_best > 1:
+            yield from (f"{number}\t{each.score:.6f}\t{each.text}" for each in found.alternatives)
+        else:
+            yield f"{found.score:.6f}\t{found.text}" if scores else found.text
+
+
+@contextmanager
+def counting(wanted: bool = True) -> Iterator[Callable[[int], None]]:
+    """Context manager that shows on stderr how many lines are done, if it is a terminal and stdout is none. Yields the
+    function to call with the number of lines done since its last call."""
+    if not wanted or sys.stdout.isatty() or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from transduct.interfaces.progress import count_lines
+
+    with count_lines() as done:
+        yield done
+
+
+def check_output(path: Path | None) -> None:
+    """Check, before the work, that its output can be written to a file.
+
+    Raises:
+        TransductError: there is no folder for it, or it is a folder, a pipe or a device.
+    """
+    if path is not None and not path.parent.is_dir():
+        raise TransductError(f"{path}: there is no folder {path.parent}; make it, or give another file")
+    if path is not None and path.exists() and not path.is_file():
+        raise TransductError(f"{path}: not a regular file; give another")
+
+
+def write_outputs(outputs: Iterable[object], path: Path) -> None:
+    """Write a model's answers to a file, one per line.
+
+    Raises:
+        TransductError: there are none, as for a language model, or the file cannot be written.
+    """
+    lines = [str(output).replace("\n", " ") for output in outputs]
+    if not lines:
+        raise TransductError(f"{path}: this model gives no answers to write, only scores; leave --out out")
+    write_file(path, "".join(f"{line}\n" for line in lines).encode())
+
+
 def table(report: Report) -> Iterator[str]:
     """One line per score, with its interval, the other model's score, the p-value and the signature where known."""
     p_values, others = report.details.get("p_values", {}), report.details.get("against", {})
@@ -128,10 +175,15 @@ def _digits(value: float) -> str:
 def typed() -> Iterator[tuple[int, list[str], None]]:
     """Like `chunks`, one line at a time from a terminal."""
     print("Write a sentence and press Enter; Ctrl-D ends.", file=sys.stderr)
+    edited = sys.stdin.isatty() and sys.stdout.isatty()  # else `input` knows no arrow keys
+    if edited:
+        with suppress(ImportError):  # not everywhere
+            import readline  # noqa: F401 (changes `input`)
     for number in count():
         try:
-            print("> ", end="", file=sys.stderr, flush=True)
-            line = input()
+            if not edited:
+                print("> ", end="", file=sys.stderr, flush=True)
+            line = input("> " if edited else "")
             if (text := typed_text(line)) != line:
                 print("transduct: not UTF-8; such bytes were read as U+FFFD", file=sys.stderr)
             yield number, [text], None

@@ -1,13 +1,51 @@
-"""Training progress on stderr: a progress bar on a terminal, plain lines elsewhere."""
+"""Progress on stderr: of training, a bar on a terminal and plain lines elsewhere; of lines, a count on a terminal."""
 
+import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from transduct.interfaces.ending import rank
+
+
+class Forgiving:
+    """A stream to show progress on: once it cannot be written, because its terminal or whoever read it is gone, the
+    null device takes its place, for good."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> None:
+        """Write a text."""
+        try:
+            self.stream.write(text)
+        except OSError:
+            self._give_up()
+
+    def flush(self) -> None:
+        """Write what is held back."""
+        try:
+            self.stream.flush()
+        except OSError:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.stream.fileno())
+        os.close(nowhere)
+
+
+def _console(**settings: Any) -> Console:
+    stream: Any = Forgiving(sys.stderr)
+    return Console(file=stream, highlight=False, **settings)
 
 
 class Watcher:
@@ -15,7 +53,7 @@ class Watcher:
 
     def __init__(self) -> None:
         # Without `force_terminal`, FORCE_COLOR (set by CI services) would make rich take a file for a terminal.
-        self.console = Console(stderr=True, highlight=False, emoji=False, force_terminal=sys.stderr.isatty())
+        self.console = _console(emoji=False, force_terminal=sys.stderr.isatty())
         self.live = self.console.is_terminal and not self.console.is_dumb_terminal
         columns = (
             TextColumn("{task.description}"),
@@ -57,9 +95,30 @@ class Watcher:
             self.notify(f"step {step}  validation: {scores}")
             for source, output, reference in event["details"].get("samples", ()):
                 self.notify(f"    {source}\n      -> {output}\n       = {reference}")
+        elif "notice" in event:
+            self.notify(event["notice"])
         elif "passed_over" in event:
             for problem in event["passed_over"]:
                 self.notify(f"a checkpoint is passed over: {problem}")
             self.notify(f"training goes on from step {step}")
         else:
             self.notify(f"training diverged ({event['diverged']}): back to step {step}, rate x {event['rate_scale']}")
+
+
+@contextmanager
+def count_lines() -> Iterator[Callable[[int], None]]:
+    """Context manager that shows on a terminal how many lines are done and how fast, and wipes that away at the end.
+    Yields the function to call with the number of lines done since its last call."""
+    console = _console(force_terminal=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    dumb = console.is_dumb_terminal
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False, disable=dumb) as shown:
+        task = shown.add_task("0 lines", total=None)
+
+        def done(lines: int) -> None:
+            shown.advance(task, lines)
+            held = shown.tasks[0]
+            rate = held.completed / (held.elapsed or 1.0)
+            shown.update(task, description=f"{held.completed:,.0f} lines  {rate:,.1f} a second")
+
+        yield done

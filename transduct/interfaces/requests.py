@@ -11,8 +11,15 @@ from transduct.errors import TransductError
 
 MOST = {"beam": 16, "n_best": 16, "samples": 16, "length": 2_000}  # the largest values of these options; the least is 1
 STEEPEST = 100.0  # the largest absolute value of other numbers, except seed and top_k
-OURS = ("workers", "batch_tokens", "captured", "validation_beam")  # options reserved for the server's operator
-TAKEN = ("self", "inputs", "texts", "data", "path", "files", "against", "device")  # parameters that are not options
+OURS = (
+    "workers",
+    "batch_tokens",
+    "captured",
+    "validation_beam",
+    "expansion",
+)  # options reserved for the server's operator
+# Parameters that are not options.
+TAKEN = ("self", "inputs", "texts", "data", "path", "files", "against", "device", "precision")
 LONGEST_WORD, MOST_OPTIONS = 40, 50
 HALVES = re.compile("[\ud800-\udfff]")  # surrogates, which JSON can express but UTF-8 cannot
 

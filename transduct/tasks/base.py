@@ -16,7 +16,8 @@ from torch import nn
 from transduct.config import Recipe, load_recipe, stages_of
 from transduct.errors import TransductError, WrongData
 from transduct.tasks.claim import RECIPE
-from transduct.training.checkpoint import CONFIG, files_in, read_json, require_absent, write_directory
+from transduct.training.checkpoint import CONFIG, STATE, files_in, read_json, require_absent, write_directory
+from transduct.training.checkpoints import Checkpoints
 from transduct.training.config import TrainingConfig
 from transduct.training.log import strict_json
 from transduct.training.machine import pick_device
@@ -26,6 +27,7 @@ TASKS = (
     *("image_classification", "image_codes", "language_modeling", "masked_language_modeling", "object_detection"),
     *("speech_recognition", "text_classification", "text_to_image", "translation"),
 )
+CHECKPOINTS = "checkpoints"  # the folder of a run that holds them
 Notify = Callable[[str], None]
 
 
@@ -125,30 +127,35 @@ def load(path: str | Path, device: str = "auto", precision: str = "float32", ver
 
 def evaluate(
     path: str | Path,
-    files: Mapping[str, str] | None = None,
+    files: Mapping[str, str | list[str]] | None = None,
     against: str | Path | None = None,
     device: str = "auto",
+    precision: str = "float32",
     **options: Any,
 ) -> Report:
     """Score a model on the files given, or on the test set of the run it belongs to.
 
     Args:
-        files: the files to read, by the task's names for them: `source` and `reference` for translation.
+        files: the files to read, by the task's names for them: `source` and `reference` for translation, which takes a
+            list of references too, with a line each for a source.
         against: another model, for a paired significance test.
         options: how outputs are made: fields of the task's decoding record.
     """
     kinds = [task_of(each) for each in (path, against) if each is not None]
     if len({*kinds}) > 1:
         raise TransductError(f"{against}: a model of {kinds[1]}, and {path} is one of {kinds[0]}; compare equals")
-    model, other = load(path, device), None if against is None else load(against, device)
+    model, other = load(path, device, precision), None if against is None else load(against, device, precision)
     data = _test_set(path, files or {})
-    with naming_files([*(files or {}).values()] or ["data.test"]):
+    names = [name for given in (files or {}).values() for name in (given if isinstance(given, list) else [given])]
+    with naming_files(names or ["data.test"]):
         return model.evaluate(data, other, **options)
 
 
-def scores(path: str | Path, files: Mapping[str, str], device: str = "auto") -> Iterator[float]:
+def scores(
+    path: str | Path, files: Mapping[str, str], device: str = "auto", precision: str = "float32"
+) -> Iterator[float]:
     """Forced decoding: yields the log-probability of the first reference of each source."""
-    model = load(path, device, verb="score")
+    model = load(path, device, precision, verb="score")
     sources, references = _test_set(path, files)
     try:
         yield from model.scores(sources, [texts[0] for texts in references])
@@ -156,13 +163,17 @@ def scores(path: str | Path, files: Mapping[str, str], device: str = "auto") -> 
         raise TransductError(f"{' and '.join(files.values()) or 'data.test'}: {error}") from error
 
 
-def _test_set(path: str | Path, files: Mapping[str, str]) -> Any:
+def _test_set(path: str | Path, files: Mapping[str, str | list[str]]) -> Any:
     """The examples in `files`, read as the model's task reads them; without files, the test set of the model's run."""
+    module = _module_of(path)
     if not files:
-        return _module_of(path).test_set({}, _recipe_of(path))
+        return module.test_set({}, _recipe_of(path))
+    for name, given in files.items():
+        if isinstance(given, list) and name not in getattr(module, "SEVERAL", ()):
+            raise TransductError(f"found {len(given)} files for {name}; a model of {task_of(path)} takes one")
     config = configuration(model_directory(path))
     changes = {"replace": config["replace"]} if "replace" in config else {}  # of translation, to references too
-    return _module_of(path).test_set({name: from_home(file) for name, file in files.items()}, None, **changes)
+    return module.test_set({name: from_home(file) for name, file in files.items()}, None, **changes)
 
 
 def from_home(names: Any) -> Any:
@@ -205,10 +216,19 @@ def model_directory(path: str | Path) -> Path:
         if (directory / "model" / CONFIG).exists():
             return directory / "model"
         if (directory / RECIPE).exists():
-            finish = f"transduct train --out {directory} --resume"
-            raise TransductError(f"{directory}: this run has no model yet; finish it with: {finish}")
+            finish, steps = f"transduct train --out {directory} --resume", Checkpoints(directory / CHECKPOINTS).steps()
+            now = f", or as it is now with: {finish} training.steps={steps[-1]}" if any(steps) else ""
+            raise TransductError(f"{directory}: this run has no model yet; finish it with: {finish}{now}")
+        if directory.parent.name == CHECKPOINTS and (directory / STATE).exists():
+            found = model_directory(directory.parents[1])  # or how to make one
+            raise TransductError(f"{directory}: a checkpoint, whose run has a model; give {found}")
         if not (directory / CONFIG).exists():
-            raise TransductError(f"{directory}: no {CONFIG} here; give a run or a model directory")
+            remedy = "give a run or a model directory"
+            if len(directory.parts) == 2 and not directory.parent.exists():
+                get = f"hf download {directory} --local-dir {directory.name}"
+                remedy += f", or download a Marian model of Hugging Face's hub: {get}, and make it one of ours:"
+                remedy += f" transduct convert {directory.name} OUT"
+            raise TransductError(f"{directory}: no {CONFIG} here; {remedy}")
     except OSError as error:
         problem = f"cannot be used ({error.strerror}); give another path, or the right to it"
         raise TransductError(f"{path}: {problem}") from error

@@ -3,15 +3,14 @@
 import errno
 import fcntl
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TrainingFailed, TransductError
-from transduct.training.checkpoint import CONFIG, STATE, disk_error, write_file
+from transduct.training.checkpoint import CONFIG, STATE, disk_error, remove, write_file
 from transduct.training.log import LOG
 
 RECIPE = "recipe.yaml"
@@ -49,9 +48,13 @@ def claimed(
         return
     new = not directory.exists()
     with _locked(directory), _as_user_errors(directory), _undone_on_error(directory, new):
-        _remove(filter(_is_left, directory.iterdir()))
+        for path in filter(_is_left, [*directory.iterdir()]):
+            remove(path)
         if not finished:
             write_file(held, dump(asdict(recipe)).encode())
+            if not any(directory.glob("checkpoints/step_*")):
+                for path in directory.glob("tokenizer*.json"):
+                    remove(path)  # it may have been made of other text, or taken from another model
         yield
 
 
@@ -60,7 +63,7 @@ def _locked(directory: Path) -> Iterator[None]:
     """Make the directory and hold its lock."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR)
+        lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR, 0o666)
     except OSError as error:
         raise disk_error(directory, error) from error
     HELD.add(lock)
@@ -91,7 +94,8 @@ def _as_user_errors(directory: Path) -> Iterator[None]:
 def _undone_on_error(directory: Path, new: bool) -> Iterator[None]:
     """On an error before any progress, restore the recipe that was there; without one, empty the directory.
 
-    A run that trained or was interrupted keeps its files. The directory itself is removed if it is `new`.
+    A run that trained or was interrupted keeps its files, and so does one that has prepared its corpus, unless the
+    error is one of the recipe. The directory itself is removed if it is `new`.
     """
     held = directory / RECIPE
     before, done = held.read_bytes() if held.exists() else None, _done(directory)
@@ -100,15 +104,27 @@ def _undone_on_error(directory: Path, new: bool) -> Iterator[None]:
     except TrainingFailed:
         raise  # the run had begun: its log is to be read, or it will be resumed
     except (KeyboardInterrupt, Exception) as error:
-        if before is not None:
-            if _done(directory) <= done:
-                write_file(held, before)
-        elif not isinstance(error, KeyboardInterrupt) and not any(directory.glob("**/checkpoints/step_*")):
-            _remove(directory.iterdir())  # so that the corrected call can start afresh
-            if new:
-                with suppress(OSError):  # a network file system keeps a file whose lock is open
+        with suppress(OSError, TransductError):  # a full disk, which must not hide the error
+            if before is not None:
+                if _done(directory) <= done:
+                    write_file(held, before)
+            elif not _is_worth_keeping(directory, error):
+                for path in directory.iterdir():  # so that the corrected call can start afresh
+                    remove(path)
+                if new:
                     directory.rmdir()
         raise
+
+
+def _is_worth_keeping(directory: Path, error: BaseException) -> bool:
+    """Whether a run that ended with this error can be resumed, and has done something by then."""
+    if isinstance(error, KeyboardInterrupt) or any(directory.glob("**/checkpoints/step_*")):
+        return True
+    causes = [error]
+    while cause := causes[-1].__cause__:
+        causes.append(cause)
+    of_recipe = isinstance(error, TransductError) and not any(isinstance(each, OSError) for each in causes)
+    return not of_recipe and any(directory.glob("**/manifest.json"))  # of a corpus, which may have taken hours
 
 
 def _done(directory: Path) -> set[tuple[Path, bytes | int]]:
@@ -121,8 +137,13 @@ def require_room(directory: Path, resume: bool) -> None:
     """Check that a run may be written to `directory`.
 
     Raises:
-        TransductError: it is a file, holds a run that is not to be resumed, or holds other files.
+        TransductError: its name is not UTF-8, or it is a file, holds a run that is not to be resumed, or other files.
     """
+    try:
+        str(directory).encode()
+    except UnicodeEncodeError as error:
+        name = os.fsencode(directory).decode(errors="replace")
+        raise TransductError(f"{name}: its name is not UTF-8; choose another name for --out") from error
     if directory.exists() and not directory.is_dir():
         raise TransductError(f"{directory}: this is a file; --out names a folder")
     if (directory / RECIPE).exists():
@@ -183,15 +204,6 @@ def _lock(handle: int, directory: Path) -> None:
 def _is_left(path: Path) -> bool:
     """Whether this is a half-written file or directory of a process that was killed."""
     return path.name.startswith(".") and path.name.endswith(".part")
-
-
-def _remove(paths: Iterable[Path]) -> None:
-    """Remove files, and folders with their content."""
-    for path in paths:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 def _compare(held: Recipe, given: Recipe, directory: Path, notify: Callable[[str], None]) -> None:

@@ -144,8 +144,8 @@ def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename
             own[name].copy_(held[name])
     count, whole = (len({id(p) for p in parameters}) for parameters in ([own[name] for name in taken], own.values()))
     left = sorted(held.keys() - own.keys())
-    rest = f"; not taken of it: {shown_labels(left)}" if left else ""
-    notify(f"started from {directory}: {count} of {whole} weights taken, the rest is new{rest}")
+    rest = ", the rest is new" * (count < whole) + (f"; not taken of it: {shown_labels(left)}" if left else "")
+    notify(f"started from {directory}: {count} of {whole} weights taken{rest}")
 
 
 def named_weights(model: Any, weights: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -212,7 +212,7 @@ def blank_of(settings: Mapping[str, Any], build: Callable[[Any], nn.Module], kin
 def read_weights(model: nn.Module, directory: Path, device: torch.device, precision: str) -> None:
     """Fill a blank model with the weights of a model directory and make it ready for inference on a device."""
     path = directory / checkpoint.WEIGHTS
-    checkpoint.fill(model, checkpoint.read_tensors(path), path)
+    checkpoint.fill(model, checkpoint.read_tensors(path), path, copy=device.type == "cpu")  # others copy by themselves
     if device.type != "cpu":
         settle(model)
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, and shapes rarely repeat here

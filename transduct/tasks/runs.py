@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transduct.config import PATHS, Recipe, expand_homes, load_recipe, merge, parse_override, record, stages_of
-from transduct.data.corpus import made_elsewhere
+from transduct.data.corpus import made_elsewhere, validation_digest
 from transduct.data.files import names_of, require_files
 from transduct.errors import TransductError
 from transduct.tasks.base import Notify, Task, configuration, from_home, naming_files, task_module
@@ -172,6 +172,18 @@ def _check_shared(stages: Mapping[Path, Recipe]) -> None:
             where = f"stages[{number}]: {name}"
             raise TransductError(f"{where} is {found}, the stage that it starts from has {held}; make them equal")
         _require_place(stage, start.model, f"stages[{number}]: the stage that it starts from")
+        theirs, ours = _corpora(start), _corpora(stage)
+        if stage.data.get("held_out") and theirs & ours and theirs != ours:  # other corpora hold out other pairs
+            raise TransductError(
+                f"stages[{number}]: data.held_out takes pairs that the stage it starts from was trained on; name "
+                "data.valid"
+            )
+
+
+def _corpora(recipe: Recipe) -> set[str]:
+    """The training corpora of a recipe, whatever their weights."""
+    train = recipe.data.get("train")
+    return {str({**corpus, "weight": 1.0}) for corpus in train} if isinstance(train, list) else set()
 
 
 def _require_place(recipe: Recipe, theirs: Mapping[str, Any], start: str) -> None:
@@ -283,7 +295,8 @@ def _train_one(
         seed_generators(task.training.seed)
         model = task.build_model()
         notify(f"model: {sum(p.numel() for p in model.parameters()):,} parameters")
-        state = fit(model, task.training, directory, task.batches, task.loss, task.evaluate, report)
+        validated_on = validation_digest(task.data)
+        state = fit(model, task.training, directory, task.batches, task.loss, task.evaluate, report, validated_on)
         if ranks.rank == 0:
             task.save(model, made, {**asdict(state), "ranks": ranks.world})
         ranks.wait()  # the next stage reads the model

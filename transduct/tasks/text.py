@@ -3,6 +3,7 @@
 Let N and M be the source and target tokens of a batch.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +25,23 @@ from transduct.tasks.showing import Panel
 from transduct.training.checkpoint import write_file
 from transduct.training.config import TrainingConfig
 
+log = logging.getLogger("transduct")
 [TOKENIZER] = FILES[True]
 Flat = tuple[NDArray[np.int64], NDArray[np.int64]]  # token ids of texts end to end, and the lengths of the texts
+
+
+def with_unknown_said(texts: Sequence[str], rows: list[list[int]]) -> list[list[int]]:
+    """Returns the token ids `rows` of texts as they are, and warns if some texts are unknown for the half or more, as
+    those in another script than the tokenizer's are."""
+    unread = [
+        text for text, ids in zip(texts, rows, strict=True) if ids and 2 * ids.count(Tokenizer.UNKNOWN) >= len(ids)
+    ]
+    if unread:
+        log.warning(
+            "%d of %d texts consist mostly of characters that the model does not know: %.60r ...",
+            len(unread), len(texts), unread[0],
+        )  # fmt: skip
+    return rows
 
 
 def run_tokenizer(

@@ -27,10 +27,10 @@ from transduct.evaluation.text import ERROR_METRICS, corpus_scores, paired_test
 from transduct.models import rnn, transformer
 from transduct.tasks import ensemble
 from transduct.tasks.base import Report
-from transduct.tasks.long_texts import Piece, Translation, halved, joined, split, with_words
+from transduct.tasks.long_texts import Piece, Translation, halved, joined, sentences, split, with_words
 from transduct.tasks.model import blank_of, named_weights, read_weights
 from transduct.tasks.sections import Family, asked_for, check_examples, check_inputs, check_nothing_given
-from transduct.tasks.text import TextAttention
+from transduct.tasks.text import TextAttention, with_unknown_said
 from transduct.training import checkpoint
 
 FAMILIES = {
@@ -121,10 +121,10 @@ class Translator:
         self._check_possible(decoding, any(starts))
         pieces: list[Piece] = []
         spans = []
-        for text, ids, start in zip(texts, self.encode(texts), starts, strict=True):
+        for text, ids, start in zip(texts, with_unknown_said(texts, self.encode(texts)), starts, strict=True):
             parts = self._parts(text, ids, decoding)
             spans.append((len(pieces), len(pieces) + len(parts)))
-            if len(parts) > 1:
+            if len(parts) > 1 and not decoding.sentences:
                 log.warning(
                     "a text of %d tokens is longer than the model takes (%d), translated in %d pieces: %.60r ...",
                     len(ids), self.longest, len(parts), text,
@@ -154,11 +154,11 @@ class Translator:
         if len(texts) != len(ids):
             raise TransductError(f"found {len(texts)} sources and {len(ids)} targets; give as many of each")
         sources = [ids if text.split() else [] for text, ids in zip(texts, self.encode(texts), strict=True)]
-        for number, pair in enumerate(zip(sources, ids, strict=True), 1):
-            if max(map(len, pair)) > self.longest:
-                raise TransductError(
-                    f"pair {number}: {max(map(len, pair))} tokens, the model takes {self.longest}; shorten it"
-                )
+        lengths = [max(map(len, pair)) for pair in zip(sources, ids, strict=True)]
+        if too_long := [number for number, length in enumerate(lengths) if length > self.longest]:
+            rest = f" and {len(too_long) - 1} more" if len(too_long) > 1 else ""
+            place = f"pair {too_long[0] + 1}: {lengths[too_long[0]]} tokens"
+            raise TransductError(f"{place}, the model takes {self.longest}; shorten it{rest}")
         budget = self._budget(self.model, self.decoding)
         for start in range(0, len(ids), SCORED):
             some = [[*source, Tokenizer.END] for source in sources[start : start + SCORED]]
@@ -349,7 +349,9 @@ class Translator:
         """Split a text into pieces that the model takes, between words if a tree is wanted; a blank text has none."""
         words = text.split()
         if decoding.constraint == "none" or len(ids) <= self.longest:
-            parts = split(self.source_tokenizer, ids if words else [], self.longest)
+            alone = decoding.sentences and decoding.constraint == "none"
+            each = self.encode(sentences(text)) if alone else [ids if words else []]
+            parts = [part for one in each for part in split(self.source_tokenizer, one, self.longest)]
             return [Piece(part, len(words)) for part in parts]
         runs = halved(self.encode, words, self.longest)
         coded = self.encode([" ".join(run) for run in runs])
@@ -359,7 +361,7 @@ class Translator:
         """The n-best list of each piece."""
         sources = [[*piece.ids, Tokenizer.END] for piece in pieces]
         device, end, most = next(self.model.parameters()).device, Tokenizer.END, self.longest + 1
-        limits = [min(most, room_for(len(piece.ids) + 1) + len(piece.start)) for piece in pieces]
+        limits = [min(most, room_for(len(piece.ids) + 1, decoding.expansion) + len(piece.start)) for piece in pieces]
         constrain: Callable[[Sequence[int]], Filter] | None = None
         if decoding.constraint == "tree":
             limits = [min(most, 4 * piece.words + 20) for piece in pieces]
@@ -408,7 +410,7 @@ def _model(
 
 
 def _shortlist_in(path: Path, tokenizers: Sequence[Tokenizer]) -> Shortlist:
-    held = checkpoint.read_tensors(path)
+    held = {name: tensor.clone() for name, tensor in checkpoint.read_tensors(path).items()}  # the file may be replaced
     if held.keys() == {each.name for each in fields(Shortlist)}:
         shortlist = Shortlist(**held)
         if shortlist.fits(tokenizers[0].size, tokenizers[-1].size, {*Tokenizer.UNWRITTEN, Tokenizer.END}):

@@ -1,12 +1,10 @@
-"""Checkpoints and model directories, written atomically as safetensors and JSON; nothing is pickled."""
+"""Files of checkpoints and model directories, written atomically as safetensors and JSON; nothing is pickled."""
 
 import errno
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -107,6 +105,15 @@ def write_file(path: Path, content: bytes) -> None:
             beside.unlink()
 
 
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder, as far as possible: a network file system keeps files that are open."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
 def sync(path: Path) -> None:
     """Flush a file's contents, or a folder's entries, to disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -183,6 +190,10 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     """The JSON object in a file that transduct wrote. Raises TransductError also if its format number is unknown."""
     content = read_object(path, what)
     found = content.get("format")
+    if found is None and (kind := content.get("model_type", "marian")) != "marian":
+        raise TransductError(
+            f"{path}: a model of Hugging Face's of type {kind!r:.40}; of theirs only 'marian' can be converted"
+        )
     if found is None and "model_type" in content:
         raise TransductError(f"{path}: Hugging Face's; make a model of ours of it: transduct convert {path.parent} OUT")
     if found is None:
@@ -209,15 +220,18 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], source: Path) 
         parameter.copy_(weights[name])
 
 
-def fill(model: nn.Module, weights: Mapping[str, Tensor], source: Path) -> None:
-    """Replace a model's parameters for inference by these weights, without copying; shared parameters stay shared.
+def fill(model: nn.Module, weights: Mapping[str, Tensor], source: Path, copy: bool = False) -> None:
+    """Replace a model's parameters for inference by these weights; shared parameters stay shared.
+
+    Args:
+        copy: whether to copy the weights, so that the file they are mapped from may be written over.
 
     Raises:
         TransductError: as `load_weights`.
     """
     own = dict(model.named_parameters())
     _compare(own, weights, source)
-    new = {id(p): nn.Parameter(weights[name].to(p.dtype), requires_grad=False) for name, p in own.items()}
+    new = {id(p): nn.Parameter(weights[name].to(p.dtype, copy=copy), False) for name, p in own.items()}
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
@@ -246,151 +260,6 @@ def average(paths: Sequence[Path]) -> dict[str, Tensor]:
         for name, tensor in read_tensors(path).items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
     return {name: tensor / len(paths) for name, tensor in total.items()}
-
-
-class Checkpoints:
-    """The checkpoints of a run, `checkpoints/step_N/`.
-
-    Regular checkpoints are those on the schedule. A new best score and an interruption write others too. Of those only
-    the best enters the final average, so that an interrupted run ends like an uninterrupted one.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._writer = ThreadPoolExecutor(1)
-        self._writing: Future[None] | None = None
-
-    def wait(self) -> None:
-        """Wait for the checkpoint being written.
-
-        Raises:
-            TransductError: if it could not be written.
-        """
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
-
-    def check(self) -> None:
-        """Raise the error of the newest checkpoint if its writing has failed; does not wait.
-
-        Raises:
-            TransductError: if it could not be written.
-        """
-        if self._writing is not None and self._writing.done():
-            self.wait()
-
-    def path(self, step: int) -> Path:
-        """The folder of a step's checkpoint."""
-        return self.directory / f"step_{step}"
-
-    def steps(self) -> list[int]:
-        """The steps that have a checkpoint, in order. Waits for the one being written."""
-        self.wait()
-        return sorted(step for step, path in self._folders().items() if (path / STATE).exists())
-
-    def save(
-        self,
-        step: int,
-        model: nn.Module,
-        optimiser: Mapping[str, Tensor],
-        state: Mapping[str, Any],
-        ema: Any,
-        keep: Iterable[int] | None = None,
-    ) -> None:
-        """Copy the state and write it as a checkpoint in the background. The old checkpoints stay until it is complete.
-
-        `steps`, `forget_after` and `save_state` wait for it; call `wait` before anything else reads the checkpoint.
-
-        Args:
-            keep: the steps whose checkpoints to keep once this one is written; all if not given.
-        """
-        self.wait()
-        files = {WEIGHTS: pack(weights_of(model)), OPTIMISER: pack(optimiser)}
-        if ema is not None:
-            files[EMA] = pack(ema.weights)
-        self._writing = self._writer.submit(self._write, step, files, state, keep)
-
-    def _write(
-        self, step: int, files: Mapping[str, bytes], state: Mapping[str, Any], keep: Iterable[int] | None
-    ) -> None:
-        digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        write_directory(self.path(step), {**files, STATE: _state(state, digests)}, replace=True)
-        if keep is not None:
-            self._prune({step, *keep})
-
-    def forget_after(self, step: int) -> None:
-        """Remove the checkpoints after this step, from which training takes another course."""
-        self._prune([each for each in self.steps() if each <= step])
-
-    def bests(self, steps: Iterable[int]) -> set[int]:
-        """The steps that these checkpoints record as the best so far; unreadable checkpoints are skipped."""
-        bests = set()
-        for step in steps:
-            try:
-                bests.add(read_json(self.path(step) / STATE, "a checkpoint's state")["best_step"])
-            except TransductError:
-                continue
-        return bests - {None}
-
-    def save_state(self, step: int, state: Mapping[str, Any]) -> None:
-        """Replace the training state in a checkpoint; its weights stay."""
-        self.wait()
-        path = self.path(step) / STATE
-        write_file(path, _state(state, _digests(path)))
-
-    def last_good(self, among: Iterable[int] | None = None, broken: list[str] | None = None) -> int | None:
-        """The newest step with an intact checkpoint.
-
-        Args:
-            among: the steps to look at; all if not given.
-            broken: collects what is wrong with newer ones.
-        """
-        for step in sorted(self._folders() if among is None else among, reverse=True):
-            try:
-                self.require_whole(step)
-            except TransductError as error:
-                if broken is not None:
-                    broken.append(str(error))
-                continue
-            return step
-        return None
-
-    def require_whole(self, step: int) -> None:
-        """Raise TransductError unless a step's checkpoint is complete and its files match their digests."""
-        folder = self.path(step)
-        digests = _digests(folder / STATE)
-        for name in sorted({WEIGHTS, OPTIMISER, *digests, *(path.name for path in folder.glob("*.safetensors"))}):
-            read_tensors(folder / name)
-            with (folder / name).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != digests.get(name, found):
-                raise TransductError(f"{folder / name}: holds other bytes than were written to it; copy it again")
-
-    def _folders(self) -> dict[int, Path]:
-        """The folders of checkpoints by step, intact or not."""
-        folders = ((path.name.removeprefix("step_"), path) for path in self.directory.glob("step_*"))
-        return {int(step): path for step, path in folders if step.isdecimal()}
-
-    def _prune(self, keep: Iterable[int]) -> None:
-        """Remove all other checkpoints and the leftovers of killed processes."""
-        kept = {*keep}
-        for step, path in self._folders().items():
-            if step not in kept:
-                aside = path.with_name(f".{path.name}.old.part")  # so that a half-removed folder is no checkpoint
-                shutil.rmtree(aside, ignore_errors=True)
-                path.rename(aside)
-        for part in self.directory.glob(".*.part"):
-            shutil.rmtree(part)
-
-
-def _state(state: Mapping[str, Any], digests: Mapping[str, str]) -> bytes:
-    return pack_json({"format": FORMAT, **state, "digests": digests})
-
-
-def _digests(path: Path) -> dict[str, str]:
-    """The SHA-256 of each file of a checkpoint, from its state; empty for older checkpoints."""
-    digests: dict[str, str] = read_json(path, "a checkpoint's state").get("digests", {})
-    return digests
 
 
 def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:

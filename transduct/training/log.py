@@ -30,18 +30,21 @@ class RunLog:
     def __init__(self, directory: Path, report: Callable[[Event], None]) -> None:
         self.path, self.report = directory / LOG, report
         self.board: Any = None
+        self.step = 0
         self.first_step: int | None = None  # TensorBoard hides what was written before of this step and later ones
 
     def write(self, event: Event, details: Mapping[str, Any] | None = None) -> None:
         """Append an event to the log as one line."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(strict_json(event) + "\n")
-        if self.board is None:
-            self.board = _board(self.path.with_name("tensorboard"), self.first_step)
-        if self.board:
-            for name, value in {**event, **event.get("scores", {})}.items():
-                if isinstance(value, int | float) and name not in ("step", "epoch"):
-                    self.board.add_scalar(name, value, event["step"])
+        with self._or_without_board():
+            self.step = event["step"]
+            if self.board is None:
+                self.board = _board(self.path.with_name("tensorboard"), self.first_step)
+            if self.board:
+                for name, value in {**event, **event.get("scores", {})}.items():
+                    if isinstance(value, int | float) and name not in ("step", "epoch"):
+                        self.board.add_scalar(name, value, self.step)
         self.report({**event, "details": dict(details or {})})
 
     def forget_after(self, step: int) -> None:
@@ -60,8 +63,19 @@ class RunLog:
 
     def close(self) -> None:
         """Close TensorBoard's event file."""
-        if self.board:
-            self.board.close()
+        with self._or_without_board():
+            if self.board:
+                self.board.close()
+
+    @contextmanager
+    def _or_without_board(self) -> Iterator[None]:
+        """Turn TensorBoard off, with a notice, if it fails in the block, as it does once its folder is removed."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            self.board = False
+            notice = f"TensorBoard's events are written no more ({error}); {LOG} holds them all"
+            self.report({"step": self.step, "notice": notice, "details": {}})
 
 
 def _board(directory: Path, first_step: int | None) -> Any:

@@ -7,7 +7,7 @@ default generators are reseeded before each micro-batch, so a checkpoint holds n
 import math
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import nn
 
 from transduct.errors import NotFinite, TrainingFailed, TransductError
 from transduct.training import checkpoint
-from transduct.training.checkpoint import Checkpoints
+from transduct.training.checkpoints import Checkpoints
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.log import Event, Meter, RunLog, ignore
@@ -54,6 +54,7 @@ class State:
         chosen_by: the `training.best` that `best_step`, `best_score` and `without_progress` refer to.
         rates: the learning-rate settings that `rate_scale` and `tries` refer to.
         order: the seed and token budget that the epoch was planned with, which `batch` refers to.
+        validated_on: a digest of the validation data that `best_step`, `best_score` and `without_progress` refer to.
     """
 
     step: int = 0
@@ -68,18 +69,23 @@ class State:
     chosen_by: str | None = None
     rates: list[Any] = field(default_factory=list)
     order: list[Any] = field(default_factory=list)
+    validated_on: str = ""
 
     def under(self, config: TrainingConfig) -> "State":
         """The state with everything reset that changed settings have made meaningless."""
         state, rates = self, [config.schedule, config.learning_rate, config.warmup]
         order = [config.seed, config.batch_tokens]
         if self.chosen_by != config.best:  # different scores cannot be compared
-            state = replace(state, best_step=None, best_score=None, without_progress=0)
+            state = state.without_best()
         if self.rates != rates:  # changed after a divergence, as its error advises
             state = replace(state, rate_scale=1.0, tries=0)
         if self.order != order and self.batch:  # the rest of the epoch cannot be determined
             state = replace(state, epoch=state.epoch + 1, batch=0)
         return replace(state, chosen_by=config.best, rates=rates, order=order)
+
+    def without_best(self) -> "State":
+        """The state of a run none of whose scores can be compared with those to come."""
+        return replace(self, best_step=None, best_score=None, without_progress=0)
 
 
 class Trainer:
@@ -95,14 +101,15 @@ class Trainer:
         validate: Callable[[nn.Module], Report] | None,
         report: Callable[[Event], None],
         ranks: Ranks,
+        validated_on: str = "",
     ) -> None:
-        self.model, self.config, self.ranks = model, config, ranks
+        self.model, self.config, self.ranks, self.validated_on = model, config, ranks, validated_on
         self.batches, self.validate = batches, validate
         self.stepper = Stepper(model, config, loss, ranks)
         self.ema = MovingAverage(model, config.ema) if config.ema else None
         self.checkpoints = Checkpoints(directory / "checkpoints")
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
-        self.state = State().under(config)
+        self.state = State(validated_on=validated_on).under(config)
         self.stopping = False
 
     def run(self) -> None:
@@ -200,7 +207,10 @@ class Trainer:
         self.ranks.wait()
 
     def finish(self) -> None:
-        """Load the final weights into the model: the selected checkpoint, averaged with those before it."""
+        """Load the final weights into the model: the selected checkpoint, averaged with those before it.
+
+        Removes what a kill while the last checkpoint was written has left of older ones.
+        """
         self.wait()
         *before, last = self._window(self.state.best_step or self.state.step)
         try:
@@ -214,6 +224,9 @@ class Trainer:
         paths = [self.checkpoints.path(step) / name for step in window]
         checkpoint.load_weights(self.model, checkpoint.average(paths), paths[-1])
         self.model.eval()
+        self.ranks.wait()  # until every rank has read them
+        if self.ranks.rank == 0:
+            self.checkpoints.prune(self._kept())
 
     def restore(self, step: int) -> None:
         """Load the run's state from a step's checkpoint."""
@@ -223,9 +236,17 @@ class Trainer:
         if self.ema:
             averages = checkpoint.read_tensors(path / checkpoint.EMA)
             self.ema.weights = {name: averages[name].to(self.stepper.device, copy=True) for name in self.ema.weights}
-        saved = checkpoint.read_json(path / checkpoint.STATE, "a checkpoint's state")
-        defaults = asdict(State().under(self.config))  # for fields that an older checkpoint lacks
+        saved = self.checkpoints.state(step)
+        defaults = asdict(State(validated_on=self.validated_on).under(self.config))  # which an older checkpoint lacks
         self.state = State(**{name: saved.get(name, defaults[name]) for name in defaults}).under(self.config)
+
+    def forget_other_validations(self) -> None:
+        """Forget which step was best if that was measured on other validation data and there are scores to come."""
+        if self.ranks.sum_of(self.state.validated_on != self.validated_on) and self.state.step < self.config.steps:
+            if self.state.best_step is not None:
+                notice = f"the validation data have changed: step {self.state.best_step} is the best no more"
+                self._write({"step": self.state.step, "notice": notice})
+            self.state = replace(self.state.without_best(), validated_on=self.validated_on)
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
@@ -270,12 +291,15 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint and drop those no longer needed."""
         if self.ranks.rank == 0:
-            steps = sorted({*self.checkpoints.steps(), self.state.step})
-            regular = [s for s in steps if s % self.config.checkpoint_every == 0][-self.config.keep_checkpoints :]
-            bests = self.checkpoints.bests(regular) | {self.state.best_step}  # a rollback target needs its own best
-            keep = {*regular, *(s for best in bests if best is not None for s in self._window(best))}
             optimiser = self.stepper.tensors()
-            self.checkpoints.save(self.state.step, self.model, optimiser, asdict(self.state), self.ema, keep)
+            self.checkpoints.save(self.state.step, self.model, optimiser, asdict(self.state), self.ema, self._kept())
+
+    def _kept(self) -> set[int]:
+        """The steps of the checkpoints that are still needed, the current step's included."""
+        steps = sorted({*self.checkpoints.steps(), self.state.step})
+        regular = [s for s in steps if s % self.config.checkpoint_every == 0][-self.config.keep_checkpoints :]
+        bests = self.checkpoints.bests(regular) | {self.state.best_step}  # a rollback target needs its own best
+        return {self.state.step, *regular, *(s for best in bests if best is not None for s in self._window(best))}
 
     def _roll_back(self, problem: Diverged) -> None:
         """Return to the last intact regular checkpoint at half the learning rate, or fail if no tries are left."""
@@ -292,6 +316,7 @@ class Trainer:
         if step is None:
             raise TrainingFailed(f"training diverged ({problem}) and no checkpoint is whole; start again")
         self.restore(step)
+        self.forget_other_validations()
         self.state = replace(self.state, rate_scale=scale, tries=tries)
         self._write({"step": step, "diverged": str(problem), "rate_scale": scale, "try": tries})
         self.ranks.wait()  # until every rank has read the checkpoint
@@ -317,6 +342,7 @@ def fit(
     loss: Callable[[nn.Module, Any], Terms],
     validate: Callable[[nn.Module], Report] | None = None,
     report: Callable[[Event], None] = ignore,
+    validated_on: str = "",
 ) -> State:
     """Train `model` in `directory`, starting from its newest intact checkpoint; leaves the final weights in `model`.
 
@@ -325,6 +351,7 @@ def fit(
         loss: (model, batch) -> {name: (sum, count, weight)}.
         validate: model -> a report with scores.
         report: called with each record of the log, which has an additional entry "details".
+        validated_on: a digest of the validation data; scores on other data are not compared.
 
     Raises:
         TrainingFailed: if training diverged too often, or was stopped by a signal (the state is saved).
@@ -334,7 +361,7 @@ def fit(
     device = pick_device(config.device)
     prepare_machine()
     model.to(device).train()
-    trainer = Trainer(model, config, directory, batches, loss, validate, report, Ranks.join(device))
+    trainer = Trainer(model, config, directory, batches, loss, validate, report, Ranks.join(device), validated_on)
     broken: list[str] = []
     step = trainer.checkpoints.last_good(broken=broken)
     trainer.ranks.wait()  # until every rank has looked, because what follows may write
@@ -352,13 +379,13 @@ def fit(
         trainer.log.forget_after(trainer.state.step)
         if broken:
             trainer.log.write({"step": trainer.state.step, "passed_over": broken}, None)
-    try:
+    trainer.forget_other_validations()
+    with ExitStack() as ending:  # in reverse order, each whatever becomes of the others
+        ending.callback(trainer.stepper.release)
+        if trainer.log is not None:
+            ending.callback(trainer.log.close)
+        ending.callback(trainer.checkpoints.wait)
         with stopped_by_signals(trainer.stop):
             trainer.run()
-    finally:
-        if trainer.log is not None:
-            trainer.log.close()
-        trainer.checkpoints.wait()
-        trainer.stepper.release()
     trainer.finish()
     return trainer.state

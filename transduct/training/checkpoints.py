@@ -1,0 +1,200 @@
+"""The checkpoints of a run: written in the background, checked when they are read, and removed when they are old."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from transduct.errors import TransductError
+from transduct.training.checkpoint import (
+    EMA,
+    FORMAT,
+    OPTIMISER,
+    STATE,
+    WEIGHTS,
+    pack,
+    pack_json,
+    read_json,
+    read_tensors,
+    remove,
+    weights_of,
+    write_directory,
+    write_file,
+)
+
+
+class Checkpoints:
+    """The checkpoints of a run, `checkpoints/step_N/`.
+
+    Regular checkpoints are those on the schedule. A new best score and an interruption write others too. Of those only
+    the best enters the final average, so that an interrupted run ends like an uninterrupted one.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._writer = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
+
+    def wait(self) -> None:
+        """Wait for the checkpoint being written.
+
+        Raises:
+            TransductError: if it could not be written.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def check(self) -> None:
+        """Raise the error of the newest checkpoint if its writing has failed; does not wait.
+
+        Raises:
+            TransductError: if it could not be written.
+        """
+        if self._writing is not None and self._writing.done():
+            self.wait()
+
+    def path(self, step: int) -> Path:
+        """The folder of a step's checkpoint."""
+        return self.directory / f"step_{step}"
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, in order. Waits for the one being written."""
+        self.wait()
+        return sorted(step for step, path in self._folders().items() if (path / STATE).exists())
+
+    def save(
+        self,
+        step: int,
+        model: nn.Module,
+        optimiser: Mapping[str, Tensor],
+        state: Mapping[str, Any],
+        ema: Any,
+        keep: Iterable[int] | None = None,
+    ) -> None:
+        """Copy the state and write it as a checkpoint in the background. The old checkpoints stay until it is complete.
+
+        `steps`, `forget_after` and `save_state` wait for it; call `wait` before anything else reads the checkpoint.
+
+        Args:
+            keep: the steps whose checkpoints to keep once this one is written; all if not given.
+        """
+        self.wait()
+        files = {WEIGHTS: pack(weights_of(model)), OPTIMISER: pack(optimiser)}
+        if ema is not None:
+            files[EMA] = pack(ema.weights)
+        self._writing = self._writer.submit(self._write, step, files, state, keep)
+
+    def _write(
+        self, step: int, files: Mapping[str, bytes], state: Mapping[str, Any], keep: Iterable[int] | None
+    ) -> None:
+        digests = {name: _digest(content) for name, content in files.items()}
+        write_directory(self.path(step), {**files, STATE: _packed(state, digests)}, replace=True)
+        if keep is not None:
+            self.prune({step, *keep})
+
+    def prune(self, keep: Iterable[int]) -> None:
+        """Remove all other checkpoints; what cannot be removed stays until the next pruning."""
+        with suppress(OSError):
+            self._prune(keep)
+
+    def forget_after(self, step: int) -> None:
+        """Remove the checkpoints after this step, from which training takes another course."""
+        self._prune([each for each in self.steps() if each <= step])
+
+    def bests(self, steps: Iterable[int]) -> set[int]:
+        """The steps that these checkpoints record as the best so far; unreadable checkpoints are skipped."""
+        bests: set[int] = set()
+        for step in steps:
+            try:
+                best = self.state(step).get("best_step")
+            except TransductError:
+                continue
+            if best is not None:
+                bests.add(best)
+        return bests
+
+    def state(self, step: int) -> dict[str, Any]:
+        """The training state in a step's checkpoint, and under `digests` the SHA-256 of its files, if they are known.
+
+        Raises:
+            TransductError: it cannot be read, or is not as it was written.
+        """
+        path = self.path(step) / STATE
+        state = read_json(path, "a checkpoint's state")
+        written, digests = state.pop("digest", None), state.setdefault("digests", {})  # older checkpoints have none
+        if written not in (None, _own_digest(state)) or not isinstance(digests, dict):
+            raise _changed(path)
+        return state
+
+    def save_state(self, step: int, state: Mapping[str, Any]) -> None:
+        """Replace the training state in a checkpoint; its weights stay."""
+        self.wait()
+        write_file(self.path(step) / STATE, _packed(state, self.state(step)["digests"]))
+
+    def last_good(self, among: Iterable[int] | None = None, broken: list[str] | None = None) -> int | None:
+        """The newest step with an intact checkpoint.
+
+        Args:
+            among: the steps to look at; all if not given.
+            broken: collects what is wrong with newer ones.
+        """
+        for step in sorted(self._folders() if among is None else among, reverse=True):
+            try:
+                self.require_whole(step)
+            except TransductError as error:
+                if broken is not None:
+                    broken.append(str(error))
+                continue
+            return step
+        return None
+
+    def require_whole(self, step: int) -> None:
+        """Raise TransductError unless a step's checkpoint is complete and its files match their digests."""
+        folder = self.path(step)
+        digests = self.state(step)["digests"]
+        for name in sorted({WEIGHTS, OPTIMISER, *digests, *(path.name for path in folder.glob("*.safetensors"))}):
+            read_tensors(folder / name)
+            with (folder / name).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != digests.get(name, found):
+                raise _changed(folder / name)
+
+    def _folders(self) -> dict[int, Path]:
+        """The folders of checkpoints by step, intact or not."""
+        folders = ((path.name.removeprefix("step_"), path) for path in self.directory.glob("step_*"))
+        return {int(step): path for step, path in folders if step.isdecimal()}
+
+    def _prune(self, keep: Iterable[int]) -> None:
+        """Remove all other checkpoints and the leftovers of killed processes."""
+        kept = {*keep}
+        for step, path in self._folders().items():
+            if step not in kept:
+                aside = path.with_name(f".{path.name}.old.part")  # so that a half-removed folder is no checkpoint
+                remove(aside)
+                path.rename(aside)
+        for part in self.directory.glob(".*.part"):
+            remove(part)
+
+
+def _packed(state: Mapping[str, Any], digests: Mapping[str, str]) -> bytes:
+    """A training state as the bytes of its file, with the digests of the other files and of itself."""
+    content = {"format": FORMAT, **state, "digests": digests}
+    return pack_json({**content, "digest": _own_digest(content)})
+
+
+def _own_digest(state: Mapping[str, Any]) -> str:
+    return _digest(json.dumps(state).encode())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _changed(path: Path) -> TransductError:
+    return TransductError(f"{path}: holds other bytes than were written to it; copy it again")

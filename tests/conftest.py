@@ -27,6 +27,15 @@ def pytest_configure(config):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Fails a test that leaves PyTorch more threads, with which later ones would compute other last digits."""
+    yield
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert threads == 1, f"the test leaves {threads} threads"
+
+
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory):
     """A finished run of a tiny translation model, for tests that only look."""

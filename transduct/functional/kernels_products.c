@@ -109,21 +109,26 @@ INLINE void write_tile(const int rows, __m512i sum[][VECTORS], const float *scal
     }
 }
 
-/* Weights that are needed later, fetched into the cache while others are multiplied: `bytes` every CHUNK steps. To fetch all
- * of them at once would stop the multiplication until they have come. */
+/* Weights that are needed later, fetched into the cache while others are multiplied: a share of `bytes` every CHUNK steps.
+ * To fetch all of them at once would stop the multiplication until they have come. */
 typedef struct {
     const char *from;
     int64_t bytes;
 } Ahead;
 
 INLINE void fetch(Ahead *ahead) {
-    for (int64_t line = 0; line < ahead->bytes; line += LINE) _mm_prefetch(ahead->from + line, _MM_HINT_T0);
+    for (int64_t line = 0; line < ahead->bytes; line += LINE) _mm_prefetch(ahead->from + line, _MM_HINT_T1);
     ahead->from += ahead->bytes;
 }
 
-/* `rows` rows times COLUMNS columns. */
-INLINE void tile(const int rows, Ahead ahead, const uint8_t *x, int64_t stride, const int8_t *block, const int32_t *sums,
-                 int64_t fours, const float *scales, const float *steps, const float *bias, float *out, int64_t f,
+/* The same where every weight is read once: those that are needed soon, into the nearest cache. */
+INLINE void fetch_soon(const int once, const void *weights) {
+    if (once) _mm_prefetch((const char *)weights + AHEAD, _MM_HINT_T0);
+}
+
+/* `rows` rows times COLUMNS columns, which no other rows read if `once`. */
+INLINE void tile(const int rows, const int once, Ahead ahead, const uint8_t *x, int64_t stride, const int8_t *block,
+                 const int32_t *sums, int64_t fours, const float *scales, const float *steps, const float *bias, float *out, int64_t f,
                  int64_t columns) {
     __m512i sum[ROWS][VECTORS];
     UNROLLED
@@ -131,11 +136,14 @@ INLINE void tile(const int rows, Ahead ahead, const uint8_t *x, int64_t stride, 
         UNROLLED
         for (int v = 0; v < VECTORS; v++) sum[r][v] = _mm512_loadu_si512(sums + v * LANES);
     for (int64_t k = 0; k < fours;) {
-        fetch(&ahead);
+        if (!once) fetch(&ahead);
         for (int64_t end = k + CHUNK < fours ? k + CHUNK : fours; k < end; k++, block += COLUMNS * 4) {
             __m512i weights[VECTORS];
             UNROLLED
-            for (int v = 0; v < VECTORS; v++) weights[v] = _mm512_loadu_si512(block + v * LANES * 4);
+            for (int v = 0; v < VECTORS; v++) {
+                weights[v] = _mm512_loadu_si512(block + v * LANES * 4);
+                fetch_soon(once, block + v * LANES * 4);
+            }
             UNROLLED
             for (int r = 0; r < rows; r++) {
                 int32_t four;
@@ -150,7 +158,7 @@ INLINE void tile(const int rows, Ahead ahead, const uint8_t *x, int64_t stride, 
 }
 
 /* The same of float32. */
-INLINE void float_tile(const int rows, Ahead ahead, const float *x, int64_t d, const float *block, const float *bias,
+INLINE void float_tile(const int rows, const int once, Ahead ahead, const float *x, int64_t d, const float *block, const float *bias,
                        float *out, int64_t f, int64_t columns) {
     __m512 sum[ROWS][VECTORS];
     UNROLLED
@@ -161,11 +169,14 @@ INLINE void float_tile(const int rows, Ahead ahead, const float *x, int64_t d, c
         for (int r = 0; r < rows; r++) sum[r][v] = shift;
     }
     for (int64_t k = 0; k < d;) {
-        fetch(&ahead);
+        if (!once) fetch(&ahead);
         for (int64_t end = k + CHUNK < d ? k + CHUNK : d; k < end; k++, block += COLUMNS) {
             __m512 weights[VECTORS];
             UNROLLED
-            for (int v = 0; v < VECTORS; v++) weights[v] = _mm512_loadu_ps(block + v * LANES);
+            for (int v = 0; v < VECTORS; v++) {
+                weights[v] = _mm512_loadu_ps(block + v * LANES);
+                fetch_soon(once, block + v * LANES);
+            }
             UNROLLED
             for (int r = 0; r < rows; r++) {
                 __m512 number = _mm512_set1_ps(x[r * d + k]);
@@ -308,22 +319,28 @@ static FAST void columns_of(const Product *product, int64_t first, int64_t last)
         for (int64_t row = 0, pass = 0; row < r; pass++) {
             const uint8_t *x = rows + row * stride;
             const int8_t *block = packed + b * COLUMNS * stride;
-            Ahead ahead = {(const char *)block + AHEAD, share};
-            if (passes > 1) ahead.from = columns_after(layer, b, stride) + pass * share * ((stride / 4 + CHUNK - 1) / CHUNK);
+            int64_t fetched = pass * share * ((stride / 4 + CHUNK - 1) / CHUNK);
+            const Ahead ahead = {columns_after(layer, b, stride) + fetched, share};
             float *out = product->out + row * f + b * COLUMNS;
-#define TILE(n)                                                                                                        \
+#define TILE(n, once)                                                                                                  \
     if (integers)                                                                                                      \
-        tile(n, ahead, x, stride, block, sums + b * COLUMNS, fours, scales + row, layer->steps + b * COLUMNS, shift,   \
-             out, f, columns);                                                                                         \
-    else float_tile(n, ahead, (const float *)x, layer->d, (const float *)block, shift, out, f, columns);               \
+        tile(n, once, ahead, x, stride, block, sums + b * COLUMNS, fours, scales + row, layer->steps + b * COLUMNS,    \
+             shift, out, f, columns);                                                                                  \
+    else float_tile(n, once, ahead, (const float *)x, layer->d, (const float *)block, shift, out, f, columns);         \
     row += n
-            switch ((r - row + passes - pass - 1) / (passes - pass)) { /* as many rows in each pass */
-            case 1: TILE(1); break;
-            case 2: TILE(2); break;
-            case 3: TILE(3); break;
-            case 4: TILE(4); break;
-            case 5: TILE(5); break;
-            default: TILE(ROWS);
+            if (passes == 1) switch (r) {
+            case 1: TILE(1, 1); break;
+            case 2: TILE(2, 1); break;
+            case 3: TILE(3, 1); break;
+            case 4: TILE(4, 1); break;
+            case 5: TILE(5, 1); break;
+            default: TILE(ROWS, 1);
+            }
+            else switch ((r - row + passes - pass - 1) / (passes - pass)) { /* as many rows in each pass */
+            case 3: TILE(3, 0); break;
+            case 4: TILE(4, 0); break;
+            case 5: TILE(5, 0); break;
+            default: TILE(ROWS, 0);
             }
 #undef TILE
         }

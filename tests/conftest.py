@@ -29,7 +29,7 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Fails a test that leaves PyTorch more threads, with which later ones would compute other last digits."""
+    """Fail a test that leaves PyTorch more threads: later tests would differ in their last digits."""
     yield
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

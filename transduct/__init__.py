@@ -22,18 +22,22 @@ def share_cores() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
-    if "OMP_NUM_THREADS" not in os.environ and (cores := _quota()) is not None and cores < (os.cpu_count() or 1):
-        os.environ["OMP_NUM_THREADS"] = str(cores)
+    if cores() < _affinity():
+        os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
 
 
-def _quota() -> int | None:
-    """The number of cores whose time this process's control group may use, rounded up; None if there is no limit."""
+def cores() -> int:
+    """The number of cores that this process may use, by its affinity and its control group's share of CPU time."""
     try:
         with open(QUOTA, encoding="ascii") as file:
-            time, period = file.read().split()
-        return None if time == "max" else max(1, -(-int(time) // int(period)))
-    except (OSError, ValueError, ZeroDivisionError):
-        return None
+            time, period = map(int, file.read().split())
+        return min(_affinity(), max(1, -(-time // period)))
+    except (OSError, ValueError, ZeroDivisionError):  # no control group of version 2, or "max"
+        return _affinity()
+
+
+def _affinity() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def __getattr__(name: str) -> Any:

@@ -57,6 +57,7 @@ def test_channels_are_mixed():
         (encoded(tone(1), kind="OGG"), r"b.wav: found OGG \(OGG Container format\), expected WAV or FLAC; convert it"),
         (encoded(np.zeros(0, np.float32)), "b.wav: holds no samples"),
         (encoded(np.zeros(800, np.float32)), "b.wav: silent, 0.10 s without a sound"),
+        (encoded(np.full(800, 2.0**-13, np.float32)), "b.wav: silent, 0.10 s without a sound"),
     ],
 )
 def test_what_cannot_be_used_is_refused_by_name(data, message):
@@ -289,14 +290,16 @@ def test_a_warp_moves_a_tone_to_another_band():
 def test_masks_cover_no_more_than_they_say():
     mel = np.ones((50, 80), np.float32)
     masks = Masks(times=1, time_width=5, bands=1, band_width=7)
-    widths = set()
-    for seed in range(60):
+    widths, reached = set(), np.zeros(130, bool)
+    for seed in range(600):
         found = masked(mel, "kaldi", masks, np.random.default_rng(seed))
+        reached |= np.concatenate([(found == 0).all(1), (found == 0).all(0)])
         times, bands = (found == 0).all(1).sum(), (found == 0).all(0).sum()
         widths.add((times, bands))
         assert (found == 0).sum() == times * 80 + bands * 50 - times * bands
     assert {time for time, _ in widths} == set(range(6))
     assert {band for _, band in widths} == set(range(8))
+    assert reached.all(), "from the first frame and band to the last"
     assert (mel == 1).all()
     assert masked(mel[:2], "kaldi", Masks(2, 90, 2, 90), np.random.default_rng(1)).shape == (2, 80)
 

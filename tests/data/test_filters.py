@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from transduct.data.filters import Filters, Seen, hashes, hashes_of_rows, hold_out
-from transduct.data.sources import DataConfig, TextSource
+from transduct.data.sources import DataConfig, Replacement, TextSource
 
 PAIRS = [(f"a {number}", f"b {number}") for number in range(9_000)]  # several chunks of a file
 
@@ -41,6 +41,19 @@ def test_a_blank_text_is_empty_though_a_tokenizer_kept_its_blanks(tmp_path, pair
     filters = Filters(data_of(tmp_path, [("a", "b")]), [])
     assert filters.keep([pair, ("a", "b")], np.array([1, 1]), np.array([1, 1])).tolist() == [False, True]
     assert filters.dropped["empty"] == 1
+
+
+def test_a_text_that_has_no_tokens_is_empty(tmp_path):
+    filters = Filters(data_of(tmp_path, [("a", "b")]), [])
+    assert filters.keep([("\x07", "b"), ("a", "b")], np.array([0, 1]), np.array([1, 1])).tolist() == [False, True]
+    assert filters.dropped["empty"] == 1
+
+
+def test_what_is_held_out_is_changed_before_pairs_are_compared_with_it(tmp_path):
+    rules = [Replacement(side="source", pattern="ä", by="ae")]
+    filters = Filters(data_of(tmp_path, [("a", "b")], replace=rules), [("hält", "holds")])
+    assert filters.keep([("haelt", "stops"), ("a", "b")], np.ones(2, int), np.ones(2, int)).tolist() == [False, True]
+    assert filters.dropped["held_out"] == 1
 
 
 TWINS = ["Café b", "Cafe\u0301 b", "Café\xa0b", "Café  b", " Café b\u3000", "Café\tb"]  # the same to most tokenizers

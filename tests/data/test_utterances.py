@@ -201,6 +201,18 @@ def test_impossible_changes_are_refused(wrong, message):
         Augment(**wrong)
 
 
+def test_the_pitch_is_moved_both_ways(utterances, monkeypatch):
+    def warped(samples, features, warp):
+        warps.append(warp)
+        return filterbanks(samples, features, warp)
+
+    warps = []
+    monkeypatch.setattr(utterances_of, "filterbanks", warped)
+    for number in range(30):
+        utterances.make(1, 1, number)
+    assert 0.9 <= min(warps) < 0.95 < 1.05 < max(warps) <= 1.1
+
+
 def test_recordings_are_kept_at_every_speed(root, utterances):
     recordings, _ = read(PLAIN, root)
     assert utterances.samples.shape == (2 * len(recordings), 3)
@@ -334,3 +346,10 @@ def test_encoder_tokens_stand_for_four_frames():
     assert [tokens_of(FEATURES, 200 + 80 * n) for n in range(6)] == [1, 1, 1, 1, 2, 2]
     assert len(usable(tone(1), 16_000, FEATURES, 30.0, "a")) == pytest.approx(len(tone(1)) / 2, abs=1)
     assert len(resampled(tone(1), RATE, RATE)) == len(tone(1))
+
+
+def test_a_sound_whose_header_did_not_say_that_it_is_too_long_is_refused():
+    sound = np.zeros(2 * RATE, np.float32)
+    assert len(usable(sound, RATE, FEATURES, 2.0, "a")) == len(sound)
+    with pytest.raises(TransductError, match=r"a: too long, 2 s, expected from 0\.025 s to 1 s; cut it anew"):
+        usable(sound, RATE, FEATURES, 1.0, "a")

@@ -264,6 +264,16 @@ def test_a_run_may_not_come_again_but_everything_else_may():
     assert not NoRepeat(3)(torch.zeros(4, 10), history[:, :3]).any()
 
 
+def test_a_run_comes_again_where_another_filter_allows_nothing_else(model):
+    memory, segments = encode(model)
+    wanted = [[3, 4, 3, 4, 3, 4], [], [], []]
+    kept = [Prefix([prefix for prefix in wanted for _ in range(2)]), NoRepeat(2)]
+    found = search(model, memory, segments, Beam(2, [9] * 4, BEGIN, END, 0.0, "cpu"), kept)
+    assert found[0][0].tokens[:6] == wanted[0]
+    alone = search(model, memory, segments, Beam(2, [9] * 4, BEGIN, END, 0.0, "cpu"), [NoRepeat(2)])
+    assert [[h.tokens for h in each] for each in found[1:]] == [[h.tokens for h in each] for each in alone[1:]]
+
+
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_an_output_of_fixed_length_fills_its_limit_and_its_score_is_that_of_its_tokens(model, beam, temperature):

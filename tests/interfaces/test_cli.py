@@ -470,6 +470,7 @@ def test_every_way_to_decode_runs_and_repeats_itself(program, trained_run, words
         (["--seed", 5], "seed is of draws, and nothing is drawn; set temperature above 0"),
         (["--precision", "int3"], "unknown precision 'int3'; known are: float32, bfloat16"),
         (["--attention", "heads.gif"], "end it in .svg or .png"),
+        (["--attention", "missing/heads.svg"], "heads.svg: there is no folder missing; make it, or give another"),
         (["--device", "gpu"], "unknown device 'gpu'; known are: auto, cpu, cuda, cuda:N"),
         (["missing.txt"], "missing.txt: no such file; give a text file, or none for stdin"),
         (["."], ".: a folder; give a text file, or none for stdin"),
@@ -837,6 +838,13 @@ def test_what_goes_wrong_on_a_rank_is_said_with_its_number(program, tmp_path, mo
     assert_refused(program(*words), "none: no such file")
     monkeypatch.setenv("RANK", "1")
     assert_refused(program(*words), "rank 1: none: no such file")
+
+
+def test_of_several_ranks_one_prints_the_model(program, trained_run, monkeypatch):
+    for rank, expected in (("0", [str(trained_run / "model")]), ("1", [])):
+        monkeypatch.setenv("RANK", rank)
+        done = program("train", "--out", trained_run, "--resume")
+        assert (done.code, done.lines) == (0, expected)
 
 
 @pytest.mark.parametrize(

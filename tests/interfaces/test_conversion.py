@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from transduct.interfaces.conversion import convert
         ((None, None, None, []), "give --format, for another tool, or --precision and --shortlist, for a model of"),
         (("onnx", "int8", None, []), "give --format, for another tool, or --precision and --shortlist, for a model of"),
         (("onnx", None, None, ["other"]), "--with puts models of ours together as they are; make a directory of them"),
+        ((None, None, Path("text"), ["other"]), "--with puts models of ours together as they are; make a directory of"),
     ],
 )
 def test_options_that_ask_for_nothing_or_too_much_are_refused(trained_run, tmp_path, options, message):
@@ -28,6 +30,7 @@ def test_options_that_ask_for_nothing_or_too_much_are_refused(trained_run, tmp_p
 @pytest.mark.parametrize(
     "kind, options, message",
     [
+        ("marian", (None, None, Path("text"), []), "Hugging Face's; make a model of ours of it: transduct convert {}"),
         ("marian", (None, "int8", None, []), "Hugging Face's; make a model of ours of it: transduct convert {} OUT"),
         ("t5", (None, "int8", None, []), "a model of Hugging Face's of type 't5'; of theirs only 'marian' can be"),
         ("t5", (None, None, None, []), "model_type is 't5'; of Hugging Face's models only 'marian' can be converted"),

@@ -9,6 +9,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from transduct.errors import TransductError
@@ -162,7 +163,7 @@ def test_answers_are_written_one_a_line(tmp_path):
     lines.write_outputs(["a\nb", "", 3], tmp_path / "out")
     assert (tmp_path / "out").read_text() == "a b\n\n3\n"
     lines.check_output(tmp_path / "out")
-    with pytest.raises(TransductError, match="out: this model gives no answers to write, only scores; leave --out out"):
+    with pytest.raises(TransductError, match="out: this model gives no answers as text to write; leave --out out"):
         lines.write_outputs([], tmp_path / "out")
     with pytest.raises(TransductError, match=f"out: there is no folder {tmp_path / 'none'}; make it, or give another"):
         lines.check_output(tmp_path / "none" / "out")
@@ -170,6 +171,10 @@ def test_answers_are_written_one_a_line(tmp_path):
     for path in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(TransductError, match=f"{path}: not a regular file; give another"):
             lines.check_output(path)
+    with pytest.raises(TransductError, match="this is an input; write to another file"):
+        lines.check_output(tmp_path / "out", [None, str(tmp_path / "." / "out")])
+    with pytest.raises(TransductError, match="this model gives no answers as text to write"):
+        lines.write_outputs([np.zeros((2, 2))], tmp_path / "out")
 
 
 def test_scores_that_are_compared_have_as_many_digits():

@@ -111,6 +111,7 @@ def test_lines_are_counted_on_a_terminal(monkeypatch, kind, seen):
         done(234)
     assert ("1,234 lines  " in screen.getvalue()) == seen
     assert (" a second" in screen.getvalue()) == seen
+    assert screen.getvalue().endswith("\x1b[1A\x1b[2K") == seen, "it is wiped away"
 
 
 def without_reader():

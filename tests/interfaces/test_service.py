@@ -267,6 +267,8 @@ def test_what_is_too_large_is_refused(client, monkeypatch):
     monkeypatch.setattr(service, "LARGEST_MAP", 8)
     said, _ = client.refused("/attention", {"text": "a b c d", "target": "d c b a"}, 413)
     assert said == "more than 8 weights a head are too many to be shown; shorten the text"
+    monkeypatch.setattr(service, "LARGEST_MAP", 14)  # the source's own map is larger than the alignment
+    client.refused("/attention", {"text": "a b c d", "target": "a", "name": "encoder.0.self"}, 413)
     monkeypatch.setattr(service, "HELD", 1 << 19)
     assert "too much is waiting" in client.refused("/translate", {"texts": ["a" * (1 << 15)]}, 429)[0]
     assert client.post("/translate", {"texts": []}) == {"translations": []}

@@ -181,6 +181,8 @@ def test_its_varieties_translate_as_there_and_go_back_as_they_came(tmp_path, var
             expected = before[name]
         assert torch.equal(tensor, expected)
     assert after.keys() == before.keys() - ({"model.shared.weight"} if not model.config.tie_word_embeddings else set())
+    _, tokenizer = loaded(tmp_path / "back")
+    assert [row[:-1] for row in tokenizer(text_target=TEXTS)["input_ids"]] == ours.target_tokenizer.encode(TEXTS)
 
 
 def loaded(path):
@@ -457,6 +459,7 @@ def test_what_may_not_be_written_is_taken_over_or_refused(original, tmp_path):
     edit(tmp_path / "opus" / "generation_config.json", bad_words_ids=[[7]])
     refused(tmp_path, r"bad_words_ids forbids \[7\]; ours forbids <unk> and padding alone: leave it out")
     edit(tmp_path / "opus" / "generation_config.json", bad_words_ids=None, num_beams=None, length_penalty=0.5)
+    edit(tmp_path / "opus" / "config.json", length_penalty=2.0)  # the other file says more
     read(tmp_path / "opus", tmp_path / "out")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["decoding"] == {"beam": 1, "length_penalty": 0.5}
     with pytest.raises(TransductError, match="out: exists already; choose another name"):

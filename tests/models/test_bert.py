@@ -245,6 +245,13 @@ def test_the_heads_for_labels_drop_what_they_read():
         assert not torch.equal(read(model.train()), read(model.eval()))
 
 
+@torch.no_grad()
+def test_embeddings_are_dropped(monkeypatch):
+    model, given = tiny(dropout=0.4), (tokens_of(LENGTHS)[0], TYPES, Segments.of(LENGTHS))
+    monkeypatch.setattr(type(model.encoder), "forward", lambda _, x, *__: x)
+    assert not torch.equal(model.train().encode(*given), model.eval().encode(*given))
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_every_named_size_can_be_built(size):
     with torch.device("meta"):

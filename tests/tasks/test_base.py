@@ -248,7 +248,7 @@ def test_idle_threads_spin_only_briefly_unless_the_environment_says_otherwise(mo
 )
 def test_threads_are_no_more_than_the_cores_that_a_container_may_use(monkeypatch, tmp_path, quota, asked, found):
     monkeypatch.setattr(transduct, "QUOTA", str(tmp_path / "cpu.max"))
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(8), raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", asked or "")
     if asked is None:
         monkeypatch.delenv("OMP_NUM_THREADS")
@@ -256,6 +256,7 @@ def test_threads_are_no_more_than_the_cores_that_a_container_may_use(monkeypatch
         (tmp_path / "cpu.max").write_text(quota)
     transduct.share_cores()
     assert os.environ.get("OMP_NUM_THREADS") == found
+    assert transduct.cores() == (8 if found is None else 2 if asked else int(found))
 
 
 def test_looking_up_load_limits_the_spinning_of_threads_too():

@@ -255,6 +255,7 @@ def test_a_recipe_is_resolved_with_every_default(texts, tmp_path):
         ),
         ({"decoding": {"constraint": "tree"}}, "recipe: decoding: constraint is for models that decode over a memory"),
         ({"decoding": {"expansion": 3.0}}, "recipe: decoding: expansion is for models that decode over a memory"),
+        ({"decoding": {"no_repeat": 3}}, "recipe: decoding: no_repeat is for models that decode over a memory"),
         ({"decoding": {"sentences": True}}, "recipe: decoding: sentences is for models that decode over a memory"),
         ({"decoding": {"shortlist": True}}, "recipe: decoding: shortlist is for models that decode over a memory"),
     ],

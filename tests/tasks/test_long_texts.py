@@ -50,11 +50,14 @@ def test_where_a_text_is_cut(kind, text, parts):
         ('He said "no." Then he left. (She did not.) End', ['He said "no."', "Then he left.", "(She did not.)", "End"]),
         ("Mr. Smith met J. Lee of the U.S. Army. Then", ["Mr. Smith met J. Lee of the U.S. Army.", "Then"]),
         ("Am 3. Mai kam er. Im Jahr 1990. Dann", ["Am 3. Mai kam er.", "Im Jahr 1990.", "Dann"]),
+        ("Rom im Jahr 500. Es gab z. B. Brot. Dann", ["Rom im Jahr 500.", "Es gab z. B. Brot.", "Dann"]),
+        ("THEY SAW ROME. Was it Ed.? Then", ["THEY SAW ROME.", "Was it Ed.?", "Then"]),
         ("Wait... what? said he. version 2.5 of it. Ok", ["Wait... what? said he. version 2.5 of it.", "Ok"]),
         ("Wait... What? I see you. Go on", ["Wait...", "What?", "I see you.", "Go on"]),
         ("我喜欢。你呢？「好！」是", ["我喜欢。", "你呢？", "「好！」", "是"]),
         ("a title\n\n and a line\nanother. one", ["a title", "and a line", "another. one"]),
         (">>fra<< First. One then. Two", [">>fra<< First.", ">>fra<< One then.", ">>fra<< Two"]),
+        (" >>fra<< Good day. Bye now", [">>fra<< Good day.", ">>fra<< Bye now"]),
         ("  one  ", ["one"]),
         (" . ", ["."]),
         ("", []),
@@ -68,6 +71,8 @@ def test_a_text_is_its_sentences(text, parts):
 def test_a_text_is_split_in_time_that_grows_with_its_length():
     text = "." * 50_000 + '"' * 50_000 + " " * 50_000 + "\n" * 50_000 + "a" * 50_000
     assert "".join(sentences(text)) == text.replace(" ", "").replace("\n", "")
+    for run in (".", '"', " ", "\n", "。", '."'):
+        assert sentences(run * 50_000 + "a")[-1].endswith("a")
 
 
 def test_every_piece_names_the_language_that_the_text_does():

@@ -344,6 +344,8 @@ def test_a_quantised_model_is_nothing_to_start_from(trained_run, tmp_path):
         ({"norm": "post"}, "norm pre, the recipe post"),
         ({"tie": "none"}, "tie all, the recipe none"),
         ({"position_mode": "concatenate"}, "position_mode add, the recipe concatenate"),
+        ({"norm_kind": "rms"}, "norm_kind layer, the recipe rms"),
+        ({"activation": "gelu"}, "activation relu, the recipe gelu"),
     ],
 )
 def test_a_model_whose_weights_mean_something_else_is_nothing_to_start_from(tmp_path, trained_run, other, message):
@@ -365,13 +367,22 @@ def test_stages_with_tables_of_other_lengths_are_refused_before_the_first_is_tra
     runs.train(recipe, tmp_path / "run", notify=str)  # other positions have no table
 
 
-@pytest.mark.parametrize("weight, other, refused", [(1.0, True, True), (2.0, True, True), (2.0, False, False)])
-def test_pairs_that_an_earlier_stage_was_trained_on_are_not_held_out(tmp_path, weight, other, refused):
+@pytest.mark.parametrize(
+    "weight, other, extra, refused",
+    [
+        (1.0, True, 0, True),
+        (2.0, True, 0, True),
+        (2.0, False, 0, False),
+        (2.0, False, -1, False),
+        (1.0, False, 1, True),
+    ],
+)
+def test_pairs_that_an_earlier_stage_was_trained_on_are_not_held_out(tmp_path, weight, other, extra, refused):
     for name in ("a", "b"):
         (tmp_path / f"{name}.tsv").write_text("".join(f"{name} {n}\tb {n}\n" for n in range(40)))
     own, more = {"pairs": str(tmp_path / "a.tsv")}, {"pairs": str(tmp_path / "b.tsv")}
     first = {"train": [own, more] if other else [own], "valid": None, "held_out": 5}
-    second = {"train": [{**own, "weight": weight}], "valid": None, "held_out": 5}
+    second = {"train": [{**own, "weight": weight}], "valid": None, "held_out": 5 + extra}
     recipe = tiny_recipe(training={"steps": 1})
     stages = [{"data": first}, {"data": second}]
     recipe = replace(recipe, data={"max_length": 40, "workers": 0}, stages=stages)
@@ -391,6 +402,13 @@ def test_an_encoder_that_normalises_its_embeddings_has_no_place_in_a_translation
     )
     with pytest.raises(TransductError, match=rf"stages\[1\]: {said}"):
         runs._check_shared(stages)
+
+
+def test_such_an_encoder_is_nothing_to_start_from(tmp_path):
+    held = {"format": 1, "task": "masked_language_modeling", "model": {"embedding_norm": True}}
+    (tmp_path / "config.json").write_text(json.dumps(held))
+    with pytest.raises(TransductError, match=r"model\.start_from: .* has model\.embedding_norm, for which translation"):
+        runs.train(tiny_recipe(model={"start_from": str(tmp_path)}), tmp_path / "run", notify=str)
 
 
 @pytest.mark.parametrize("name", ["context", "size"])

@@ -127,6 +127,20 @@ def test_a_model_is_trained_further_in_fewer_steps_at_a_lower_rate(tmp_path, beg
     assert further["validate_every"] == further["steps"] // 10
 
 
+def test_a_model_with_a_shortlist_is_trained_further_without(tmp_path, monkeypatch):
+    held = {"format": 1, "task": "translation", "model": {}, "decoding": {"beam": 3, "shortlist": True}}
+    (tmp_path / "config.json").write_text(json.dumps(held))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tree = shortcut.file_recipe(files_of(tmp_path), str, {"model": {"start_from": "~"}})
+    assert tree["decoding"] == {"beam": 3, "shortlist": False, "expansion": 0.0}  # measured on the new text
+
+
+def test_a_model_keeps_its_size(tmp_path, begun):
+    asked = {"model": {"start_from": str(begun), "size": "base"}}
+    with pytest.raises(TransductError, match=r"model\.size is for a new model; leave it or model\.start_from out"):
+        shortcut.file_recipe(files_of(tmp_path), str, asked)
+
+
 def test_what_is_no_translation_model_changes_nothing(tmp_path):
     given, expected = files_of(tmp_path), shortcut.file_recipe(files_of(tmp_path), str, {})
     (tmp_path / "bert").mkdir()

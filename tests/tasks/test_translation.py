@@ -614,3 +614,11 @@ def test_outputs_have_the_room_that_the_training_data_need(tmp_path, kinds, expa
         tmp_path / "other", data=data, tokenizer={"shared": False, **sides}, decoding={"expansion": 1.5}
     )
     assert asked.decoding.expansion == 1.5
+
+
+def test_the_room_is_that_of_the_whole_corpus_but_for_one_pair_in_a_thousand(monkeypatch):
+    few, many = np.full((2, 5_000, 2), 10)
+    few[:4, 1], many[3_000:, 1] = 900, 100
+    assert translation._expansion(few) == 2.0
+    monkeypatch.setattr(translation, "MEASURED", 500)
+    assert translation._expansion(many) == 7.4

@@ -127,6 +127,15 @@ def test_a_failure_to_write_is_said_as_soon_as_it_is_known(held, monkeypatch):
     held.check()
 
 
+def test_looking_for_a_failure_does_not_wait(held, monkeypatch):
+    (model, optimiser), goes_on, write = trained(1), threading.Event(), module.write_directory
+    monkeypatch.setattr(module, "write_directory", lambda *given, **named: goes_on.wait(9) and write(*given, **named))
+    held.save(20, model, optimiser_tensors(model, optimiser), {"step": 20}, None)
+    held.check()
+    goes_on.set()
+    assert held.steps() == [3, 12, 20]
+
+
 def test_while_a_checkpoint_is_replaced_the_old_one_is_kept_aside(held, monkeypatch):
     """Nothing is removed before the new one is in its place."""
     model, optimiser = trained(1)

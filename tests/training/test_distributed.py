@@ -243,6 +243,7 @@ def test_the_first_rank_prepares_and_saves_and_all_train(found):
     assert other["said"] == []
     assert first["model"] == other["model"]
     assert len(load(first["model"][0]).predict(["a b"])) == 1
+    assert " of at most 400 tokens" in (Path(first["model"][0]) / "card.md").read_text(), "200 for each rank"
 
 
 def test_ranks_whose_scores_are_a_rounding_apart_do_not_part(found):

@@ -123,7 +123,7 @@ def test_a_tensorboard_that_fails_is_turned_off_with_one_notice(tmp_path, board,
     assert state.step == 3
     assert [event["step"] for event in said if "loss" in event] == [1, 2, 3]
     [notice] = [event for event in said if "notice" in event]
-    assert notice["notice"] == f"TensorBoard's events are written no more ({error}); log.jsonl holds them all"
+    assert notice["notice"] == f"TensorBoard's events are no longer written ({error}); log.jsonl has everything"
     assert notice["step"] == (3 if call == "close" else 1)
     assert [record["step"] for record in records(tmp_path)] == [1, 2, 3]
 

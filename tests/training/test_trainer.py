@@ -387,7 +387,7 @@ def test_scores_on_other_validation_data_are_not_compared(tmp_path, changed):
     expected = (12, 1.5, 0, "another") if changed else (4, 1.0, 2, "one")
     assert (state.best_step, state.best_score, state.without_progress, state.validated_on) == expected
     said = [(record["step"], record["notice"]) for record in records(tmp_path) if "notice" in record]
-    assert said == [(8, "the validation data have changed: step 4 is the best no more")] * changed
+    assert said == [(8, "the validation data have changed: step 4 no longer counts as the best")] * changed
 
 
 def test_a_run_that_validates_no_more_ends_with_the_step_that_was_the_best(tmp_path):
@@ -472,15 +472,16 @@ def test_what_orders_batches_anew_begins_an_epoch(other):
     changed = state.under(replace(CONFIG, **other))
     assert (changed.epoch, changed.batch, changed.step) == (3, 0, 5)
     assert changed.under(replace(CONFIG, **other)) == changed
+    assert replace(state, batch=0).under(replace(CONFIG, **other)).epoch == 2, "it has not begun"
 
 
 def test_training_ends_when_patience_does(tmp_path):
-    values = [5.0, 4.0, 6.0, 4.0, 1.0]
+    values = [5.0, 6.0, 4.0, 6.0, 4.0, 1.0]
     model, state = train(tmp_path, validate=scores_from(values), best="loss", patience=2, steps=99)
-    assert (state.step, state.best_step) == (16, 8)
-    assert_same(weights_of(model), saved(tmp_path, 8), **EXACTLY)
+    assert (state.step, state.best_step) == (20, 12)
+    assert_same(weights_of(model), saved(tmp_path, 12), **EXACTLY)
     again, state = train(tmp_path, validate=None, best="loss", patience=2, steps=99)
-    assert state.step == 16, "a finished run goes on"
+    assert state.step == 20, "a finished run goes on"
     assert_same(weights_of(again), weights_of(model), **EXACTLY)
 
 

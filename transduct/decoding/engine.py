@@ -51,7 +51,8 @@ class DecodingConfig:
         constraint: "tree" allows only well-formed trees over the input's words, in tasks that support it.
         expansion: an output may have this many tokens for each token of its source, and 20 more. 0 stands for 2 or, in
             training, for what the training data need, if that is more.
-        no_repeat: no output holds a run of this many tokens twice; 0 allows any. 3 or 4 break loops.
+        no_repeat: no output (with `sentences`, no sentence of one) holds a run of this many tokens twice; 0 allows any.
+            3 or 4 break loops.
         sentences: translate each sentence of a text by itself, for texts of several. Trees are of whole texts.
         captured: on a GPU, replay decoding steps as CUDA graphs of fixed shape. Only for models that decode over a
             memory, and only for search: not with a temperature, a shortlist, a constraint or `no_repeat`.
@@ -93,7 +94,7 @@ class DecodingConfig:
         Raises:
             ValueError: if one is set.
         """
-        for name in ("captured", "shortlist", "constraint", "expansion", "sentences"):
+        for name in ("captured", "shortlist", "constraint", "expansion", "sentences", "no_repeat"):
             if getattr(self, name) not in (False, "none"):
                 raise ValueError(f"{name} is for models that decode over a memory; leave {name} out")
 
@@ -216,7 +217,7 @@ def generate(
         keys = [[*source, token] for source, token in zip(chosen, first, strict=True)]
         strategy = _strategy(config, bounds, list(map(number, first)), number(end), keys, device)
         filters: list[Filter] = [] if constrain is None else [constrain(batch)]
-        filters += [*[NoRepeat(config.no_repeat)] * (config.no_repeat > 0), Forbid([*map(number, forbidden)], device)]
+        filters += [Forbid([*map(number, forbidden)], device), *[NoRepeat(config.no_repeat)] * (config.no_repeat > 0)]
         found = search(narrowed or model, memory, segments, strategy, filters)
         return found if narrowed is None else [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
 

@@ -202,7 +202,8 @@ class FixedLength(Forbid):
 
 
 class NoRepeat:
-    """Lets no output hold a run of `size` tokens twice (Paulus et al. 2018, section 2.5)."""
+    """Lets no output hold a run of `size` tokens twice (Paulus et al. 2018, section 2.5), unless nothing else is
+    possible, as where another filter allows one token only."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -214,8 +215,9 @@ class NoRepeat:
         runs = written.unfold(1, self.size, 1)  # (R, t - size + 1, size)
         newest = written[:, written.shape[1] - self.size + 1 :]  # (R, size - 1)
         rows, places = (runs[..., :-1] == newest[:, None]).all(-1).nonzero(as_tuple=True)
-        logits[rows, runs[rows, places, -1]] = float("-inf")
-        return logits
+        bound = logits.clone()
+        bound[rows, runs[rows, places, -1]] = float("-inf")
+        return torch.where(bound.amax(1, keepdim=True) > float("-inf"), bound, logits)
 
     def select(self, rows: Tensor) -> None:
         """Do nothing: there is no state per row."""

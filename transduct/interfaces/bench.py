@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from transduct import cores
 from transduct.errors import TransductError
 from transduct.interfaces import peers
 from transduct.interfaces.contest import Row, Side, measure
@@ -56,9 +57,8 @@ def asked(
         raise TransductError("--model and --text are for decoding; leave them out")
     if model is not None and (size, vocabulary) != (SIZE, VOCABULARY):
         raise TransductError("--size and --vocabulary are of drawn weights, the model has its own; leave them out")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     many = sentences if sentences is not None else 512 if what == "decode" else 192
-    sizes = Sizes(size, vocabulary, many, (cores or 1) if threads is None else threads, device)
+    sizes = Sizes(size, vocabulary, many, cores() if threads is None else threads, device)
     return sizes, None if model is None or text is None else (model, text)
 
 

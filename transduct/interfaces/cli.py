@@ -287,14 +287,11 @@ def evaluate(
     given = {"source": source, "reference": reference[0] if reference and len(reference) == 1 else reference or None}
     files = {name: value for name, value in given.items() if value is not None}
     options = options_said(settings or []) | ({} if beam is None else {"beam": beam})
-    check_output(out)
+    check_output(out, [source, *(reference or [])])
     report = evaluate_model(model, files, against, device, precision, **options)
+    print(*([report.as_json()] if as_json else table(report)), sep="\n", flush=True)
     if out is not None:
         write_outputs(report.outputs, out)
-    if as_json:
-        print(report.as_json())
-        return
-    print(*table(report), sep="\n")
 
 
 @command()

@@ -1,5 +1,6 @@
 """Reading text line by line from a file, stdin or a terminal, and printing scores as a table."""
 
+import os
 import re
 import select
 import sys
@@ -122,8 +123,8 @@ def rows(translations: Sequence[Any], first: int, n_best: int, scores: bool) -> 
 
 @contextmanager
 def counting(wanted: bool = True) -> Iterator[Callable[[int], None]]:
-    """Context manager that shows on stderr how many lines are done, if it is a terminal and stdout is none. Yields the
-    function to call with the number of lines done since its last call."""
+    """Context manager that shows on stderr how many lines are done, if stderr is a terminal and stdout is not. Yields
+    the function to call with the number of lines done since its last call."""
     if not wanted or sys.stdout.isatty() or not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -133,12 +134,14 @@ def counting(wanted: bool = True) -> Iterator[Callable[[int], None]]:
         yield done
 
 
-def check_output(path: Path | None) -> None:
+def check_output(path: Path | None, inputs: Iterable[str | None] = ()) -> None:
     """Check, before the work, that its output can be written to a file.
 
     Raises:
-        TransductError: there is no folder for it, or it is a folder, a pipe or a device.
+        TransductError: there is no folder for it, it is a folder, a pipe or a device, or one of the inputs.
     """
+    if path is not None and os.path.realpath(path) in {os.path.realpath(each) for each in inputs if each}:
+        raise TransductError(f"{path}: this is an input; write to another file")
     if path is not None and not path.parent.is_dir():
         raise TransductError(f"{path}: there is no folder {path.parent}; make it, or give another file")
     if path is not None and path.exists() and not path.is_file():
@@ -149,11 +152,11 @@ def write_outputs(outputs: Iterable[object], path: Path) -> None:
     """Write a model's answers to a file, one per line.
 
     Raises:
-        TransductError: there are none, as for a language model, or the file cannot be written.
+        TransductError: there are none that are text, or the file cannot be written.
     """
-    lines = [str(output).replace("\n", " ") for output in outputs]
+    lines = [str(output).replace("\n", " ") for output in outputs if not hasattr(output, "shape")]
     if not lines:
-        raise TransductError(f"{path}: this model gives no answers to write, only scores; leave --out out")
+        raise TransductError(f"{path}: this model gives no answers as text to write; leave --out out")
     write_file(path, "".join(f"{line}\n" for line in lines).encode())
 
 

@@ -14,8 +14,7 @@ from transduct.interfaces.ending import rank
 
 
 class Forgiving:
-    """A stream to show progress on: once it cannot be written, because its terminal or whoever read it is gone, the
-    null device takes its place, for good."""
+    """A stream for progress that falls silent for good once its terminal or its reader is gone."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream

@@ -11,13 +11,8 @@ from transduct.errors import TransductError
 
 MOST = {"beam": 16, "n_best": 16, "samples": 16, "length": 2_000}  # the largest values of these options; the least is 1
 STEEPEST = 100.0  # the largest absolute value of other numbers, except seed and top_k
-OURS = (
-    "workers",
-    "batch_tokens",
-    "captured",
-    "validation_beam",
-    "expansion",
-)  # options reserved for the server's operator
+# Options reserved for the server's operator.
+OURS = ("workers", "batch_tokens", "captured", "validation_beam", "expansion")
 # Parameters that are not options.
 TAKEN = ("self", "inputs", "texts", "data", "path", "files", "against", "device", "precision")
 LONGEST_WORD, MOST_OPTIONS = 40, 50

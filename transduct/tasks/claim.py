@@ -117,7 +117,7 @@ def _undone_on_error(directory: Path, new: bool) -> Iterator[None]:
 
 
 def _is_worth_keeping(directory: Path, error: BaseException) -> bool:
-    """Whether a run that ended with this error can be resumed, and has done something by then."""
+    """Whether a run that ended with this error can be resumed and has work worth keeping."""
     if isinstance(error, KeyboardInterrupt) or any(directory.glob("**/checkpoints/step_*")):
         return True
     causes = [error]

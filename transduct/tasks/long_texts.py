@@ -14,7 +14,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
 
 SENTENCE_ENDS, WIDE_ENDS = (".", "!", "?", ";", ":"), ("。", "！", "？")  # before a blank, and anywhere
-SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*\s+|[。！？]+[」』”’）]*\s*|\s*\n\s*")
+BETWEEN_SENTENCES = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’»)\]]*+\s+|[。！？]+[」』”’）]*\s*|\n\s*")
 WORD_STARTS = ("▁", "Ġ", " ")  # how tokenizers of words, bytes and characters mark a preceding blank
 
 
@@ -57,10 +57,11 @@ def sentences(text: str) -> list[str]:
     A full stop ends no sentence after an initial, an ordinal or an abbreviation: a letter, up to two digits, or up to
     three letters of which the first is a capital. Nor does anything that a small letter follows on the same line.
     """
+    text = text.lstrip()
     named = LANGUAGE.match(text)
     language = f"{named[0]} " if named else ""
     parts, start = [], len(named[0]) if named else 0
-    for end in SENTENCE_END.finditer(text, start):
+    for end in BETWEEN_SENTENCES.finditer(text, start):
         if "\n" in end[0] or not (_abbreviates(text, end.start()) or text[end.end() :][:1].islower()):
             parts.append(text[start : end.end()].strip())
             start = end.end()

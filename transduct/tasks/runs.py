@@ -173,7 +173,8 @@ def _check_shared(stages: Mapping[Path, Recipe]) -> None:
             raise TransductError(f"{where} is {found}, the stage that it starts from has {held}; make them equal")
         _require_place(stage, start.model, f"stages[{number}]: the stage that it starts from")
         theirs, ours = _corpora(start), _corpora(stage)
-        if stage.data.get("held_out") and theirs & ours and theirs != ours:  # other corpora hold out other pairs
+        more = (stage.data.get("held_out") or 0) > (start.data.get("held_out") or 0)
+        if stage.data.get("held_out") and theirs & ours and (more or theirs != ours):  # other pairs are held out
             raise TransductError(
                 f"stages[{number}]: data.held_out takes pairs that the stage it starts from was trained on; name "
                 "data.valid"
@@ -183,7 +184,8 @@ def _check_shared(stages: Mapping[Path, Recipe]) -> None:
 def _corpora(recipe: Recipe) -> set[str]:
     """The training corpora of a recipe, whatever their weights."""
     train = recipe.data.get("train")
-    return {str({**corpus, "weight": 1.0}) for corpus in train} if isinstance(train, list) else set()
+    root = recipe.data.get("root")
+    return {str((root, {**corpus, "weight": 1.0})) for corpus in train} if isinstance(train, list) else set()
 
 
 def _require_place(recipe: Recipe, theirs: Mapping[str, Any], start: str) -> None:

@@ -49,6 +49,8 @@ def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked: Mapping[s
         held_out = 0 if validated else min(1000, pairs // 10)
     start = from_home(asked.get("model", {}).get("start_from"))
     begun = _translation_model(Path(start)) if isinstance(start, str) else None
+    if begun is not None and asked["model"].get("size") is not None:
+        raise TransductError("model.size is for a new model; leave it or model.start_from out")
     recipe, chosen = _new(pairs, asked) if begun is None else _further(pairs, asked, Path(start), begun)
     training = recipe["training"]
     precision = fast_precision(pick_device(str(asked.get("training", {}).get("device", "auto"))))
@@ -108,7 +110,7 @@ def _further(
             **{name: value for name, value in model.items() if name not in DERIVED},
         },
         "training": {"steps": _steps(asked, _by_amount(pairs)[1] // 5), "learning_rate": 0.0001},
-        "decoding": {**config.get("decoding", {}), "shortlist": False},
+        "decoding": {**config.get("decoding", {}), "shortlist": False, "expansion": 0.0},
     }
     return sections, f"the model and the vocabulary of {start}"
 

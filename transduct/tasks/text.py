@@ -30,9 +30,8 @@ log = logging.getLogger("transduct")
 Flat = tuple[NDArray[np.int64], NDArray[np.int64]]  # token ids of texts end to end, and the lengths of the texts
 
 
-def with_unknown_said(texts: Sequence[str], rows: list[list[int]]) -> list[list[int]]:
-    """Returns the token ids `rows` of texts as they are, and warns if some texts are unknown for the half or more, as
-    those in another script than the tokenizer's are."""
+def warn_of_unknown(texts: Sequence[str], rows: Sequence[list[int]]) -> None:
+    """Warn if at least half of a text's tokens are unknown, as in a script that the tokenizer never saw."""
     unread = [
         text for text, ids in zip(texts, rows, strict=True) if ids and 2 * ids.count(Tokenizer.UNKNOWN) >= len(ids)
     ]
@@ -41,7 +40,6 @@ def with_unknown_said(texts: Sequence[str], rows: list[list[int]]) -> list[list[
             "%d of %d texts consist mostly of characters that the model does not know: %.60r ...",
             len(unread), len(texts), unread[0],
         )  # fmt: skip
-    return rows
 
 
 def run_tokenizer(

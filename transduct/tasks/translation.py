@@ -28,7 +28,7 @@ from transduct.data.sources import DataConfig, Replacement, TextSource, changes_
 from transduct.data.text import read_examples, read_lines, read_pairs
 from transduct.data.tokenizer import FILES, Tokenizer, TokenizerConfig, train_tokenizers
 from transduct.decoding import engine
-from transduct.decoding.engine import ROOM, DecodingConfig
+from transduct.decoding.engine import ROOM, WIDEST, DecodingConfig
 from transduct.errors import TransductError
 from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores
 from transduct.functional.losses import projected_cross_entropy
@@ -296,7 +296,8 @@ def _expansion(lengths: np.ndarray) -> float:
     More than usual if the target's tokens are finer than the source's, such as characters for words.
     """
     source, target = lengths[:: max(1, len(lengths) // MEASURED)].T + 1  # with the end tokens
-    return max(ROOM[0], math.ceil(10 * float(np.quantile((target - ROOM[1]) / source, 0.999))) / 10)
+    needed = math.ceil(10 * float(np.quantile((target - ROOM[1]) / source, 0.999))) / 10
+    return min(max(ROOM[0], needed), WIDEST)
 
 
 def readable_lines(given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:

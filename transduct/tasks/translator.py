@@ -30,7 +30,7 @@ from transduct.tasks.base import Report
 from transduct.tasks.long_texts import Piece, Translation, halved, joined, sentences, split, with_words
 from transduct.tasks.model import blank_of, named_weights, read_weights
 from transduct.tasks.sections import Family, asked_for, check_examples, check_inputs, check_nothing_given
-from transduct.tasks.text import TextAttention, with_unknown_said
+from transduct.tasks.text import TextAttention, warn_of_unknown
 from transduct.training import checkpoint
 
 FAMILIES = {
@@ -121,7 +121,8 @@ class Translator:
         self._check_possible(decoding, any(starts))
         pieces: list[Piece] = []
         spans = []
-        for text, ids, start in zip(texts, with_unknown_said(texts, self.encode(texts)), starts, strict=True):
+        warn_of_unknown(texts, coded := self.encode(texts))
+        for text, ids, start in zip(texts, coded, starts, strict=True):
             parts = self._parts(text, ids, decoding)
             spans.append((len(pieces), len(pieces) + len(parts)))
             if len(parts) > 1 and not decoding.sentences:
@@ -411,10 +412,9 @@ def _model(
 
 def _shortlist_in(path: Path, tokenizers: Sequence[Tokenizer]) -> Shortlist:
     held = {name: tensor.clone() for name, tensor in checkpoint.read_tensors(path).items()}  # the file may be replaced
-    if held.keys() == {each.name for each in fields(Shortlist)}:
-        shortlist = Shortlist(**held)
-        if shortlist.fits(tokenizers[0].size, tokenizers[-1].size, {*Tokenizer.UNWRITTEN, Tokenizer.END}):
-            return shortlist
+    known, special = {each.name for each in fields(Shortlist)}, {*Tokenizer.UNWRITTEN, Tokenizer.END}
+    if held.keys() == known and (made := Shortlist(**held)).fits(tokenizers[0].size, tokenizers[-1].size, special):
+        return made
     raise TransductError(
         f"{path}: is not a shortlist of this model; make one: transduct convert MODEL OUT --shortlist TEXT"
     )

@@ -74,7 +74,7 @@ class RunLog:
             yield
         except Exception as error:  # noqa: BLE001
             self.board = False
-            notice = f"TensorBoard's events are written no more ({error}); {LOG} holds them all"
+            notice = f"TensorBoard's events are no longer written ({error}); {LOG} has everything"
             self.report({"step": self.step, "notice": notice, "details": {}})
 
 

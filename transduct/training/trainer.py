@@ -84,7 +84,7 @@ class State:
         return replace(state, chosen_by=config.best, rates=rates, order=order)
 
     def without_best(self) -> "State":
-        """The state of a run none of whose scores can be compared with those to come."""
+        """The state without its best score, which later ones cannot be compared with."""
         return replace(self, best_step=None, best_score=None, without_progress=0)
 
 
@@ -209,7 +209,7 @@ class Trainer:
     def finish(self) -> None:
         """Load the final weights into the model: the selected checkpoint, averaged with those before it.
 
-        Removes what a kill while the last checkpoint was written has left of older ones.
+        Also removes older checkpoints that a kill during the last write left behind.
         """
         self.wait()
         *before, last = self._window(self.state.best_step or self.state.step)
@@ -244,7 +244,7 @@ class Trainer:
         """Forget which step was best if that was measured on other validation data and there are scores to come."""
         if self.ranks.sum_of(self.state.validated_on != self.validated_on) and self.state.step < self.config.steps:
             if self.state.best_step is not None:
-                notice = f"the validation data have changed: step {self.state.best_step} is the best no more"
+                notice = f"the validation data have changed: step {self.state.best_step} no longer counts as the best"
                 self._write({"step": self.state.step, "notice": notice})
             self.state = replace(self.state.without_best(), validated_on=self.validated_on)
 

@@ -205,11 +205,11 @@ def test_what_goes_back_is_read_by_hugging_face_as_what_came(original, tmp_path)
 
 def test_what_a_model_says_of_its_search_goes_there_and_comes_back(original, tmp_path):
     shutil.copytree(original[3], tmp_path / "ours")
-    said = {"beam": 2, "length_penalty": 0.5}
+    said = {"beam": 2, "length_penalty": 0.5, "no_repeat": 3}
     edit(tmp_path / "ours" / "config.json", decoding=said)
     convert(tmp_path / "ours", tmp_path / "out")
     search = published.transformers().GenerationConfig.from_pretrained(tmp_path / "out")
-    assert (search.num_beams, search.length_penalty) == (2, 0.5)
+    assert (search.num_beams, search.length_penalty, search.no_repeat_ngram_size) == (2, 0.5, 3)
     assert search.max_length == published.LENGTH + 1, "with the token that an output begins with"
     read(tmp_path / "out", tmp_path / "back")
     assert json.loads((tmp_path / "back" / "config.json").read_text())["decoding"] == said
@@ -365,10 +365,11 @@ CONFIGS = [
     ({"decoder_start_token_id": 5}, "a decoder_start_token_id that is not pad_token_id; our"),
     ({"forced_bos_token_id": 5}, "forced_bos_token_id 5; our"),
     ({"num_beams": 0}, "num_beams 0; our"),
+    ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size -1; our"),
     ({"length_penalty": 21.0}, "length_penalty 21.0; our"),
     (
-        {"no_repeat_ngram_size": 2},
-        "config.json or generation_config.json: no_repeat_ngram_size is 2; leave it",
+        {"encoder_no_repeat_ngram_size": 2},
+        "config.json or generation_config.json: encoder_no_repeat_ngram_size is 2; leave it",
     ),
     ({"suppress_tokens": [5]}, r"suppress_tokens is \[5\]; leave it out"),
     ({"vocab_size": 10**12}, r"vocab.json: \d+ tokens, config.json says 1000000000000"),
@@ -461,7 +462,9 @@ def test_what_may_not_be_written_is_taken_over_or_refused(original, tmp_path):
     edit(tmp_path / "opus" / "generation_config.json", bad_words_ids=None, num_beams=None, length_penalty=0.5)
     edit(tmp_path / "opus" / "config.json", length_penalty=2.0)  # the other file says more
     read(tmp_path / "opus", tmp_path / "out")
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["decoding"] == {"beam": 1, "length_penalty": 0.5}
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["decoding"] == {
+        "beam": 1, "length_penalty": 0.5, "no_repeat": 0,
+    }  # fmt: skip
     with pytest.raises(TransductError, match="out: exists already; choose another name"):
         read(tmp_path / "opus", tmp_path / "out")
 

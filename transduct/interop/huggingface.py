@@ -31,7 +31,7 @@ MODELS, VOCABULARIES = ("source.spm", "target.spm"), ("vocab.json", "target_voca
 PICKLE, INDEX = "pytorch_model.bin", "model.safetensors.index.json"
 NEVER = -100.0  # a logit bias that makes a token's probability vanish, but keeps label-smoothed losses moderate
 OBEYED = {  # search options of theirs that ours lacks, with the values that have no effect
-    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens"), 0),
+    **dict.fromkeys(("encoder_no_repeat_ngram_size", "min_length", "min_new_tokens"), 0),
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "num_beam_groups"), 1),
     **{key: [] for key in ("suppress_tokens", "begin_suppress_tokens")},
     **dict.fromkeys(("do_sample", "sequence_bias", "exponential_decay_length_penalty"), False),
@@ -103,7 +103,11 @@ def read(directory: Path, out: Path) -> None:
         "model": asdict(config),
         "family": "transformer",
         # They divide by a power of the length, we by one of (5 + length) / 6; long outputs are ranked alike.
-        "decoding": {"beam": 1 if marian.num_beams is None else marian.num_beams, "length_penalty": penalty},
+        "decoding": {
+            "beam": 1 if marian.num_beams is None else marian.num_beams,
+            "length_penalty": penalty,
+            "no_repeat": marian.no_repeat_ngram_size or 0,
+        },
         "replace": [],
     }
     content = {
@@ -306,6 +310,7 @@ def _their_generation(config: Config, decoding: Mapping[str, Any]) -> dict[str, 
         "bad_words_ids": [[UNKNOWN], [BEGIN]],
         "num_beams": decoding.get("beam", 5),
         "length_penalty": decoding.get("length_penalty", 1.0),
+        "no_repeat_ngram_size": decoding.get("no_repeat", 0),
         "max_length": config.max_length + 1,  # theirs counts the begin token
     }
 

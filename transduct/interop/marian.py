@@ -72,6 +72,7 @@ class Marian:
     forced_bos_token_id: int | None = None
     num_beams: int | None = None
     length_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
     bad_words_ids: list[list[int]] | None = None
     renormalize_logits: bool = False
 
@@ -97,6 +98,7 @@ class Marian:
             f"an odd d_model, {self.d_model}": self.d_model % 2 == 1,
             "a decoder_start_token_id that is not pad_token_id": self.decoder_start_token_id != self.pad_token_id,
             f"forced_bos_token_id {self.forced_bos_token_id}": self.forced_bos_token_id is not None,
+            f"no_repeat_ngram_size {self.no_repeat_ngram_size}": (self.no_repeat_ngram_size or 0) < 0,
             f"num_beams {self.num_beams}": self.num_beams is not None and not 1 <= self.num_beams <= 1000,
             f"length_penalty {self.length_penalty}": not abs(self.length_penalty or 0.0) <= 20.0,
         }

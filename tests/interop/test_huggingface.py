@@ -21,7 +21,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.interfaces.cli import main
 from transduct.interop import ctranslate2, int8
-from transduct.interop.huggingface import convert, found_in, read
+from transduct.interop.huggingface import _unended, convert, found_in, read
 from transduct.tasks.runs import train
 
 TEXTS = [source for source, _ in PAIRS[:24]]
@@ -467,6 +467,16 @@ def test_what_may_not_be_written_is_taken_over_or_refused(original, tmp_path):
     }  # fmt: skip
     with pytest.raises(TransductError, match="out: exists already; choose another name"):
         read(tmp_path / "opus", tmp_path / "out")
+
+
+def test_what_a_tokenizer_adds_and_cuts_is_left_out(tmp_path):
+    Tokenizer.train(["a b"], "word", 9).save(tmp_path / "tokenizer.json")
+    held = json.loads((tmp_path / "tokenizer.json").read_text())
+    cut = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(held | {"truncation": cut, "post_processor": {"type": "Odd"}}))
+    assert json.loads(_unended(tmp_path / "tokenizer.json")) == held | dict.fromkeys(
+        ("truncation", "post_processor", "padding")
+    )
 
 
 def test_lists_of_tokens_are_checked(original, tmp_path):

@@ -25,7 +25,7 @@ from transduct.data.corpus import Corpus, Ragged, build, prepare, write_rows
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
-from transduct.decoding.search import Filter, FixedLength
+from transduct.decoding.filters import Filter, FixedLength
 from transduct.functional.losses import projected_cross_entropy
 from transduct.models.transformer import Config, Transformer
 from transduct.tasks.translation import Batch, MakeBatch

@@ -13,7 +13,8 @@ from transduct.blocks.quantised import pack_quantised, quantise
 from transduct.blocks.tables import narrowed
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
-from transduct.decoding.search import Beam, FixedLength, Forbid, Prefix, search
+from transduct.decoding.filters import FixedLength, Forbid, Prefix
+from transduct.decoding.search import Beam, search
 from transduct.decoding.shortlist import Narrowed
 from transduct.functional import kernels, stepping
 from transduct.functional.segments import Segments

@@ -27,7 +27,8 @@ from transduct.decoding.captured import (
 )
 from transduct.decoding.device import DeviceBeam, Rules
 from transduct.decoding.engine import DecodingConfig, generate
-from transduct.decoding.search import Beam, FixedLength
+from transduct.decoding.filters import FixedLength
+from transduct.decoding.search import Beam
 from transduct.errors import NotFinite
 from transduct.models import gpt
 

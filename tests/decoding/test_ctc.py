@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from transduct.decoding.ctc import CTCPrefix, best_path
-from transduct.decoding.search import Beam, Forbid, search
+from transduct.decoding.filters import Forbid
+from transduct.decoding.search import Beam, search
 from transduct.functional.losses import ctc_loss
 from transduct.functional.segments import Segments
 

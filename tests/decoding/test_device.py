@@ -7,7 +7,8 @@ from tests.decoding.test_search import Sure
 from tests.helpers import BEGIN, END, tiny, tokens_of
 from transduct.decoding import device
 from transduct.decoding.device import DeviceBeam, Rules, likeliest
-from transduct.decoding.search import PEAK_BLOCK, Beam, FixedLength, Forbid, search
+from transduct.decoding.filters import FixedLength, Forbid
+from transduct.decoding.search import PEAK_BLOCK, Beam, search
 from transduct.functional.segments import Segments
 
 SOURCES, LIMITS = [5, 2, 7, 3, 1, 6], [9, 3, 1, 12, 12, 6]

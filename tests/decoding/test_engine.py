@@ -24,8 +24,8 @@ from transduct.decoding.engine import (
     side_by_side,
     workers_for,
 )
+from transduct.decoding.filters import FixedLength, Forbid
 from transduct.decoding.sampling import Sampling
-from transduct.decoding.search import FixedLength, Forbid
 from transduct.errors import NotFinite
 from transduct.functional import kernels
 from transduct.functional.cores import CORES

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from tests.helpers import randomise
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
-from transduct.decoding.search import FixedLength
+from transduct.decoding.filters import FixedLength
 from transduct.functional.segments import Segments
 from transduct.models import gpt
 from transduct.models.dalle import DALLE, CodesConfig, Config, DiscreteVAE, Guided, guided_logits

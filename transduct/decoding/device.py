@@ -13,15 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from transduct.decoding.search import (
-    PEAK_BLOCK,
-    Hypothesis,
-    block_peaks,
-    largest,
-    largest_in,
-    length_penalty,
-    log_normaliser,
-)
+from transduct.decoding.filters import log_normaliser
+from transduct.decoding.search import PEAK_BLOCK, Hypothesis, block_peaks, largest, largest_in, length_penalty
 from transduct.functional.trials import trusted
 
 NOTHING = float("-inf")

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from transduct.decoding.captured import captured_search, in_powers
 from transduct.decoding.device import Rules
+from transduct.decoding.filters import Filter, FixedLength, Forbid, NoRepeat
 from transduct.decoding.sampling import Sampling
-from transduct.decoding.search import Beam, Filter, FixedLength, Forbid, Hypothesis, NoRepeat, finite, search
+from transduct.decoding.search import Beam, Hypothesis, finite, search
 from transduct.decoding.shortlist import Narrowed
 from transduct.errors import NotFinite
 from transduct.functional import kernels

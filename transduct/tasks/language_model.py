@@ -21,7 +21,7 @@ from transduct.data.batching import Indices
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
-from transduct.decoding.search import FixedLength
+from transduct.decoding.filters import FixedLength
 from transduct.errors import WrongData
 from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments

@@ -22,7 +22,7 @@ from transduct.data.scenes import COLOURS
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
 from transduct.decoding.engine import WIDEST, DecodingConfig
-from transduct.decoding.search import FixedLength
+from transduct.decoding.filters import FixedLength
 from transduct.errors import TransductError, missing_extra
 from transduct.evaluation.classification import Scores, mcnemar
 from transduct.evaluation.scenes import attribute_scores, require_ndimage

@@ -29,7 +29,8 @@ from transduct.data.utterances import (
 )
 from transduct.decoding.ctc import CTCPrefix, best_path
 from transduct.decoding.engine import check_search, flat, in_batches, on_own_threads
-from transduct.decoding.search import Beam, Filter, Forbid, Hypothesis, finite, search
+from transduct.decoding.filters import Filter, Forbid
+from transduct.decoding.search import Beam, Hypothesis, finite, search
 from transduct.errors import TransductError
 from transduct.evaluation.bootstrap import Share
 from transduct.evaluation.text import normalised, token_error_rate

@@ -12,7 +12,7 @@ from transduct.data.text import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig, room_for
-from transduct.decoding.search import Filter, FixedLength
+from transduct.decoding.filters import Filter, FixedLength
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Shape

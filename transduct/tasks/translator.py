@@ -19,7 +19,7 @@ from transduct.data.tokenizer import Tokenizer, tokenizers_of
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig, room_for
 from transduct.decoding.ensemble import Ensemble, Review
-from transduct.decoding.search import Filter, Prefix
+from transduct.decoding.filters import Filter, Prefix
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.decoding.trees import WellFormedTrees
 from transduct.errors import TransductError

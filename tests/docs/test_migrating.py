@@ -3,13 +3,13 @@
 import re
 import shlex
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import typer
 
 import transduct
+from tests.docs.test_using import call
 from transduct.config import Recipe, load_recipe, parse_override
 from transduct.data.samples import generate
 from transduct.interfaces import cli
@@ -46,14 +46,9 @@ def test_its_recipes_run(folder, monkeypatch, capfd):
         if words[1] == "train":
             fewer = ["training.steps=60" if "runs/en-de" in words else "training.steps=2", "data.root=."]
             words = [*words, *fewer, *(() if "de-en/" in " ".join(words) else TINY)]
-        monkeypatch.setattr(sys, "argv", words)
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        found = capfd.readouterr()
-        assert not end.value.code, found.err
+        printed = call(words, monkeypatch, capfd)
         if out is not None:
-            Path(out).write_text(found.out)
+            Path(out).write_text("".join(f"{line}\n" for line in printed))
     assert len(Path("mono.de").read_text().splitlines()) == 20
     trained = load_recipe("runs/de-en.2/recipe.yaml").data["train"]
     assert [(corpus["source"], corpus["weight"]) for corpus in trained] == [("train.de", 2), ("mono.de", 1)]

@@ -851,8 +851,14 @@ def test_of_several_ranks_one_prints_the_model(program, trained_run, monkeypatch
     "words, said",
     [
         (["train", "--model", "m", "--text", "t"], "--model and --text are for decoding; leave them out"),
-        (["decode", "--model", "m", "--text", "t", "--size", "tiny"], "--size and --vocabulary are of drawn"),
-        (["decode", "--model", "m", "--text", "t", "--vocabulary", 9], "--size and --vocabulary are of drawn"),
+        (
+            ["decode", "--model", "m", "--text", "t", "--size", "tiny"],
+            "--size and --vocabulary describe random weights",
+        ),
+        (
+            ["decode", "--model", "m", "--text", "t", "--vocabulary", 9],
+            "--size and --vocabulary describe random weights",
+        ),
         (["decode", "--model", "m"], "--model and --text belong together; give both or neither"),
         (["decode", "--threads", 0], "threads is 0, must be from 1 to 16777216"),
     ],

@@ -348,3 +348,11 @@ def test_an_average_is_the_mean(tmp_path):
     for name, given in (("a", values), ("b", [value.bfloat16() for value in values])):
         torch.testing.assert_close(found[name], torch.stack(given).double().mean(0))
     assert torch.equal(average(paths[:1])["a"], values[0].double())
+
+
+def test_a_run_has_begun_once_it_has_a_checkpoint(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / ".step_2.old.part").mkdir()
+    assert not checkpoint.has_begun(tmp_path)
+    (tmp_path / "checkpoints" / "step_2").mkdir()
+    assert checkpoint.has_begun(tmp_path)

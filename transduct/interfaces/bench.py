@@ -56,7 +56,7 @@ def asked(
     if model is not None and what != "decode":
         raise TransductError("--model and --text are for decoding; leave them out")
     if model is not None and (size, vocabulary) != (SIZE, VOCABULARY):
-        raise TransductError("--size and --vocabulary are of drawn weights, the model has its own; leave them out")
+        raise TransductError("--size and --vocabulary describe random weights; a model has its own: leave them out")
     many = sentences if sentences is not None else 512 if what == "decode" else 192
     sizes = Sizes(size, vocabulary, many, cores() if threads is None else threads, device)
     return sizes, None if model is None or text is None else (model, text)

@@ -1,4 +1,4 @@
-"""`transduct convert`: makes a model directory for another tool, of another tool's model, smaller, or of several."""
+"""`transduct convert`: convert a model to or from another tool's format, shrink it, or combine several."""
 
 from collections.abc import Sequence
 from pathlib import Path

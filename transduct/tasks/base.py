@@ -16,7 +16,15 @@ from torch import nn
 from transduct.config import Recipe, load_recipe, stages_of
 from transduct.errors import TransductError, WrongData
 from transduct.tasks.claim import RECIPE
-from transduct.training.checkpoint import CONFIG, STATE, files_in, read_json, require_absent, write_directory
+from transduct.training.checkpoint import (
+    CHECKPOINTS,
+    CONFIG,
+    STATE,
+    files_in,
+    read_json,
+    require_absent,
+    write_directory,
+)
 from transduct.training.checkpoints import Checkpoints
 from transduct.training.config import TrainingConfig
 from transduct.training.log import strict_json
@@ -27,7 +35,6 @@ TASKS = (
     *("image_classification", "image_codes", "language_modeling", "masked_language_modeling", "object_detection"),
     *("speech_recognition", "text_classification", "text_to_image", "translation"),
 )
-CHECKPOINTS = "checkpoints"  # the folder of a run that holds them
 Notify = Callable[[str], None]
 
 
@@ -137,7 +144,7 @@ def evaluate(
 
     Args:
         files: the files to read, by the task's names for them: `source` and `reference` for translation, which takes a
-            list of references too, with a line each for a source.
+            list of references too, each with one line per source.
         against: another model, for a paired significance test.
         options: how outputs are made: fields of the task's decoding record.
     """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TrainingFailed, TransductError
-from transduct.training.checkpoint import CONFIG, STATE, disk_error, remove, write_file
+from transduct.training.checkpoint import CHECKPOINTS, CONFIG, STATE, disk_error, has_begun, remove, write_file
 from transduct.training.log import LOG
 
 RECIPE = "recipe.yaml"
@@ -52,7 +52,7 @@ def claimed(
             remove(path)
         if not finished:
             write_file(held, dump(asdict(recipe)).encode())
-            if not any(directory.glob("checkpoints/step_*")):
+            if not has_begun(directory):
                 for path in directory.glob("tokenizer*.json"):
                     remove(path)  # it may have been made of other text, or taken from another model
         yield
@@ -118,7 +118,7 @@ def _undone_on_error(directory: Path, new: bool) -> Iterator[None]:
 
 def _is_worth_keeping(directory: Path, error: BaseException) -> bool:
     """Whether a run that ended with this error can be resumed and has work worth keeping."""
-    if isinstance(error, KeyboardInterrupt) or any(directory.glob("**/checkpoints/step_*")):
+    if isinstance(error, KeyboardInterrupt) or any(directory.glob(f"**/{CHECKPOINTS}/step_*")):
         return True
     causes = [error]
     while cause := causes[-1].__cause__:
@@ -130,7 +130,7 @@ def _is_worth_keeping(directory: Path, error: BaseException) -> bool:
 def _done(directory: Path) -> set[tuple[Path, bytes | int]]:
     """The progress of a run: the records in its logs and the times of its checkpoints. Progress adds to the set."""
     records = {(path, line) for path in directory.glob(f"**/{LOG}") for line in path.read_bytes().splitlines()}
-    return records | {(path, path.stat().st_mtime_ns) for path in directory.glob(f"**/checkpoints/step_*/{STATE}")}
+    return records | {(path, path.stat().st_mtime_ns) for path in directory.glob(f"**/{CHECKPOINTS}/step_*/{STATE}")}
 
 
 def require_room(directory: Path, resume: bool) -> None:

@@ -16,7 +16,7 @@ from transduct.data.files import names_of, require_files
 from transduct.errors import TransductError
 from transduct.tasks.base import Notify, Task, configuration, from_home, naming_files, task_module
 from transduct.tasks.claim import RECIPE, claimed, require_room
-from transduct.training.checkpoint import CONFIG, files_in, write_directory, write_file
+from transduct.training.checkpoint import CONFIG, files_in, has_begun, write_directory, write_file
 from transduct.training.distributed import Ranks
 from transduct.training.log import LOG, Event, ignore
 from transduct.training.machine import pick_device, prepare_machine, seed_generators
@@ -213,7 +213,7 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
     if not (Path(start) / CONFIG).exists():
         model = Path(start) / "model"
         remedy = f"name {model}" if (model / CONFIG).exists() else "name a model directory, RUN/model"
-        if any(directory.glob("checkpoints/step_*")):
+        if has_begun(directory):
             remedy = "the run has begun and needs it no more: set it to null"
         raise TransductError(f"model.start_from: {start} holds no {CONFIG}; {remedy}")
     held = configuration(Path(start))

@@ -22,7 +22,7 @@ from transduct.functional.segments import Segments, Shape
 from transduct.tasks.base import Notify
 from transduct.tasks.model import Movable, blank_of, read_weights
 from transduct.tasks.showing import Panel
-from transduct.training.checkpoint import write_file
+from transduct.training.checkpoint import has_begun, write_file
 from transduct.training.config import TrainingConfig
 
 log = logging.getLogger("transduct")
@@ -60,7 +60,7 @@ def run_tokenizer(
         TransductError: BPE dropout is asked for, but the tokenizer has no merges to drop; or the file is missing from a
             run with checkpoints, which no other tokenizer fits.
     """
-    begun = any(path.parent.glob("checkpoints/step_*"))
+    begun = has_begun(path.parent)
     held = next((start / name for name in names if (start / name).exists()), None) if start else None
     if held and not begun and path.exists() and Tokenizer.load(path).digest != Tokenizer.load(held).digest:
         path.unlink()  # made before `start_from` was set, or set to another model

@@ -20,6 +20,12 @@ from transduct.errors import TransductError
 FORMAT = 1  # of checkpoints and model directories; every released version stays loadable
 WEIGHTS, OPTIMISER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
 CONFIG, STATE = "config.json", "state.json"
+CHECKPOINTS = "checkpoints"  # the folder of a run that holds them
+
+
+def has_begun(run: Path) -> bool:
+    """Whether the run in a folder has a checkpoint, whole or not."""
+    return any(run.glob(f"{CHECKPOINTS}/step_*"))
 
 
 def write_directory(directory: Path, files: Mapping[str, bytes], replace: bool = False) -> None:

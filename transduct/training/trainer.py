@@ -107,7 +107,7 @@ class Trainer:
         self.batches, self.validate = batches, validate
         self.stepper = Stepper(model, config, loss, ranks)
         self.ema = MovingAverage(model, config.ema) if config.ema else None
-        self.checkpoints = Checkpoints(directory / "checkpoints")
+        self.checkpoints = Checkpoints(directory / checkpoint.CHECKPOINTS)
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
         self.state = State(validated_on=validated_on).under(config)
         self.stopping = False

@@ -90,7 +90,7 @@ def test_a_decoder_in_one_call_is_the_decoder(monkeypatch, integers, shape, norm
     plain, used = both(integers, norm=norm, **shape)
     assert isinstance(used.decoder, FusedDecoder)
     found = steps_of(used, beam, tokens_for(beam))
-    monkeypatch.setattr(kernels, "usable", lambda *_: False)  # the other takes the formulas
+    monkeypatch.setattr(kernels, "usable", lambda *_, **__: False)  # the other takes the formulas
     assert_near(found, steps_of(plain, beam, tokens_for(beam)), integers)
 
 
@@ -101,7 +101,7 @@ def test_a_decoder_in_one_call_is_the_decoder(monkeypatch, integers, shape, norm
 def test_positions_whose_vectors_are_views_of_others_are_read_as_they_are(monkeypatch, integers, scheme):
     plain, used = both(integers, positions=scheme, d_model=51, num_heads=3)  # an odd width takes a slice
     found = steps_of(used, 3, tokens_for(3))
-    monkeypatch.setattr(kernels, "usable", lambda *_: False)
+    monkeypatch.setattr(kernels, "usable", lambda *_, **__: False)
     assert_near(found, steps_of(plain, 3, tokens_for(3)), integers)
 
 
@@ -138,7 +138,7 @@ def test_an_encoder_in_one_call_is_the_encoder(monkeypatch, integers, shape, nor
     plain, used = both(integers, norm=norm, **shape)
     assert isinstance(used.encoder, FusedEncoder)
     found = used.encode(*tokens_of(lengths))
-    monkeypatch.setattr(kernels, "usable", lambda *_: False)
+    monkeypatch.setattr(kernels, "usable", lambda *_, **__: False)
     if not lengths:
         assert found.shape == (0, 16)
     else:
@@ -204,13 +204,14 @@ def test_what_is_remembered_of_sources_is_what_the_layers_give(monkeypatch, inte
     torch.manual_seed(1)
     memory = torch.randn(sum(lengths), 16)
     held = [models[1].start(memory, segments, 2).memories]
-    monkeypatch.setattr(kernels, "usable", lambda *_: False)
+    monkeypatch.setattr(kernels, "usable", lambda *_, **__: False)
     held += [models[0].start(memory, segments, 2).memories]
     for ours, theirs in zip(*held, strict=True):
         for name in ("keys", "values"):
             found, expected = getattr(ours, name), getattr(theirs, name)
             assert found.is_contiguous()
-            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+            assert found.dtype == (torch.float16 if integers else torch.float32)
+            torch.testing.assert_close(found, expected.to(found.dtype), atol=1e-5, rtol=1e-3 if integers else 1e-5)
         assert (ours.bias is None) == (theirs.bias is None)
 
 
@@ -262,10 +263,10 @@ def found_by(model, beam):
     return engine.generate(model, SOURCES, [12] * len(SOURCES), DecodingConfig(beam=beam), BEGIN, END)
 
 
-def assert_same_outputs(found, expected):
+def assert_same_outputs(found, expected, apart=1e-5):
     for one, other in zip(found, expected, strict=True):
         assert [h.tokens for h in one] == [h.tokens for h in other]
-        assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-5)
+        assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=apart)
 
 
 def capped(monkeypatch, most):
@@ -409,7 +410,7 @@ def test_parts_that_the_kernels_do_not_know_are_read_part_by_part(integers, chan
     plain, used = both(integers, **changes)
     assert isinstance(used.encoder, FusedEncoder) == encoder
     assert isinstance(used.decoder, FusedDecoder) == decoder
-    assert_same_outputs(found_by(used, 3), found_by(plain, 3))
+    assert_same_outputs(found_by(used, 3), found_by(plain, 3), 0.1 if integers else 1e-5)  # see `assert_near`
 
 
 @compiled

@@ -113,3 +113,14 @@ def test_a_blank_layer_has_the_shapes_of_a_full_one(kind):
     shapes = [{name: (p.shape, p.dtype) for name, p in each.named_parameters()} for each in (blank, full)]
     assert shapes[0] == shapes[1]
     assert all(p.is_meta for p in blank.parameters())
+
+
+@torch.inference_mode()
+def test_caches_of_a_decoder_over_a_memory_are_float16():
+    tokens, segments = tokens_of([5, 2])
+    for model, expected in zip(quantised(), (torch.float32, torch.float16), strict=True):
+        state = model.start(model.encode(tokens, segments), segments, 2)
+        _, state = model.step(torch.tensor([BEGIN] * 4), state)
+        for cache, memory in zip(state.caches, state.memories, strict=True):
+            assert {x.dtype for x in (*cache.buffers, memory.keys, memory.values)} == {expected}
+        assert model.encoder[0].self_attention.cache_dtype is None

@@ -301,6 +301,32 @@ def test_attention_of_rows_is_the_formula(heads, groups, d_k, d_v, seen):
 
 
 @compiled
+def test_caches_of_float16_hold_the_same_numbers():
+    """Odd widths too, whose last vectors are not whole."""
+    torch.manual_seed(1)
+    for d_k, d_v in ((64, 32), (5, 17)):
+        query, slots = torch.randn(6, 4, d_k), torch.randint(2, (6, 9), dtype=torch.int32)
+        keys, values = (torch.randn(3, 2, 12, 2, d).half() for d in (d_k, d_v))
+        found = kernels.rows_attention(query, keys, values, 9, slots=slots)
+        assert torch.equal(found, kernels.rows_attention(query, keys.float(), values.float(), 9, slots=slots))
+        assert not torch.equal(found, kernels.rows_attention(query, keys, values + 0.01, 9, slots=slots))
+
+
+@compiled
+def test_keys_and_values_of_sources_are_rounded_to_float16():
+    torch.manual_seed(1)
+    key, value = (kernels.Packed(torch.randn(20, 16), None, torch.randn(20)) for _ in range(2))
+    x, offsets = torch.randn(7, 16), torch.tensor([0, 5, 5, 7])
+    x[1], x[6] = 1e6, float("nan")
+    found = kernels.remember(key, value, x, offsets, 5, 4, torch.float16)
+    for half, whole in zip(found, kernels.remember(key, value, x, offsets, 5, 4, torch.float32), strict=True):
+        largest = torch.finfo(torch.float16).max
+        expected = whole.clamp(-largest, largest).half()
+        torch.testing.assert_close(half, expected, rtol=0.0, atol=0.0, equal_nan=True)
+        assert half[0].abs().max() == largest
+
+
+@compiled
 def test_attention_over_nothing_is_zero():
     query, keys = torch.randn(2, 4, 5), torch.randn(2, 4, 3, 1, 5)
     assert not kernels.rows_attention(query, keys, keys, 3, torch.tensor([0, 0])).any()
@@ -413,6 +439,10 @@ def test_the_kernels_are_for_float32_on_a_cpu():
     assert not kernels.usable(torch.ones(1), torch.ones(1, dtype=torch.bfloat16))
     assert not kernels.usable(torch.ones(1, dtype=torch.float64))
     assert not kernels.usable(torch.ones(1, device="meta"))
+    half = torch.ones(1, dtype=torch.float16)
+    assert kernels.usable(torch.ones(1), caches=[half, torch.ones(1)])
+    assert not kernels.usable(half)
+    assert not kernels.usable(torch.ones(1), caches=[torch.ones(1, dtype=torch.bfloat16)])
 
 
 def test_a_tensor_that_is_not_contiguous_has_no_pointer():

@@ -108,6 +108,7 @@ def attention_over_past(
         (R, H, 1, V).
     """
     query = query * query.shape[-1] ** -0.5
+    keys, values = keys.to(query.dtype), values.to(query.dtype)
     scores = _per_source(query, keys.transpose(-2, -1))  # (R, H, 1, n)
     if seen is not None:
         scores = scores.add_(seen)
@@ -170,6 +171,7 @@ class MultiHeadAttention(nn.Module):
         self.value: Any = Linear(d_model, self.num_kv_heads * self.d_v)
         self.output: nn.Module = Linear(num_heads * self.d_v, d_model)
         self.joint: nn.Module | None = None
+        self.cache_dtype: torch.dtype | None = None  # of cached keys and values; by default that of the activations
 
     def join(self) -> None:
         """Fuse the projections of query, key and value into one, for inference."""
@@ -240,13 +242,13 @@ class MultiHeadAttention(nn.Module):
         if positions is None and self.positions is not None:
             positions = cache.positions(len(x), x.device)
         query, key, value = self.project(x, positions, None)
-        cache.append(key, value)
+        cache.append(*self._cached(key, value))
         lineage = lineage or Lineage()
         bias = self.positions.bias if self.positions else None
         if prompt is None and bias is None and cache.clock is not None and lineage.seen is not None:
             seen = lineage.seen.view(-1, 1, cache.beam, lineage.seen.shape[3])  # (B, 1, beam, t * beam)
             return self._read(query, *cache.held(), seen)
-        if prompt is None and bias is None and kernels.usable(query, *cache.buffers):
+        if prompt is None and bias is None and kernels.usable(query, caches=cache.buffers):
             heads = kernels.rows_attention(query, *cache.buffers, cache.length, slots=lineage.slots)  # (R, H, V)
             return self.output(heads.flatten(1))  # (R, D)
         query = query.unsqueeze(2)  # (R, H, 1, K)
@@ -274,17 +276,17 @@ class MultiHeadAttention(nn.Module):
         """The keys and values of the sources, computed once for a whole search: (M, D) -> Memory."""
         packed = getattr(self.key, "packed", None), getattr(self.value, "packed", None)
         if isinstance(packed[0], kernels.Packed) and isinstance(packed[1], kernels.Packed):
-            layout = segments.offsets, segments.longest, self.num_kv_heads
+            layout = segments.offsets, segments.longest, self.num_kv_heads, self.cache_dtype or memory.dtype
             keys, values = kernels.remember(packed[0], packed[1], memory, *layout)
         else:
-            key, value = self._keys_and_values(memory)
+            key, value = self._cached(*self._keys_and_values(memory))
             keys, values = (pad(part, segments).transpose(1, 2).contiguous() for part in (key, value))  # (B, G, S, ..)
         return Memory(keys, values, padding_bias(segments), segments.lengths)
 
     def recall(self, x: Tensor, memory: Memory) -> Tensor:
         """Cross-attention of one new token per row over the memory of its source: (R, D) -> (R, D)."""
         query, whole = self.query(x), memory.bias is None or memory.lengths is not None
-        if whole and kernels.usable(query, memory.keys, memory.values):
+        if whole and kernels.usable(query, caches=(memory.keys, memory.values)):
             query, times = query.view(len(x), self.num_heads, self.d_k), memory.keys.shape[2]  # (R, H, K)
             keys, values = memory.keys.unsqueeze(3), memory.values.unsqueeze(3)  # (B, G, S, 1, K)
             return self.output(kernels.rows_attention(query, keys, values, times, memory.lengths).flatten(1))  # (R, D)
@@ -314,6 +316,8 @@ class MultiHeadAttention(nn.Module):
     def _read(self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
         """Attention of all rows of a source over the same keys: (R, H * K) -> (R, D)."""
         rows = query.shape[0]
+        keys, values = keys.to(query.dtype), values.to(query.dtype)
+        bias = None if bias is None else bias.to(query.dtype)
         query = query.reshape(keys.shape[0], -1, self.num_heads, self.d_k).transpose(1, 2)  # (B, H, beam, K)
         heads = padded_attention(query, keys, values, bias)  # (B, H, beam, V)
         return self.output(heads.transpose(1, 2).reshape(rows, -1))  # (R, D)
@@ -321,6 +325,10 @@ class MultiHeadAttention(nn.Module):
     def _keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         key = self.key(x).unflatten(-1, (self.num_kv_heads, self.d_k))  # (M, G, K)
         return key, self.value(x).unflatten(-1, (self.num_kv_heads, self.d_v))  # (M, G, V)
+
+    def _cached(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        dtype = self.cache_dtype or key.dtype
+        return key.to(dtype), value.to(dtype)
 
     def _attend(
         self,

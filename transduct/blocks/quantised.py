@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from transduct.blocks.packed import exchange
+from transduct.blocks.transformer import DecoderLayer
 from transduct.functional import kernels
 from transduct.functional.quantisation import int8_linear, quantise_rows
 
@@ -76,6 +77,10 @@ def pack_quantised(model: nn.Module) -> None:
 def quantise(model: nn.Module) -> None:
     """Quantise all linear layers and embedding tables of a model, in place.
 
-    Norms, biases and positions are not quantised.
+    Norms, biases and positions are not quantised. KV caches of decoders over a memory become float16: reading them
+    takes much of the time, and int8 rounds more coarsely.
     """
+    for module in model.modules():
+        if isinstance(module, DecoderLayer):
+            module.self_attention.cache_dtype = module.cross_attention.cache_dtype = torch.float16
     exchange(model, lambda layer: QuantisedLinear(layer.weight, layer.bias), QuantisedTable)

@@ -1,14 +1,16 @@
-/* What the kernels share. They are the few loops on a CPU that PyTorch has no kernel for. Of decoding: products of 8-bit
- * integers whose activations have a step for each row (kernels_products.c), what a search goes on with
- * (kernels_search.c), and attention of a single query a row and whole encoders and decoders, of which a step is otherwise
- * nothing but calls (kernels_layers.c). Of training: what a step does between its products (kernels_training.c). And how
- * cores share them (kernels_threads.c).
+/* Declarations shared by the CPU kernels, the few loops for which PyTorch has no kernel.
  *
- * functional/kernels.py and functional/training_kernels.py call them; what they compute is said by the formulas in
- * functional/, by the layers in blocks/transformer.py and by decoding/search.py, which stand in where these files are not
- * compiled or the processor has no AVX512-VNNI.
+ *     kernels_products.c  products of a few rows with a constant packed matrix, int8 or float32
+ *     kernels_layers.c    attention of one query per row; whole encoders and decoder steps, which save Python's calls
+ *     kernels_search.c    log-normalisers and the choice of continuations
+ *     kernels_training.c  the operations of a training step besides its matrix products
+ *     kernels_threads.c   threads that share the work
  *
- * Let R be rows, D the width that is read, F the width that is written, V the vocabulary, LANES the numbers of a vector.
+ * They are called from functional/kernels.py and functional/training_kernels.py. The formulas in functional/, the layers
+ * in blocks/transformer.py and decoding/search.py define what is computed and serve as the fallback where these files are
+ * not compiled or the processor lacks AVX512-VNNI.
+ *
+ * Let R be rows, D the input width, F the output width, V the vocabulary, LANES the numbers in a vector.
  */
 #ifndef TRANSDUCT_KERNELS_H
 #define TRANSDUCT_KERNELS_H
@@ -17,7 +19,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define EXPORT __attribute__((visibility("protected"))) /* others may have functions of these names */
+#define EXPORT __attribute__((visibility("protected"))) /* binds here even if another library exports the name */
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define COMPILED 1
@@ -28,11 +30,11 @@
 #define INLINE static inline __attribute__((always_inline)) FAST
 enum { LANES = 16 };
 
-/* The first of so many lanes. */
+/* The mask of the first `count` lanes, at most all. */
 INLINE __mmask16 lanes(int64_t count) { return count >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << count) - 1); }
 
-/* exp(x), to two units in the last place: 2^n times a polynomial; that of -87 for what is less. (Of two numbers one of
- * which is NaN, the second is the larger: x comes second, so that NaN stays.) */
+/* exp(x) to two units in the last place, as 2^n times a polynomial; exp(-87) below -87. NaN stays NaN: if an operand is
+ * NaN, _mm512_max_ps returns the second one, which is x. */
 INLINE __m512 exponential(__m512 x) {
     x = _mm512_max_ps(_mm512_set1_ps(-87.0f), x);
     __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
@@ -48,8 +50,8 @@ INLINE __m512 exponential(__m512 x) {
     return _mm512_scalef_ps(y, n);
 }
 
-/* A linear layer: (D, F) packed, its bias or NULL, and if it is of 8-bit integers a step for each output. `next` is the
- * packed matrix that is read after this one, or NULL if that is not known: its start is fetched into the cache early. */
+/* A linear layer: a packed matrix (D, F), int8 with `steps` (F,) or float32 with NULL, and a bias (F,) or NULL. `next` is
+ * the packed matrix that is read after this one, whose start is prefetched; NULL if unknown. */
 typedef struct {
     const void *packed;
     const float *steps, *bias;
@@ -57,23 +59,27 @@ typedef struct {
     const void *next;
 } Linear;
 
-/* work(job, part) for each of `count` parts, once, by this thread and as many others as are free, up to `threads` in all. */
+/* Run work(job, part) once for each of `count` parts, on this thread and on idle ones, up to `threads` in all. */
 EXPORT void in_parts(void (*work)(const void *job, int64_t part), const void *job, int64_t count, int64_t threads);
 
-/* The same between operations of PyTorch's, by the threads of theirs where that is known how. */
+/* The same between PyTorch's operations: on PyTorch's own threads if its OpenMP runtime is known. */
 EXPORT void beside_torch(void (*work)(const void *job, int64_t part), const void *job, int64_t count, int64_t threads);
 
-/* A search, and what it goes on with.
+/* A search: its rows, their constraints, and the best continuations of each source.
  *
- * The rows hold `tokens` (R, t), in a beam written by `slots` (R, t), and are worth `scores` (B, beam); the model gives
- * those of some sources `logits` (rows, V), of which `normaliser` (rows,) is the logarithm of the sum of exponentials. Of
- * the likeliest continuations of each source the first are told by their scores `best`, rows of the source `origin` and
- * tokens `chosen`, (B, beam) each, with `ends` of all sources that end an output; the first of all that do not by their
- * scores `live`, which of all `rows` they go on from and their tokens `newest`. Where rows hold as many tokens as their
- * source has `limits` (B), if there are any, nothing but the end is possible. `never` are the tokens that do not come,
- * `forbidden` is how many. Where the search knows few tokens only, `names` (V,) are their numbers in the decoder's table,
- * `named` (R,) is room for those of the newest, and `others` (B, V) are those that a source does not know: no
- * probability is theirs. `span` and `together` are said where they are used. */
+ * Rows have `tokens` (R, t), the `slots` (R, t) of their keys and values in the caches of a beam, and `scores` (B, beam).
+ * For some sources at a time there are `logits` (rows, V) and their log-sum-exp, `normaliser` (rows,).
+ *
+ * A row that has reached the limit of its source in `limits` (B,), or NULL, may only continue with `end`. `never` lists the
+ * `forbidden` tokens that may not occur. With a shortlist, `names` (V,) are the ids of its tokens in the decoder's table,
+ * `named` (R,) is scratch space for those of the newest tokens, and `others` (B, V) marks the tokens that a source
+ * excludes, which get no probability.
+ *
+ * Results are (B, beam): `best`, `origin` and `chosen` are the scores, rows within the source and tokens of the best
+ * continuations, and `ends` counts the ends among them, over all sources; `live`, `rows` and `newest` are the scores, rows
+ * among all R and tokens of the best that do not end.
+ *
+ * For `span` and `together` see `ahead`. */
 typedef struct {
     int64_t end, ends, forbidden, span, together;
     const int64_t *never, *limits, *names;
@@ -86,11 +92,11 @@ typedef struct {
     int64_t *origin, *chosen, *rows, *newest;
 } Search;
 
-/* As kernels_search.c has them. */
+/* Defined in kernels_search.c. */
 EXPORT FAST void log_normaliser(const float *logits, int64_t r, int64_t v, float *out);
 EXPORT FAST void choose(Search *search, int64_t first, int64_t last, int64_t v, int64_t beam, int64_t length);
 
-/* x (R, D) W^T + b. For integers `room` holds R * (D rounded up to fours + 4) bytes. */
+/* x (R, D) W^T + b -> (R, F). For int8, `room` holds R * (D rounded up to a multiple of 4, + 4) bytes. */
 EXPORT FAST void linear(const Linear *layer, const float *x, int64_t r, float *out, uint8_t *room,
                         int64_t threads);
 

@@ -57,7 +57,7 @@ class _Decoder(ctypes.Structure):
 
 class Place(ctypes.Structure):
     _fields_ = [
-        *[(name, NUMBER) for name in ("room", "beam", "length", "longest")],
+        *[(name, NUMBER) for name in ("room", "beam", "length", "longest", "half")],
         ("slots", POINTER),
         ("lengths", POINTER),
     ]
@@ -83,8 +83,8 @@ ARGUMENTS: dict[str, list[Any]] = {
     "normalised": [NORM, POINTER, NUMBER, NUMBER, POINTER],
     "log_normaliser": [POINTER, NUMBER, NUMBER, POINTER],
     "choose": [SEARCH, *[NUMBER] * 5],
-    "rows_attention": [POINTER, NUMBER, POINTER, POINTER, *[NUMBER] * 9, *[POINTER] * 4],
-    "remember": [LINEAR, LINEAR, POINTER, *[NUMBER] * 3, POINTER, POINTER, NUMBER, POINTER, POINTER],
+    "rows_attention": [POINTER, NUMBER, POINTER, POINTER, *[NUMBER] * 10, *[POINTER] * 4],
+    "remember": [LINEAR, LINEAR, POINTER, *[NUMBER] * 3, POINTER, POINTER, NUMBER, NUMBER, POINTER, POINTER],
     "layer_room": [LAYER, NUMBER, NUMBER],
     "encoder": [LAYER, NUMBER, POINTER, NUMBER, NUMBER, POINTER, NUMBER, POINTER, NUMBER],
     "decode": [DECODER, LINEAR, POINTER, PLACE, POINTER, NUMBER, POINTER, NUMBER, POINTER],
@@ -94,15 +94,17 @@ ARGUMENTS: dict[str, list[Any]] = {
     **{name: [POINTER, NUMBER] for name in ("segments_attention", "drop", "turn_rows", "row_losses")},
 }
 RESULTS = dict.fromkeys(("packed_size", "layer_room", "decode", "ahead", "attention_room"), NUMBER)
+CACHED = (torch.float32, torch.float16)  # of a KV cache
 BLOCK = 64  # columns of a packed matrix that are stored together
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")  # supported by the kernels, which know them by index
 
 
-def usable(*tensors: Tensor) -> bool:
-    """Whether the kernels can take these tensors: float32 on the CPU, without gradients."""
-    if library() is None or any(not x.is_cpu or x.dtype != torch.float32 for x in tensors):
+def usable(*tensors: Tensor, caches: Sequence[Tensor] = ()) -> bool:
+    """Whether the kernels can take these tensors: float32 on the CPU, without gradients. KV caches may be float16."""
+    right = [x.dtype == torch.float32 for x in tensors] + [x.dtype in CACHED for x in caches]
+    if library() is None or not all(right) or not all(x.is_cpu for x in (*tensors, *caches)):
         return False
-    return not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, *caches)))
 
 
 @cache
@@ -177,16 +179,16 @@ class Packed(_PointedAt):
 
 
 def remember(
-    key: Packed, value: Packed, x: Tensor, offsets: Tensor, longest: int, groups: int
+    key: Packed, value: Packed, x: Tensor, offsets: Tensor, longest: int, groups: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Project flat sequences (N, D), which begin at `offsets` (B + 1,), to keys (B, G, S, K) and values (B, G, S, V),
-    padded with zeros to S = `longest`."""
+    padded with zeros to S = `longest`, as float32 or float16."""
     sources, x = len(offsets) - 1, x.contiguous()
-    keys, values = (empty(sources, groups, longest, packed.size // groups) for packed in (key, value))
+    keys, values = (empty(sources, groups, longest, packed.size // groups, dtype=dtype) for packed in (key, value))
     work = empty(len(x) * (max(key.size, value.size) + key.width // 4 + 2))
     library().remember(
         key.native, value.native, offsets.data_ptr(), sources, longest, groups,
-        x.data_ptr(), work.data_ptr(), CORES.sharing, keys.data_ptr(), values.data_ptr(),
+        x.data_ptr(), work.data_ptr(), CORES.sharing, CACHED.index(dtype), keys.data_ptr(), values.data_ptr(),
     )  # fmt: skip
     return keys, values
 
@@ -287,7 +289,8 @@ def rows_attention(
 
     Args:
         query: the heads of a row are contiguous.
-        keys, values: (B, G, capacity, width, K) and (B, G, capacity, width, V), contiguous; R / B rows per source.
+        keys, values: (B, G, capacity, width, K) and (B, G, capacity, width, V), float32 or float16, contiguous; R / B
+            rows per source.
         times: the number of time steps that are filled.
         lengths: (B,) the number of them that each source has; all by default.
         slots: (R, times) int32, which of the `width` entries a row sees at each time step; the first by default.
@@ -297,6 +300,6 @@ def rows_attention(
     library().rows_attention(
         query.data_ptr(), query.stride(0), keys.data_ptr(), values.data_ptr(),
         rows, rows // sources, heads, groups, d_k, d_v, capacity, width, times,
-        pointer(lengths), pointer(slots), weights.data_ptr(), out.data_ptr(),
+        CACHED.index(keys.dtype), pointer(lengths), pointer(slots), weights.data_ptr(), out.data_ptr(),
     )  # fmt: skip
     return out

@@ -1,19 +1,41 @@
-/* Attention of a single query a row, and whole encoders and decoders, as blocks/transformer.py has them. */
+/* Attention of one query per row, and whole encoders and decoder steps, with the layers of blocks/transformer.py. */
 #include "kernels.h"
 
 #if COMPILED
 
-/* Attention of one query (K) over so many keys and values, which stand `key_step` and `value_step` numbers apart, each with
- * a choice of slots, the first if NULL. */
-INLINE void attend(const float *q, const float *keys, const float *values, int64_t key_step, int64_t value_step,
-                   const int32_t *slot, int64_t seen, int64_t dk, int64_t dv, float *weights, float *out) {
+/* Load a vector of a KV cache, float16 if `half`, else float32. */
+INLINE __m512 cached(const void *cache, int64_t first, __mmask16 held, int64_t half) {
+    return half ? _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(held, (const uint16_t *)cache + first))
+                : _mm512_maskz_loadu_ps(held, (const float *)cache + first);
+}
+
+/* Store numbers in a KV cache. float16 saturates at its largest number; NaN stays NaN. */
+INLINE void store(const float *numbers, int64_t count, void *cache, int64_t first, int64_t half) {
+    __m512 largest = _mm512_set1_ps(65504.0f), smallest = _mm512_set1_ps(-65504.0f);
+    for (int64_t k = 0; k < count; k += LANES) {
+        __mmask16 held = lanes(count - k);
+        __m512 x = _mm512_maskz_loadu_ps(held, numbers + k);
+        if (half) {
+            x = _mm512_max_ps(smallest, _mm512_min_ps(largest, x));
+            _mm256_mask_storeu_epi16((uint16_t *)cache + first + k, held, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+        } else {
+            _mm512_mask_storeu_ps((float *)cache + first + k, held, x);
+        }
+    }
+}
+
+/* Attention of one query (K,) over the keys and values of `seen` time steps, which begin at `key` and `value` and are
+ * `key_step` and `value_step` numbers apart. `slot` (seen,) is the entry to read at each time step; the first if NULL. */
+INLINE void attend(const float *q, const void *keys, const void *values, int64_t key, int64_t value, int64_t key_step,
+                   int64_t value_step, const int32_t *slot, int64_t seen, int64_t dk, int64_t dv, int64_t half, float *weights,
+                   float *out) {
     float scale = 1.0f / sqrtf((float)dk), largest = -INFINITY;
     for (int64_t t = 0; t < seen; t++) {
-        const float *key = keys + t * key_step + (slot ? slot[t] * dk : 0);
+        int64_t first = key + t * key_step + (slot ? slot[t] * dk : 0);
         __m512 sum = _mm512_setzero_ps();
         for (int64_t k = 0; k < dk; k += LANES) {
             __mmask16 held = lanes(dk - k);
-            sum = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(held, q + k), _mm512_maskz_loadu_ps(held, key + k), sum);
+            sum = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(held, q + k), cached(keys, first + k, held, half), sum);
         }
         weights[t] = _mm512_reduce_add_ps(sum) * scale;
         largest = weights[t] > largest ? weights[t] : largest;
@@ -30,44 +52,60 @@ INLINE void attend(const float *q, const float *keys, const float *values, int64
         __mmask16 held = lanes(dv - k);
         __m512 sum = _mm512_setzero_ps();
         for (int64_t t = 0; t < seen; t++) {
-            const float *value = values + t * value_step + (slot ? slot[t] * dv : 0);
-            sum = _mm512_fmadd_ps(_mm512_set1_ps(weights[t]), _mm512_maskz_loadu_ps(held, value + k), sum);
+            int64_t first = value + t * value_step + (slot ? slot[t] * dv : 0);
+            sum = _mm512_fmadd_ps(_mm512_set1_ps(weights[t]), cached(values, first + k, held, half), sum);
         }
         _mm512_mask_storeu_ps(out + k, held, _mm512_mul_ps(sum, _mm512_set1_ps(share)));
     }
 }
 
-/* Fetches numbers into the cache that are needed soon. A source's keys and values are too few in a row for the processor to
- * do it by itself. */
-INLINE void fetch(const float *numbers, int64_t count) {
-    enum { LINE = 16 };
-    for (int64_t k = 0; k < count; k += LINE) _mm_prefetch((const char *)(numbers + k), _MM_HINT_T1);
+/* Prefetch numbers that are needed soon. The keys and values of a source are too short a run for the processor's own
+ * prefetcher. */
+INLINE void fetch(const void *cache, int64_t first, int64_t count, int64_t half) {
+    enum { LINE = 64 };
+    int64_t size = half ? sizeof(uint16_t) : sizeof(float);
+    const char *bytes = (const char *)cache + first * size;
+    for (int64_t k = 0; k < count * size; k += LINE) _mm_prefetch(bytes + k, _MM_HINT_T1);
 }
 
-/* The same of many rows. Row r of source r / beam has heads (H, K) at `query + r * query_stride`; each of G heads of its
- * keys and values serves H / G of them. Time t of source s and group g stands at ((s * G + g) * room + t) * width + slot,
- * counted in vectors of K or V numbers: `slots` (R, times) says which of `width` slots. `times` are seen, or as many as
- * `lengths` says of each source. */
-EXPORT FAST void rows_attention(const float *query, int64_t query_stride, const float *keys, const float *values,
-                                int64_t r, int64_t beam, int64_t heads, int64_t groups, int64_t dk, int64_t dv,
-                                int64_t room, int64_t width, int64_t times, const int64_t *lengths,
-                                const int32_t *slots, float *weights, float *out) {
+/* Attention of one query per row over the keys of its source -> `out` (R, H, V).
+ *
+ * The heads (H, K) of row r are at `query + r * query_stride`. `keys` (B, G, room, width, K) and `values` (B, G, room,
+ * width, V) hold up to `room` time steps; each of the G heads serves H / G query heads. A row sees `times` time steps, or
+ * the number in `lengths` (B,). `slots` (R, times) says which of the `width` entries it reads; NULL for the first. `half`
+ * is a constant wherever this is inlined. */
+INLINE void attend_rows(const float *query, int64_t query_stride, const void *keys, const void *values, int64_t r,
+                        int64_t beam, int64_t heads, int64_t groups, int64_t dk, int64_t dv, int64_t room, int64_t width,
+                        int64_t times, int64_t half, const int64_t *lengths, const int32_t *slots, float *weights,
+                        float *out) {
     for (int64_t row = 0; row < r; row++) {
         int64_t source = row / beam, seen = lengths ? lengths[source] : times;
         const int32_t *slot = slots ? slots + row * times : NULL;
         for (int64_t head = 0; head < heads; head++) {
             int64_t first = (source * groups + head / (heads / groups)) * room * width, next = first + room * width;
-            if (row % beam == 0) { /* the other rows of a source find its keys and values in the cache */
-                fetch(keys + next * dk, seen * width * dk);
-                fetch(values + next * dv, seen * width * dv);
+            if (row % beam == 0) { /* the next group's, once: the other rows of a source find them in the cache */
+                fetch(keys, next * dk, seen * width * dk, half);
+                fetch(values, next * dv, seen * width * dv, half);
             }
-            attend(query + row * query_stride + head * dk, keys + first * dk, values + first * dv, width * dk, width * dv,
-                   slot, seen, dk, dv, weights, out + (row * heads + head) * dv);
+            attend(query + row * query_stride + head * dk, keys, values, first * dk, first * dv, width * dk, width * dv,
+                   slot, seen, dk, dv, half, weights, out + (row * heads + head) * dv);
         }
     }
 }
 
-/* Layer normalisation, or that by the root mean square where there is no shift. */
+EXPORT FAST void rows_attention(const float *query, int64_t query_stride, const void *keys, const void *values,
+                                int64_t r, int64_t beam, int64_t heads, int64_t groups, int64_t dk, int64_t dv,
+                                int64_t room, int64_t width, int64_t times, int64_t half, const int64_t *lengths,
+                                const int32_t *slots, float *weights, float *out) {
+    if (half)
+        attend_rows(query, query_stride, keys, values, r, beam, heads, groups, dk, dv, room, width, times, 1, lengths,
+                    slots, weights, out);
+    else
+        attend_rows(query, query_stride, keys, values, r, beam, heads, groups, dk, dv, room, width, times, 0, lengths,
+                    slots, weights, out);
+}
+
+/* Layer normalisation, or RMSNorm if `shift` is NULL. */
 typedef struct {
     const float *scale, *shift;
     double epsilon;
@@ -83,14 +121,14 @@ INLINE void normalise(const Norm *norm, const float *x, int64_t r, int64_t d, fl
         }
         for (int64_t k = 0; k < d; k += LANES) {
             __mmask16 held = lanes(d - k);
-            __m512 apart = _mm512_maskz_sub_ps(held, _mm512_maskz_loadu_ps(held, x + k), _mm512_set1_ps(mean));
-            squares = _mm512_fmadd_ps(apart, apart, squares);
+            __m512 deviation = _mm512_maskz_sub_ps(held, _mm512_maskz_loadu_ps(held, x + k), _mm512_set1_ps(mean));
+            squares = _mm512_fmadd_ps(deviation, deviation, squares);
         }
-        float spread = _mm512_reduce_add_ps(squares) / (float)d + (float)norm->epsilon;
-        __m512 each = _mm512_set1_ps(1.0f / sqrtf(spread));
+        float variance = _mm512_reduce_add_ps(squares) / (float)d + (float)norm->epsilon;
+        __m512 inverse = _mm512_set1_ps(1.0f / sqrtf(variance));
         for (int64_t k = 0; k < d; k += LANES) {
             __mmask16 held = lanes(d - k);
-            __m512 y = _mm512_mul_ps(_mm512_sub_ps(_mm512_maskz_loadu_ps(held, x + k), _mm512_set1_ps(mean)), each);
+            __m512 y = _mm512_mul_ps(_mm512_sub_ps(_mm512_maskz_loadu_ps(held, x + k), _mm512_set1_ps(mean)), inverse);
             __m512 shift = norm->shift ? _mm512_maskz_loadu_ps(held, norm->shift + k) : _mm512_setzero_ps();
             _mm512_mask_storeu_ps(out + k, held, _mm512_fmadd_ps(y, _mm512_maskz_loadu_ps(held, norm->scale + k), shift));
         }
@@ -101,22 +139,23 @@ EXPORT FAST void normalised(const Norm *norm, const float *x, int64_t r, int64_t
     normalise(norm, x, r, d, out);
 }
 
-/* A layer in use, as blocks/transformer.py has it; without `query` and `recall`, and its second norm, one of an encoder. */
+/* A layer. `query` and `recall` are the query and output projections of the cross-attention; an encoder has neither, nor
+ * the second norm. */
 typedef struct {
     int64_t d, heads, groups, dk, dv, pre, activation;
-    const float *turns; /* of each position the sines and then the cosines by which queries and keys are turned; or NULL */
+    const float *turns; /* (positions, K), sines followed by cosines for rotary positions; or NULL */
     Norm norms[3];
     Linear joint, output, query, recall, inner, outer;
 } Layer;
 
-/* What a sublayer is given. */
+/* The input of a sublayer: x, normalised if the layer is pre-norm. */
 INLINE const float *given(const Layer *layer, int number, const float *x, int64_t r, float *normed) {
     if (!layer->pre) return x;
     normalise(&layer->norms[number], x, r, layer->d, normed);
     return normed;
 }
 
-/* The residual connection around a sublayer that gave `y`. */
+/* Add a sublayer's output y to its input x, and normalise if the layer is post-norm. */
 INLINE void around(const Layer *layer, int number, float *x, const float *y, int64_t r) {
     for (int64_t k = 0; k < r * layer->d; k++) x[k] += y[k];
     if (!layer->pre) normalise(&layer->norms[number], x, r, layer->d, x);
@@ -124,7 +163,7 @@ INLINE void around(const Layer *layer, int number, float *x, const float *y, int
 
 INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Rotary positions: the queries and keys of a row, side by side, at a position. */
+/* Rotary positions: rotate the queries and keys of a row, side by side, by their position. */
 INLINE void turn(const Layer *layer, float *x, int64_t position) {
     int64_t half = layer->dk / 2;
     if (!layer->turns) return;
@@ -137,15 +176,15 @@ INLINE void turn(const Layer *layer, float *x, int64_t position) {
         }
 }
 
-/* Where a layer works on (R, D): rows that are normalised, wide ones, what attention saw, the weights of one query, and
- * rows of integers. */
+/* The scratch space of a layer for R rows: normalised rows, projections, outputs of the attention, attention weights of one
+ * query, and quantised rows. */
 typedef struct {
     float *normed, *wide, *seen, *weights;
     uint8_t *bytes;
     int64_t threads;
 } Room;
 
-/* How many numbers of 4 bytes a layer wants for its work over so many keys. */
+/* The size of that space in numbers of 4 bytes, for attention over up to `keys` keys. */
 EXPORT FAST int64_t layer_room(const Layer *layer, int64_t r, int64_t keys) {
     int64_t seen = layer->heads * layer->dv, width = larger(layer->d, larger(layer->joint.f, layer->inner.f));
     return r * (layer->d + width + seen + larger(width, seen) / 4 + 2) + keys;
@@ -160,14 +199,14 @@ static FAST Room divided(const Layer *layer, int64_t r, int64_t keys, float *roo
 /* In the order of ACTIVATIONS in functional/kernels.py. */
 enum { RELU, GELU, GELU_TANH, SILU };
 
-/* x / (1 + exp(-y)). */
-INLINE __m512 gated(__m512 x, __m512 y) {
+/* x sigmoid(y) = x / (1 + exp(-y)). */
+INLINE __m512 times_sigmoid(__m512 x, __m512 y) {
     __m512 one = _mm512_set1_ps(1.0f);
     return _mm512_div_ps(x, _mm512_add_ps(one, exponential(_mm512_sub_ps(_mm512_setzero_ps(), y))));
 }
 
-/* x times the share of a normal distribution that lies below x, its error function by formula 7.1.26 of Abramowitz and
- * Stegun 1964, which is off by 1.5e-7 at most. */
+/* GELU: x times the normal distribution function at x, with the error function by formula 7.1.26 of Abramowitz and Stegun
+ * 1964, accurate to 1.5e-7. */
 INLINE __m512 gelu(__m512 x) {
     __m512 one = _mm512_set1_ps(1.0f), z = _mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(0.707106781f));
     __m512 t = _mm512_div_ps(one, _mm512_fmadd_ps(z, _mm512_set1_ps(0.3275911f), one));
@@ -175,18 +214,18 @@ INLINE __m512 gelu(__m512 x) {
     y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(1.421413741f));
     y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(-0.284496736f));
     y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(0.254829592f));
-    __m512 beyond = _mm512_mul_ps(_mm512_mul_ps(y, t), exponential(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_mul_ps(z, z))));
-    beyond = _mm512_mul_ps(beyond, _mm512_set1_ps(0.5f)); /* what lies further out than |x|, on one side */
+    __m512 tail = _mm512_mul_ps(_mm512_mul_ps(y, t), exponential(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_mul_ps(z, z))));
+    tail = _mm512_mul_ps(tail, _mm512_set1_ps(0.5f)); /* the probability beyond |x|, on one side */
     __mmask16 negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
-    return _mm512_mul_ps(x, _mm512_mask_blend_ps(negative, _mm512_sub_ps(one, beyond), beyond));
+    return _mm512_mul_ps(x, _mm512_mask_blend_ps(negative, _mm512_sub_ps(one, tail), tail));
 }
 
 INLINE __m512 activated(int64_t activation, __m512 x) {
     if (activation == GELU) return gelu(x);
-    if (activation == SILU) return gated(x, x);
+    if (activation == SILU) return times_sigmoid(x, x);
     if (activation == RELU) return _mm512_max_ps(_mm512_setzero_ps(), x);
-    __m512 cubic = _mm512_mul_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(0.044715f)); /* of Hendrycks and Gimpel 2016 */
-    return gated(x, _mm512_mul_ps(_mm512_fmadd_ps(cubic, x, x), _mm512_set1_ps(1.5957691216f)));
+    __m512 cubic = _mm512_mul_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(0.044715f)); /* tanh form, Hendrycks and Gimpel 2016 */
+    return times_sigmoid(x, _mm512_mul_ps(_mm512_fmadd_ps(cubic, x, x), _mm512_set1_ps(1.5957691216f)));
 }
 
 static FAST void feed_forward(const Layer *layer, float *x, int64_t r, const Room *room) {
@@ -200,7 +239,7 @@ static FAST void feed_forward(const Layer *layer, float *x, int64_t r, const Roo
     around(layer, 2, x, room->normed, r);
 }
 
-/* Flat sequences, x (R, D), through so many layers of an encoder, in place; `offsets` (B + 1) say where each begins. */
+/* Run an encoder of `count` layers over flat sequences x (R, D), which begin at `offsets` (B + 1,), in place. */
 EXPORT FAST void encoder(const Layer *layers, int64_t count, const int64_t *offsets, int64_t sources, int64_t longest,
                          float *x, int64_t r, float *work, int64_t threads) {
     const Room room = divided(layers, r, longest, work, threads);
@@ -213,11 +252,10 @@ EXPORT FAST void encoder(const Layer *layers, int64_t count, const int64_t *offs
             for (int64_t row = offsets[source]; row < offsets[source + 1]; row++)
                 for (int64_t head = 0; head < heads; head++) {
                     int64_t group = head / (heads / layer->groups);
-                    const float *keys = room.wide + offsets[source] * stride + heads * dk;
-                    attend(room.wide + row * stride + head * dk, keys + group * dk,
-                           keys + layer->groups * dk + group * dv, stride, stride, NULL,
-                           offsets[source + 1] - offsets[source], dk, dv, room.weights,
-                           room.seen + (row * heads + head) * dv);
+                    int64_t keys = offsets[source] * stride + heads * dk, values = keys + layer->groups * dk;
+                    attend(room.wide + row * stride + head * dk, room.wide, room.wide, keys + group * dk,
+                           values + group * dv, stride, stride, NULL, offsets[source + 1] - offsets[source], dk, dv, 0,
+                           room.weights, room.seen + (row * heads + head) * dv);
                 }
         }
         linear(&layer->output, room.seen, r, room.wide, room.bytes, threads);
@@ -226,43 +264,44 @@ EXPORT FAST void encoder(const Layer *layers, int64_t count, const int64_t *offs
     }
 }
 
-/* One of the two matrices of a cross-attention times flat sequences, G heads of each token, to (B, G, longest, width). */
+/* Project flat sequences to keys or values, padded with zeros: (R, D) -> (B, G, longest, width). */
 static FAST void heads_of(const Linear *layer, const int64_t *offsets, int64_t sources, int64_t longest, int64_t groups,
-                          const float *x, float *work, int64_t threads, float *out) {
-    int64_t r = offsets[sources], f = layer->f, width = f / groups;
+                          const float *x, float *work, int64_t threads, int64_t half, void *out) {
+    int64_t r = offsets[sources], f = layer->f, width = f / groups, size = half ? sizeof(uint16_t) : sizeof(float);
     linear(layer, x, r, work, (uint8_t *)(work + r * f), threads);
-    for (int64_t source = 0; source < sources; source++)
-        for (int64_t g = 0; g < groups; g++, out += longest * width) {
+    for (int64_t source = 0, first = 0; source < sources; source++)
+        for (int64_t g = 0; g < groups; g++, first += longest * width) {
             int64_t times = offsets[source + 1] - offsets[source];
             for (int64_t t = 0; t < times; t++)
-                memcpy(out + t * width, work + (offsets[source] + t) * f + g * width, (size_t)width * sizeof(float));
-            memset(out + times * width, 0, (size_t)((longest - times) * width) * sizeof(float));
+                store(work + (offsets[source] + t) * f + g * width, width, out, first + t * width, half);
+            memset((char *)out + (first + times * width) * size, 0, (size_t)((longest - times) * width * size));
         }
 }
 
-/* What a cross-attention remembers of flat sequences (R, D), keys and values; zero where a sequence is over. The work wants
- * R * (the larger width + D / 4 + 2) numbers. */
+/* The keys and values of flat sequences (R, D) for cross-attention, each (B, G, longest, width), padded with zeros. `work`
+ * holds R * (the larger F + D / 4 + 2) numbers. */
 EXPORT FAST void remember(const Linear *key, const Linear *value, const int64_t *offsets, int64_t sources,
-                          int64_t longest, int64_t groups, const float *x, float *work, int64_t threads, float *keys,
-                          float *values) {
-    heads_of(key, offsets, sources, longest, groups, x, work, threads, keys);
-    heads_of(value, offsets, sources, longest, groups, x, work, threads, values);
+                          int64_t longest, int64_t groups, const float *x, float *work, int64_t threads, int64_t half,
+                          void *keys, void *values) {
+    heads_of(key, offsets, sources, longest, groups, x, work, threads, half, keys);
+    heads_of(value, offsets, sources, longest, groups, x, work, threads, half, values);
 }
 
-/* What a decoder layer remembers: of what the rows of each source have written, and of the sources. */
+/* The KV cache of a decoder layer: of the tokens that the rows have written, and of the sources (the memory). */
 typedef struct {
-    float *keys, *values;
-    const float *memory_keys, *memory_values;
+    void *keys, *values;
+    const void *memory_keys, *memory_values;
 } Past;
 
-/* Where all layers of a decoder stand; as for `rows_attention`. */
+/* Common to all layers of a step: `length` of `room` time steps in the caches are filled, sources are padded to `longest`.
+ * The others are as in `rows_attention`. */
 typedef struct {
-    int64_t room, beam, length, longest;
+    int64_t room, beam, length, longest, half;
     const int32_t *slots;
     const int64_t *lengths;
 } Place;
 
-/* The newest token of each row, x (R, D), through a layer, in place. */
+/* Run the newest token of each row, x (R, D), through a layer, in place, adding its keys and values to the cache. */
 static FAST void decoder_layer(const Layer *layer, const Past *past, const Place *place, float *x, int64_t r,
                                const Room *room) {
     int64_t heads = layer->heads, groups = layer->groups, dk = layer->dk, dv = layer->dv, beam = place->beam;
@@ -274,26 +313,26 @@ static FAST void decoder_layer(const Layer *layer, const Past *past, const Place
         for (int64_t g = 0; g < groups; g++) {
             int64_t cell = ((row / beam * groups + g) * place->room + place->length) * beam + row % beam;
             const float *key = room->wide + row * stride + heads * dk;
-            memcpy(past->keys + cell * dk, key + g * dk, (size_t)dk * sizeof(float));
-            memcpy(past->values + cell * dv, key + groups * dk + g * dv, (size_t)dv * sizeof(float));
+            store(key + g * dk, dk, past->keys, cell * dk, place->half);
+            store(key + groups * dk + g * dv, dv, past->values, cell * dv, place->half);
         }
     }
     rows_attention(room->wide, stride, past->keys, past->values, r, beam, heads, groups, dk, dv, place->room, beam,
-                   place->length + 1, NULL, place->slots, room->weights, room->seen);
+                   place->length + 1, place->half, NULL, place->slots, room->weights, room->seen);
     linear(&layer->output, room->seen, r, room->wide, room->bytes, room->threads);
     around(layer, 0, x, room->wide, r);
 
     linear(&layer->query, given(layer, 1, x, r, room->normed), r, room->wide, room->bytes, room->threads);
     rows_attention(room->wide, layer->query.f, past->memory_keys, past->memory_values, r, beam, heads, groups, dk, dv,
-                   place->longest, 1, place->longest, place->lengths, NULL, room->weights, room->seen);
+                   place->longest, 1, place->longest, place->half, place->lengths, NULL, room->weights, room->seen);
     linear(&layer->recall, room->seen, r, room->wide, room->bytes, room->threads);
     around(layer, 1, x, room->wide, r);
 
     feed_forward(layer, x, r, room);
 }
 
-/* A decoder with its embedding: a table (vocabulary, D), of 8-bit integers if there are steps, times `factor`, and a vector for each
- * position or NULL; and its last norm, if there is one. */
+/* A decoder and its embedding: rows of `table` (vocabulary, D), int8 with `steps` or float32 without, are scaled by
+ * `factor` and added to `positions`, or NULL. `last` is the norm after the layers, without scale if there is none. */
 typedef struct {
     const Layer *layers;
     int64_t count;
@@ -317,13 +356,13 @@ static FAST void embed(const Decoder *decoder, const int64_t *tokens, int64_t r,
     }
 }
 
-/* Where a decoder works: before the room of its layers there is one for x (R, D). */
-INLINE Room beside(const Decoder *decoder, const Place *place, int64_t r, float *work, int64_t threads) {
+/* The scratch space of a decoder's layers, which in `work` follows x (R, D). */
+INLINE Room decoder_room(const Decoder *decoder, const Place *place, int64_t r, float *work, int64_t threads) {
     return divided(decoder->layers, r, larger(place->room, place->longest), work + r * decoder->layers->d, threads);
 }
 
-/* The newest token of each row (R,) to what its next one is told by, x (R, D); whether all are in the vocabulary, or else
- * nothing is done. */
+/* The newest token of each row (R,) -> the input of the output projection, x (R, D). Returns 0, with nothing done, if a
+ * token is not in the vocabulary. */
 static FAST int64_t hidden(const Decoder *decoder, const Past *pasts, const Place *place, const int64_t *tokens, int64_t r,
                            const Room *room, float *x) {
     for (int64_t row = 0; row < r; row++)
@@ -334,18 +373,18 @@ static FAST int64_t hidden(const Decoder *decoder, const Past *pasts, const Plac
     return 1;
 }
 
-/* The newest token of each row (R,) to the logits (R, V) of the next; 0 where one is not in the vocabulary. The work wants
- * R * D numbers more than a layer. */
+/* The newest token of each row (R,) -> the logits of the next (R, V). Returns 0 if a token is not in the vocabulary. `work`
+ * holds R * D numbers more than `layer_room`. */
 EXPORT FAST int64_t decode(const Decoder *decoder, const Linear *output, const Past *pasts, const Place *place,
                            const int64_t *tokens, int64_t r, float *work, int64_t threads, float *logits) {
-    const Room room = beside(decoder, place, r, work, threads);
+    const Room room = decoder_room(decoder, place, r, work, threads);
     if (!hidden(decoder, pasts, place, tokens, r, &room, work)) return 0;
     linear(output, work, r, logits, room.bytes, threads);
     return 1;
 }
 
-/* (R, t) to (R, t + 1): each row goes on from one of them, by a token, or by its own number in its source. */
-static void follow(const int32_t *from, const int64_t *rows, int64_t r, int64_t t, const int64_t *tokens, int64_t beam,
+/* Reorder by `rows` and append to each row its token or, if `tokens` is NULL, its slot: (R, t) -> (R, t + 1). */
+static void extend(const int32_t *from, const int64_t *rows, int64_t r, int64_t t, const int64_t *tokens, int64_t beam,
                    int32_t *to) {
     for (int64_t row = 0; row < r; row++, to += t + 1) {
         memcpy(to, from + rows[row] * t, (size_t)t * sizeof *to);
@@ -353,7 +392,7 @@ static void follow(const int32_t *from, const int64_t *rows, int64_t r, int64_t 
     }
 }
 
-/* The newest tokens as the decoder's table knows them; NULL if one has no name. */
+/* The ids of the newest tokens in the decoder's table; NULL if one is not in the shortlist. */
 static const int64_t *named(const Search *search, int64_t r, int64_t v) {
     if (!search->names) return search->newest;
     for (int64_t row = 0; row < r; row++) {
@@ -363,13 +402,15 @@ static const int64_t *named(const Search *search, int64_t r, int64_t v) {
     return search->named;
 }
 
-/* Steps of a search that begins with its `newest` tokens, until something may end, or `most`; gives back how many, of which
- * the last is not followed yet, or 0 where a token is not in the vocabulary. Tokens and slots take turns in two rooms of
- * `span` numbers each. Logits are looked at as soon as there are those of `together` sources, while a cache has them. */
+/* Take steps of a search, the first with its `newest` tokens, until an output may end or `most` steps are done. Returns the
+ * number of steps, or 0 if a token is not in the vocabulary. The last step's continuations are not yet appended to rows.
+ *
+ * `tokens` and `slots` are double-buffered, `span` numbers each. Logits are computed for `together` sources at a time, and
+ * read while they are still in the cache. */
 EXPORT FAST int64_t ahead(const Decoder *decoder, const Linear *output, const Past *pasts, const Place *start,
                           Search *search, int64_t most, int64_t r, float *work, int64_t threads) {
     int64_t beam = start->beam, v = output->f, d = decoder->layers->d;
-    const Room room = beside(decoder, start, r, work, threads);
+    const Room room = decoder_room(decoder, start, r, work, threads);
     Place place = *start;
     for (int64_t k = 0; k < search->forbidden; k++)
         if (search->never[k] < 0 || search->never[k] >= v) return 0;
@@ -395,8 +436,8 @@ EXPORT FAST int64_t ahead(const Decoder *decoder, const Linear *output, const Pa
         }
         if (search->ends || step == most) return step;
         memcpy(search->scores, search->live, (size_t)r * sizeof *search->scores);
-        follow(search->tokens + held, search->rows, r, t, search->newest, beam, search->tokens + other);
-        if (beam > 1) follow(search->slots + held, search->rows, r, t, NULL, beam, search->slots + other);
+        extend(search->tokens + held, search->rows, r, t, search->newest, beam, search->tokens + other);
+        if (beam > 1) extend(search->slots + held, search->rows, r, t, NULL, beam, search->slots + other);
     }
 }
 

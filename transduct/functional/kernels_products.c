@@ -1,63 +1,65 @@
-/* Products of a few rows with a matrix that stays, of float32 and of 8-bit integers. */
+/* Products of a few rows with a constant packed matrix, int8 or float32. */
 #include "kernels.h"
 
 #if COMPILED && defined(__linux__) && (__GNUC__ >= 11 || __clang_major__ >= 12)
-#define MATRICES 1 /* of AMX, for processors that have them */
+#define AMX 1 /* compile for AMX too, which not every processor has */
 #define TILED __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,amx-tile,amx-int8")))
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
-/* A number of the sources that this is built from. */
+/* The checksum of the sources that were compiled; see setup.py. */
 EXPORT int sources(void) { return (int)SOURCES; }
 
 #if COMPILED
 enum {
     VECTORS = 4,
-    COLUMNS = LANES * VECTORS, /* of a tile; with ROWS rows its sums and weights fill the registers */
+    COLUMNS = LANES * VECTORS, /* of a tile: with ROWS rows, its sums and weights fill the registers */
     ROWS = 6,
-    OFFSET = 128, /* between signed integers and the unsigned ones that the processor multiplies with signed ones */
+    OFFSET = 128, /* makes activations unsigned: the processor multiplies unsigned by signed bytes */
     STEPS = 127,
-    LINE = 64,        /* bytes of the cache */
-    AHEAD = 2048,     /* bytes by which weights are fetched early if they are read once */
-    CHUNK = 8,        /* steps of a product between fetches */
-    SHARED = 1 << 19, /* multiplications, and a few for starting, that are worth several threads */
-    PARTS = 8,        /* of each thread's share, which another may take */
+    LINE = 64,        /* bytes of a cache line */
+    AHEAD = 2048,     /* prefetch distance, in bytes, of weights that are read once */
+    CHUNK = 8,        /* steps of a product between prefetches */
+    SHARED = 1 << 19, /* multiplications, with an allowance for starting, that are worth several threads */
+    PARTS = 8,        /* per thread, so that idle threads can take over work */
 };
 
-#if MATRICES
-static int matrices; /* whether this process may use them */
+#if AMX
+static int has_amx; /* whether this process may use AMX */
 
-static int permitted(void) {
+/* Whether the processor has AMX for int8 and Linux permits its use. */
+static int amx_permitted(void) {
     enum { TILES = 1 << 24, INT8 = 1 << 25, ASK = 0x1023, TILE_DATA = 18 };
     unsigned a, b, c, d = 0;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & TILES && d & INT8 && !syscall(SYS_arch_prctl, ASK, TILE_DATA);
 }
 #endif
 
-/* Whether the processor knows the instructions; asked before anything else is. */
+/* Whether the processor has the instructions. Call it first: it also looks for AMX. */
 EXPORT int supported(void) {
-#if MATRICES
-    matrices = permitted();
+#if AMX
+    has_amx = amx_permitted();
 #endif
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
 }
 
-/* Bytes of 8-bit weights (F, D) as `product` reads them. */
+/* The size in bytes of a packed int8 matrix (F, D). */
 EXPORT int64_t packed_size(int64_t f, int64_t d) {
     int64_t blocks = (f + COLUMNS - 1) / COLUMNS, fours = (d + 3) / 4;
     return blocks * COLUMNS * (fours * 4 + (int64_t)sizeof(int32_t));
 }
 
-/* COLUMNS columns side by side, four numbers of each at a time, and what OFFSET adds to the sum of each. */
+/* Pack an int8 matrix (F, D): blocks of COLUMNS columns, four numbers of each at a time, and then the corrections of their
+ * sums that undo OFFSET. */
 EXPORT void pack(const int8_t *weight, int64_t f, int64_t d, int8_t *packed) {
     int64_t blocks = (f + COLUMNS - 1) / COLUMNS, fours = (d + 3) / 4;
     int32_t *sums = (int32_t *)(packed + blocks * COLUMNS * fours * 4);
     memset(packed, 0, (size_t)packed_size(f, d));
     for (int64_t first = 0; first < f; first += COLUMNS)
-        for (int64_t start = 0; start < d; start += LINE) /* a line of every column at a time: the cache holds these */
+        for (int64_t start = 0; start < d; start += LINE) /* a cache line of each column at a time: the cache holds these */
             for (int64_t column = first; column < f && column < first + COLUMNS; column++) {
                 int8_t *block = packed + ((column / COLUMNS * fours + start / 4) * COLUMNS + column % COLUMNS) * 4;
                 const int8_t *row = weight + column * d + start;
@@ -70,18 +72,18 @@ EXPORT void pack(const int8_t *weight, int64_t f, int64_t d, int8_t *packed) {
             }
 }
 
-/* A row in 127 steps up and down, OFFSET more; gives back what a step is worth: NaN where the row holds one. */
+/* Quantise a row to integers from -127 to 127, plus OFFSET. Returns the step, or NaN if the row contains one. */
 INLINE float quantise(const float *x, int64_t d, uint8_t *out) {
     __m512 largest = _mm512_set1_ps(1e-12f);
-    __mmask16 odd = 0;
+    __mmask16 nans = 0;
     int64_t k = 0;
     for (; k < d; k += LANES) {
         __m512 numbers = _mm512_maskz_loadu_ps(lanes(d - k), x + k);
-        odd |= _mm512_cmp_ps_mask(numbers, numbers, _CMP_UNORD_Q); /* of which a maximum may tell nothing */
+        nans |= _mm512_cmp_ps_mask(numbers, numbers, _CMP_UNORD_Q); /* a maximum may drop a NaN */
         largest = _mm512_max_ps(largest, _mm512_abs_ps(numbers));
     }
-    float most = odd ? NAN : _mm512_reduce_max_ps(largest);
-    __m512 scale = _mm512_set1_ps(1.0f / most * (float)STEPS); /* rounded as PyTorch rounds 127 / most */
+    float most = nans ? NAN : _mm512_reduce_max_ps(largest);
+    __m512 scale = _mm512_set1_ps(1.0f / most * (float)STEPS); /* rounds like PyTorch's 127 / most */
     __m512i offset = _mm512_set1_epi32(OFFSET);
     for (k = 0; k < d; k += LANES) {
         __mmask16 held = lanes(d - k);
@@ -91,7 +93,7 @@ INLINE float quantise(const float *x, int64_t d, uint8_t *out) {
     return most / (float)STEPS;
 }
 
-/* Sums as numbers: times the step of their column and of their row, and the bias. */
+/* Dequantise a tile of sums by the steps of their column and row, and add the bias. */
 INLINE void write_tile(const int rows, __m512i sum[][VECTORS], const float *scales, const float *steps,
                        const float *bias, float *out, int64_t f, int64_t columns) {
     UNROLLED
@@ -109,8 +111,8 @@ INLINE void write_tile(const int rows, __m512i sum[][VECTORS], const float *scal
     }
 }
 
-/* Weights that are needed later, fetched into the cache while others are multiplied: a share of `bytes` every CHUNK steps.
- * To fetch all of them at once would stop the multiplication until they have come. */
+/* Weights to prefetch while others are multiplied, `bytes` at a time. To prefetch all of them at once would stall the
+ * multiplication until they arrive. */
 typedef struct {
     const char *from;
     int64_t bytes;
@@ -121,12 +123,12 @@ INLINE void fetch(Ahead *ahead) {
     ahead->from += ahead->bytes;
 }
 
-/* The same where every weight is read once: those that are needed soon, into the nearest cache. */
+/* Prefetch into the L1 cache what is read soon, if every weight is read `once`. */
 INLINE void fetch_soon(const int once, const void *weights) {
     if (once) _mm_prefetch((const char *)weights + AHEAD, _MM_HINT_T0);
 }
 
-/* `rows` rows times COLUMNS columns, which no other rows read if `once`. */
+/* An int8 tile: `rows` rows times a block of columns, which no other rows read if `once`. */
 INLINE void tile(const int rows, const int once, Ahead ahead, const uint8_t *x, int64_t stride, const int8_t *block,
                  const int32_t *sums, int64_t fours, const float *scales, const float *steps, const float *bias, float *out, int64_t f,
                  int64_t columns) {
@@ -157,7 +159,7 @@ INLINE void tile(const int rows, const int once, Ahead ahead, const uint8_t *x, 
     write_tile(rows, sum, scales, steps, bias, out, f, columns);
 }
 
-/* The same of float32. */
+/* The same for float32. */
 INLINE void float_tile(const int rows, const int once, Ahead ahead, const float *x, int64_t d, const float *block, const float *bias,
                        float *out, int64_t f, int64_t columns) {
     __m512 sum[ROWS][VECTORS];
@@ -194,7 +196,7 @@ INLINE void float_tile(const int rows, const int once, Ahead ahead, const float 
     }
 }
 
-/* A matrix (F, D) that is laid out: COLUMNS columns side by side, a number of each at a time, F in whole blocks. */
+/* Packing of a float32 matrix (F, D): blocks of COLUMNS columns, one number of each at a time, zero-padded. */
 typedef struct {
     const float *weight;
     int64_t f, d;
@@ -217,7 +219,7 @@ EXPORT void pack_floats(const float *weight, int64_t f, int64_t d, float *packed
     in_parts(block_of_layout, &matrix, (f + COLUMNS - 1) / COLUMNS, f * d >= SHARED / 4 ? threads : 1);
 }
 
-/* A product, whose rows (R, D) are integers already if those of the layer are, in so many parts. */
+/* A product in `parts`. For an int8 layer, `rows` (R, D) are quantised and followed by their steps (R,). */
 typedef struct {
     const Linear *layer;
     const void *rows;
@@ -226,41 +228,41 @@ typedef struct {
     int64_t parts;
 } Product;
 
-/* The columns that are read after a block of them, `bytes` each: the next matrix, where it is known, after the last. */
+/* The columns, of `bytes` each, that are read after a block: after the last one those of the next matrix, if known. */
 INLINE const char *columns_after(const Linear *layer, int64_t block, int64_t bytes) {
     int64_t last = (layer->f - 1) / COLUMNS;
     if (block == last && layer->next) return layer->next;
     return (const char *)layer->packed + (block < last ? block + 1 : block) * COLUMNS * bytes;
 }
 
-#if MATRICES
-/* Each of the eight registers of matrices has lines of LINE bytes: so many as there are rows, and LANES of the weights. */
-static TILED void begin_matrices(uint8_t rows) {
+#if AMX
+/* Configure the tile registers, of LINE bytes per row: five of `rows` rows for sums and x, three of LANES for weights. */
+static TILED void configure_tiles(uint8_t rows) {
     const struct {
         uint8_t palette, start, unused[14];
         uint16_t bytes[16];
         uint8_t rows[16];
     } shape = {1, 0, {0}, {LINE, LINE, LINE, LINE, LINE, LINE, LINE, LINE},
                {rows, rows, rows, rows, rows, LANES, LANES, LANES}};
-    __asm__ volatile("" ::"m"(shape) : "memory"); /* GCC's intrinsics do not say that they read what was written before */
+    __asm__ volatile("" ::"m"(shape) : "memory"); /* GCC's intrinsic does not declare that it reads `shape` */
     _tile_loadconfig(&shape);
 }
 
-/* Columns [first, last) of a product of integers, counted in blocks, by AMX: LANES rows at a time, LINE numbers of each.
- * Sums of integers are exact, so every bit is as below. */
-static TILED void columns_of_matrices(const Product *product, int64_t first, int64_t last) {
+/* Blocks [first, last) of the columns of an int8 product with AMX: LANES rows at a time, LINE numbers of each. Integer sums
+ * are exact, so the results have the same bits as without AMX. */
+static TILED void amx_columns_of(const Product *product, int64_t first, int64_t last) {
     const Linear *layer = product->layer;
     int64_t r = product->r, f = layer->f, d = layer->d, tiles = (r + LANES - 1) / LANES;
-    int64_t share = (COLUMNS * LINE / tiles + LINE - 1) / LINE * LINE; /* of the next block, fetched beside each tile */
+    int64_t share = (COLUMNS * LINE / tiles + LINE - 1) / LINE * LINE; /* bytes to prefetch per step */
     const int8_t *packed = layer->packed;
     const int32_t *sums = (const int32_t *)(packed + (f + COLUMNS - 1) / COLUMNS * COLUMNS * d);
     const uint8_t *rows = product->rows;
     const float *scales = (const float *)(rows + r * d);
     int count = r < LANES ? (int)r : LANES;
-    begin_matrices((uint8_t)count);
+    configure_tiles((uint8_t)count);
     for (int64_t b = first * COLUMNS; b < last * COLUMNS; b += COLUMNS)
         for (int64_t i = 0; i < tiles; i++) {
-            int64_t row = i + 1 < tiles ? i * LANES : r - count; /* the last may share rows with the one before */
+            int64_t row = i + 1 < tiles ? i * LANES : r - count; /* the last tile may overlap the one before */
             const uint8_t *x = rows + row * d;
             const int8_t *block = packed + b * d;
             Ahead ahead = {columns_after(layer, b / COLUMNS, d) + i * share * (d / LINE), share};
@@ -295,13 +297,13 @@ static TILED void columns_of_matrices(const Product *product, int64_t first, int
 }
 #endif
 
-/* Columns [first, last) of a product, counted in blocks. */
+/* Blocks [first, last) of the columns of a product. */
 static FAST void columns_of(const Product *product, int64_t first, int64_t last) {
     const Linear *layer = product->layer;
     int integers = layer->steps != NULL;
-#if MATRICES
-    if (integers && matrices && product->r > 2 * ROWS && layer->d % LINE == 0) {
-        columns_of_matrices(product, first, last);
+#if AMX
+    if (integers && has_amx && product->r > 2 * ROWS && layer->d % LINE == 0) {
+        amx_columns_of(product, first, last);
         return;
     }
 #endif
@@ -312,7 +314,7 @@ static FAST void columns_of(const Product *product, int64_t first, int64_t last)
     const int32_t *sums = (const int32_t *)(packed + (f + COLUMNS - 1) / COLUMNS * COLUMNS * stride);
     const float *scales = (const float *)(rows + r * stride);
     int64_t passes = (r + ROWS - 1) / ROWS;
-    int64_t share = (CHUNK * COLUMNS * 4 / passes + LINE - 1) / LINE * LINE; /* of the next block, fetched in each pass */
+    int64_t share = (CHUNK * COLUMNS * 4 / passes + LINE - 1) / LINE * LINE; /* bytes to prefetch per CHUNK steps */
     for (int64_t b = first; b < last; b++) {
         int64_t columns = f - b * COLUMNS < COLUMNS ? f - b * COLUMNS : COLUMNS;
         const float *shift = layer->bias ? layer->bias + b * COLUMNS : NULL;
@@ -336,7 +338,7 @@ static FAST void columns_of(const Product *product, int64_t first, int64_t last)
             case 5: TILE(5, 1); break;
             default: TILE(ROWS, 1);
             }
-            else switch ((r - row + passes - pass - 1) / (passes - pass)) { /* as many rows in each pass */
+            else switch ((r - row + passes - pass - 1) / (passes - pass)) { /* rows spread evenly over passes */
             case 3: TILE(3, 0); break;
             case 4: TILE(4, 0); break;
             case 5: TILE(5, 0); break;
@@ -353,8 +355,8 @@ static void part_of_product(const void *data, int64_t part) {
     columns_of(product, blocks * part / product->parts, blocks * (part + 1) / product->parts);
 }
 
-/* x (R, D) W^T + b. For integers `room` holds R * (D rounded up to fours + 4) bytes. Even for a single row several cores
- * are faster: they read more of the weights at a time. */
+/* x (R, D) W^T + b, as declared in kernels.h. Even for a single row several cores are faster than one: together they read
+ * the weights at a higher bandwidth. */
 EXPORT FAST void linear(const Linear *layer, const float *x, int64_t r, float *out, uint8_t *room, int64_t threads) {
     int64_t d = layer->d, stride = (d + 3) / 4 * 4;
     float *scales = (float *)(room + r * stride);

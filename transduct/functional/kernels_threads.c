@@ -1,6 +1,6 @@
-/* Work that several cores share. Whoever asks for it begins at once and waits for nobody who has not begun: a thread may be
- * kept from its core for milliseconds, or its core be a slow one, and what it has not taken the others do. (OpenMP's threads
- * have their shares beforehand and all wait for each other; beside other programs a sentence then takes ten times as long.)
+/* A thread pool that never waits for a thread that has not started. The caller begins at once. If a helper is slow, or does
+ * not get its core for milliseconds, the others take over the parts that it has not taken. (OpenMP assigns shares
+ * beforehand and waits for all threads; next to other programs, a sentence then takes ten times as long.)
  */
 #include "kernels.h"
 
@@ -14,28 +14,28 @@
 #include <signal.h>
 
 enum {
-    MOST = 64,        /* threads, the one that asks among them */
-    PATIENCE = 10000, /* looks, of some 10 to 50 ns each, before a thread sleeps or lets another have its core */
+    MOST = 64,        /* threads, including the caller */
+    PATIENCE = 10000, /* polls, of some 10 to 50 ns each, before a thread sleeps or yields its core */
 };
 
 static struct {
-    pthread_mutex_t asking, door; /* of those who ask; of those who sleep */
+    pthread_mutex_t asking, door; /* held by the caller during a job; guards sleep and wake-up */
     pthread_cond_t bell;
-    int64_t born;       /* threads beside the one that asks */
-    unsigned last;      /* number of the last job */
-    atomic_uint open;   /* number of the job that may be entered, or 0 */
-    atomic_int inside;  /* threads that look at the job beside the one that asks: until they leave, it stays as it is */
-    atomic_int asleep;  /* whether some thread may be */
+    int64_t born;       /* helpers that have been started */
+    unsigned last;      /* number of the latest job */
+    atomic_uint open;   /* number of the job that helpers may join, or 0 */
+    atomic_int inside;  /* helpers that look at the job, which must not change until they leave */
+    atomic_int asleep;  /* whether a helper may be sleeping */
     void (*work)(const void *, int64_t);
     const void *job;
     int64_t count, threads;
-    unsigned floats; /* how who asks computes with them: whether the smallest are zero */
+    unsigned floats; /* the caller's floating-point mode (MXCSR): whether denormals are zero */
     struct {
-        _Alignas(64) atomic_long next; /* part of each thread's share that nobody has taken; a cache line for each */
+        _Alignas(64) atomic_long next; /* the first part of a thread's share that nobody has taken; on its own cache line */
     } shares[MOST];
 } team = {.asking = PTHREAD_MUTEX_INITIALIZER, .door = PTHREAD_MUTEX_INITIALIZER, .bell = PTHREAD_COND_INITIALIZER};
 
-/* What is left of the own share, and then of the others'. */
+/* Run the parts left in one's own share, then those left in the others'. */
 static void take(int64_t own) {
     for (int64_t k = 0; k < team.threads; k++) {
         int64_t number = (own + k) % team.threads, end = team.count * (number + 1) / team.threads;
@@ -43,8 +43,8 @@ static void take(int64_t own) {
     }
 }
 
-/* Waits for a job that has not been seen. */
-static unsigned expect(unsigned seen) {
+/* Wait for a job other than the last one seen: poll for a while, then sleep. */
+static unsigned wait_for_job(unsigned seen) {
     for (;;) {
         for (int look = 0; look < PATIENCE; look++) {
             unsigned job = atomic_load(&team.open);
@@ -53,15 +53,15 @@ static unsigned expect(unsigned seen) {
         }
         pthread_mutex_lock(&team.door);
         atomic_store(&team.asleep, 1);
-        unsigned job = atomic_load(&team.open); /* either it is seen here, or whoever opens it sees that one sleeps */
+        unsigned job = atomic_load(&team.open); /* either it is seen here, or its caller sees `asleep` */
         if (!job || job == seen) pthread_cond_wait(&team.bell, &team.door);
         pthread_mutex_unlock(&team.door);
     }
 }
 
-static void *help(void *number) {
+static void *helper(void *number) {
     for (unsigned job = 0;;) {
-        job = expect(job);
+        job = wait_for_job(job);
         atomic_fetch_add(&team.inside, 1);
         if (atomic_load(&team.open) == job && (int64_t)number < team.threads) {
             _mm_setcsr(team.floats);
@@ -72,8 +72,8 @@ static void *help(void *number) {
     return NULL;
 }
 
-/* A process that has been forked off has none of the threads. */
-static void forget(void) {
+/* Reset the pool in a forked process, which has none of the threads. */
+static void reset_after_fork(void) {
     pthread_mutex_init(&team.asking, NULL);
     pthread_mutex_init(&team.door, NULL);
     pthread_cond_init(&team.bell, NULL);
@@ -83,27 +83,27 @@ static void forget(void) {
     atomic_store(&team.asleep, 0);
 }
 
-/* Has so many threads, or as many as there can be; signals are for others. */
-static void engage(int64_t wanted) {
+/* Start helpers until there are `wanted`, or as many as the system allows. They receive no signals. */
+static void start_helpers(int64_t wanted) {
     static int asked;
     if (team.born >= wanted) return;
-    if (!asked) asked = !pthread_atfork(NULL, NULL, forget);
+    if (!asked) asked = !pthread_atfork(NULL, NULL, reset_after_fork);
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (pthread_t thread; asked && team.born < wanted; team.born++) {
-        if (pthread_create(&thread, NULL, help, (void *)(team.born + 1))) break;
+        if (pthread_create(&thread, NULL, helper, (void *)(team.born + 1))) break;
         pthread_detach(thread);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 void in_parts(void (*work)(const void *, int64_t), const void *job, int64_t count, int64_t threads) {
-    if (threads < 2 || pthread_mutex_trylock(&team.asking)) { /* who comes while another asks works alone */
+    if (threads < 2 || pthread_mutex_trylock(&team.asking)) { /* if another thread is calling, work alone */
         for (int64_t part = 0; part < count; part++) work(job, part);
         return;
     }
-    engage(threads < MOST ? threads - 1 : MOST - 1);
+    start_helpers(threads < MOST ? threads - 1 : MOST - 1);
     team.threads = threads < team.born + 1 ? threads : team.born + 1;
     team.work = work, team.job = job, team.count = count, team.floats = _mm_getcsr();
     for (int64_t n = 0; n < team.threads; n++) atomic_store(&team.shares[n].next, count * n / team.threads);
@@ -134,8 +134,8 @@ void in_parts(void (*work)(const void *, int64_t), const void *job, int64_t coun
 #endif
 
 #if COMPILED
-/* GNU's OpenMP as PyTorch has it, `function(data)` in each of so many threads; NULL where there is another. Its threads
- * stay awake for a while after each operation, on the cores that ours would want. */
+/* GOMP_parallel of the GNU OpenMP that PyTorch loaded: runs `function(data)` on each of `threads` threads. NULL if PyTorch
+ * uses another runtime. Its threads spin for a while after each operation, on the cores that ours would need. */
 typedef void Parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags);
 static Parallel *parallel;
 

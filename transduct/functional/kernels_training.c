@@ -1,26 +1,28 @@
-/* What a training step on a CPU does between its matrix products, for which PyTorch's operations take many passes over
- * memory: attention over short sequences that lie one after the other, rotary positions, dropout, and the loss of rows of
- * logits. Numbers come and go as float32 or, where something is `narrow`, as bfloat16; all sums are of float32. Everything
- * has one writer and one order of adding, so that results are the same to the bit with any number of threads.
+/* The operations of a CPU training step besides its matrix products: attention over short flat sequences, rotary positions,
+ * dropout, and the losses of rows of logits. PyTorch's own operations take many passes over memory for each.
+ *
+ * Tensors are float32 or, if `narrow`, bfloat16; all sums are float32. Every result has one writer and a fixed order of
+ * summation, so the bits do not depend on the number of threads.
  */
 #include "kernels.h"
 
 #if COMPILED
 
 enum {
-    BLOCK = 4,       /* rows of a product that share what is read */
-    DRAWS = 128,     /* random numbers of 16 bits that are drawn at a time */
-    PIECE = 1 << 14, /* numbers of a part of dropout */
-    ROWS = 8,        /* rows of logits of a part */
+    BLOCK = 4,       /* rows of a product that share each load */
+    DRAWS = 128,     /* 16-bit random numbers that are drawn together */
+    PIECE = 1 << 14, /* elements in a part of dropout */
+    ROWS = 8,        /* rows of logits in a part */
 };
 
+/* Load a vector as float32. */
 INLINE __m512 load(const void *x, int64_t place, __mmask16 held, int64_t narrow) {
     if (!narrow) return _mm512_maskz_loadu_ps(held, (const float *)x + place);
     __m256i half = _mm256_maskz_loadu_epi16(held, (const uint16_t *)x + place);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-/* To bfloat16 as PyTorch rounds: to the nearest, ties to even; NaN stays. */
+/* Store a vector. bfloat16 is rounded as PyTorch does: to nearest, ties to even; NaN stays NaN. */
 INLINE void store(void *x, int64_t place, __mmask16 held, __m512 y, int64_t narrow) {
     if (!narrow) {
         _mm512_mask_storeu_ps((float *)x + place, held, y);
@@ -32,13 +34,15 @@ INLINE void store(void *x, int64_t place, __mmask16 held, __m512 y, int64_t narr
     _mm256_mask_storeu_epi16((uint16_t *)x + place, held, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
 }
 
+/* Round up to whole vectors. */
 INLINE int64_t whole(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
 
-/* Attention as functional/attention.py has it, of each of B sequences over its own keys.
+/* Attention of each of B sequences over its own keys, as in functional/attention.py.
  *
- * `query` (N, H, K), `key` (M, G, K), `value` and what comes of them are flat; `queries` and `keys` (B + 1) say where each
- * sequence begins, and `cells` (B + 1) where its `weights` do: (H, T, S rounded up to whole vectors), NULL if they are not
- * to be kept. `back` asks for the gradients, from `grad` (N, H, V). Each of `parts` has its own room to `work` in. */
+ * `query` (N, H, K), `key` (M, G, K), `value` (M, G, V), the output and the gradients are flat; a sequence begins at
+ * `queries` and `keys` (B + 1,). Its `weights`, (H, T, S rounded up to whole vectors), begin at `cells` (B + 1,); NULL
+ * if they are not kept. `back` asks for the gradients, from `grad` (N, H, V). Each of `parts` has its own scratch space in
+ * `work`. */
 typedef struct {
     const void *query, *key, *value, *grad;
     void *output, *grad_query, *grad_key, *grad_value;
@@ -47,17 +51,17 @@ typedef struct {
     int64_t back, sources, heads, groups, dk, dv, causal, narrow, most_queries, most_keys, parts;
 } Attention;
 
-/* Where a part works on one head of one sequence, each row in whole vectors. */
+/* The scratch space of a part, for one head of one sequence; rows are padded to whole vectors. */
 typedef struct {
     float *query;    /* (T, K) */
     float *key;      /* (S, K) */
     float *value;    /* (S, V) */
-    float *across;   /* the keys, or backward the values, turned: (K, S) or (V, S) */
-    float *scores;   /* (T, S), or backward their gradient */
-    float *grad;     /* that of the output, (T, V) */
-    float *of_key;   /* the gradient of the key, (S, K), summed over the heads that it serves */
-    float *of_value; /* likewise (S, V) */
-    float *product;  /* what is to be scattered, or added to these two */
+    float *across;   /* the keys or, in the backward pass, the values, transposed: (K, S) or (V, S) */
+    float *scores;   /* (T, S) or, in the backward pass, their gradient */
+    float *grad;     /* the gradient of the output, (T, V) */
+    float *of_key;   /* the gradient of the keys, (S, K), summed over the query heads that they serve */
+    float *of_value; /* likewise of the values, (S, V) */
+    float *product;  /* a product, before it is scattered or added to these two */
 } Room;
 
 enum { ROOMS = sizeof(Room) / sizeof(float *) };
@@ -69,7 +73,7 @@ static FAST void sizes_of(const Attention *a, int64_t sizes[ROOMS]) {
     memcpy(sizes, all, sizeof all);
 }
 
-/* How many numbers each part works on. */
+/* The size of a part's scratch space, in numbers. */
 EXPORT FAST int64_t attention_room(const Attention *a) {
     int64_t sizes[ROOMS], sum = 0;
     sizes_of(a, sizes);
@@ -87,7 +91,7 @@ static FAST Room room_of(const Attention *a, int64_t part) {
     return room;
 }
 
-/* One head of so many rows (rows, heads, width) from the first on, each row in whole vectors. */
+/* Copy one head of `rows` rows of x (., heads, width), from row `first` on; each row is padded to whole vectors. */
 INLINE void gather(const void *x, int64_t first, int64_t rows, int64_t heads, int64_t head, int64_t width, int64_t narrow,
                    float *out) {
     int64_t wide = whole(width);
@@ -98,7 +102,7 @@ INLINE void gather(const void *x, int64_t first, int64_t rows, int64_t heads, in
         }
 }
 
-/* The inverse. */
+/* The inverse of `gather`. */
 INLINE void scatter(const float *x, int64_t first, int64_t rows, int64_t heads, int64_t head, int64_t width,
                     int64_t narrow, void *out) {
     int64_t wide = whole(width);
@@ -109,7 +113,7 @@ INLINE void scatter(const float *x, int64_t first, int64_t rows, int64_t heads, 
         }
 }
 
-/* (rows, wide) -> (wide, rows rounded up), whatever stands in the rows that are added; both in whole vectors. */
+/* (rows, wide) -> (wide, rows), both padded to whole vectors; the padding may hold anything. */
 INLINE void transpose(const float *x, int64_t rows, int64_t wide, float *out) {
     int64_t across = whole(rows);
     for (int64_t row = 0; row < across; row += LANES)
@@ -125,7 +129,7 @@ INLINE void transpose(const float *x, int64_t rows, int64_t wide, float *out) {
                 a[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(one, other));
                 a[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(one, other));
             }
-            UNROLLED for (int j = 0; j < 4; j++) { /* quarter l of a[4 i + j] is column 4 l + j of rows 4 i and after */
+            UNROLLED for (int j = 0; j < 4; j++) { /* quarter l of a[4 i + j] is column 4 l + j of rows 4 i to 4 i + 3 */
                 __m512 even = _mm512_shuffle_f32x4(a[j], a[j + 4], 0x88), odd = _mm512_shuffle_f32x4(a[j], a[j + 4], 0xdd);
                 __m512 even2 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0x88);
                 __m512 odd2 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0xdd);
@@ -138,7 +142,7 @@ INLINE void transpose(const float *x, int64_t rows, int64_t wide, float *out) {
         }
 }
 
-/* `rows` rows of `vectors` vectors of a product, from column c on, summed from `begin` to `end`. */
+/* A tile of `product`: `rows` rows of `vectors` vectors from column c on, summed over [begin, end). */
 INLINE void product_block(const float *a, int64_t down, int64_t along, int64_t begin, int64_t end, const float *x,
                           int64_t wide, int64_t c, const int rows, const int vectors, float *out) {
     __m512 sums[BLOCK][2];
@@ -155,12 +159,12 @@ INLINE void product_block(const float *a, int64_t down, int64_t along, int64_t b
         UNROLLED for (int n = 0; n < vectors; n++) _mm512_storeu_ps(out + i * wide + c + n * LANES, sums[i][n]);
 }
 
-/* What causality leaves of a product: all; the sums up to its own row, as of weights and values; those from it on, as of
- * turned weights; or the columns up to its own row, as of scores. */
+/* What a causal mask leaves of row i of a product: all of it; the terms up to i, as of weights times values; the terms from
+ * i on, as of transposed weights; or the columns up to i, as of scores. */
 typedef enum { ALL, PAST, FUTURE, SEEN } Part;
 
-/* (rows, inner) times (inner, wide) -> (rows, wide), in whole vectors; the numbers of the first stand `down` and `along`
- * apart. Where rows are left over, the last block begins with some that are done already. */
+/* (rows, inner) times (inner, wide) -> (rows, wide), in whole vectors. The first matrix has the strides `down` and `along`,
+ * so it may be transposed. If the rows leave a remainder, the last block overlaps the one before. */
 static FAST void product(const float *a, int64_t down, int64_t along, int64_t rows, int64_t inner, const float *x,
                          int64_t wide, float *out, Part part) {
     int64_t step = rows < BLOCK ? 1 : BLOCK;
@@ -178,7 +182,7 @@ static FAST void product(const float *a, int64_t down, int64_t along, int64_t ro
         }
 }
 
-/* softmax(scale x) of the first `seen` of a row in whole vectors, and zeros. */
+/* softmax(scale x) of the first `seen` numbers of a row, in place; zeros after them. */
 INLINE void softmax(float *x, int64_t seen, int64_t wide, float scale) {
     __m512 most = _mm512_set1_ps(-INFINITY), total = _mm512_setzero_ps(), factor = _mm512_set1_ps(scale);
     for (int64_t s = 0; s < seen; s += LANES)
@@ -194,16 +198,16 @@ INLINE void softmax(float *x, int64_t seen, int64_t wide, float scale) {
     for (int64_t s = 0; s < seen; s += LANES) _mm512_storeu_ps(x + s, _mm512_mul_ps(_mm512_loadu_ps(x + s), share));
 }
 
-/* The gradient of so many scaled scores from that of their softmax, in its place, and zeros. */
-INLINE void of_scores(float *grad, const float *weights, int64_t seen, int64_t wide, float scale) {
+/* The backward pass of `softmax`: the gradient of the scores from that of the weights, in place. */
+INLINE void softmax_backward(float *grad, const float *weights, int64_t seen, int64_t wide, float scale) {
     __m512 total = _mm512_setzero_ps();
     for (int64_t s = 0; s < seen; s += LANES)
         total = _mm512_mask3_fmadd_ps(_mm512_loadu_ps(grad + s), _mm512_loadu_ps(weights + s), total, lanes(seen - s));
-    __m512 off = _mm512_set1_ps(_mm512_reduce_add_ps(total)), factor = _mm512_set1_ps(scale);
+    __m512 dot = _mm512_set1_ps(_mm512_reduce_add_ps(total)), factor = _mm512_set1_ps(scale);
     for (int64_t s = 0; s < wide; s += LANES) {
         __mmask16 held = s < seen ? lanes(seen - s) : 0;
-        __m512 apart = _mm512_maskz_sub_ps(held, _mm512_loadu_ps(grad + s), off);
-        _mm512_storeu_ps(grad + s, _mm512_mul_ps(_mm512_mul_ps(apart, factor), _mm512_loadu_ps(weights + s)));
+        __m512 centred = _mm512_maskz_sub_ps(held, _mm512_loadu_ps(grad + s), dot);
+        _mm512_storeu_ps(grad + s, _mm512_mul_ps(_mm512_mul_ps(centred, factor), _mm512_loadu_ps(weights + s)));
     }
 }
 
@@ -212,13 +216,14 @@ INLINE void add(float *x, const float *y, int64_t count) {
         _mm512_storeu_ps(x + k, _mm512_add_ps(_mm512_loadu_ps(x + k), _mm512_loadu_ps(y + k)));
 }
 
-/* One key head of one sequence, and the query heads that it serves, in so many rows of queries and keys from the first. */
+/* One key head, `group`, of one sequence, and the `each` query heads that it serves: `t` queries from row `query` on, `s`
+ * keys from row `key` on. */
 typedef struct {
     int64_t group, each, query, t, key, s;
-    float *weights; /* of its first query head */
+    float *weights; /* of the first of these query heads */
 } Place;
 
-/* How many keys a query sees. */
+/* The number of keys that a query sees. */
 INLINE int64_t seen_by(const Attention *a, const Place *p, int64_t row) {
     return a->causal && row < p->s ? row + 1 : p->s;
 }
@@ -262,7 +267,7 @@ static FAST void backward_of(const Attention *a, int64_t number, const Room *roo
         gather(a->grad, p.query, p.t, a->heads, head, a->dv, a->narrow, room->grad);
         product(room->grad, dv, 1, p.t, a->dv, room->across, wide, room->scores, a->causal ? SEEN : ALL);
         for (int64_t row = 0; row < p.t; row++)
-            of_scores(room->scores + row * wide, weights + row * wide, seen_by(a, &p, row), wide, scale);
+            softmax_backward(room->scores + row * wide, weights + row * wide, seen_by(a, &p, row), wide, scale);
         product(room->scores, wide, 1, p.t, p.s, room->key, dk, room->product, a->causal ? PAST : ALL);
         scatter(room->product, p.query, p.t, a->heads, head, a->dk, a->narrow, a->grad_query);
         product(room->scores, 1, wide, p.s, p.t, room->query, dk, room->product, a->causal ? FUTURE : ALL);
@@ -283,15 +288,13 @@ static FAST void some_heads(const void *job, int64_t part) {
         else forward_of(a, n, &room);
 }
 
-/* The output and the weights, or the gradients from them. */
+/* Compute the output and the weights or, with `back`, the gradients from them. */
 EXPORT void segments_attention(const Attention *attention, int64_t threads) {
     beside_torch(some_heads, attention, attention->parts, threads);
 }
 
-/* Dropout.
- *
- * Philox (Salmon et al. 2011) draws from a key and a counter, so that any part can be drawn alone; with seven rounds it
- * passes all tests of theirs. */
+/* Philox4x32-7, the random generator of dropout (Salmon et al. 2011). It maps a seed and a counter to bits, so any part can
+ * be drawn alone; with seven rounds it passes all tests of the paper. */
 INLINE void philox(uint64_t seed, uint64_t block, __m512i words[4]) {
     const __m512i numbers = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     const __m512i factors[2] = {_mm512_set1_epi32((int)0xD2511F53), _mm512_set1_epi32((int)0xCD9E8D57)};
@@ -313,8 +316,8 @@ INLINE void philox(uint64_t seed, uint64_t block, __m512i words[4]) {
     }
 }
 
-/* x of `count` numbers, those that are kept times `scale`. `kept` has a bit for each, in whole DRAWS, which are `drawn`
- * first if asked for: `threshold` of 65536 numbers go. */
+/* Dropout of x (count,): the kept elements are multiplied by `scale`, the others set to zero. `kept` has a bit per element,
+ * in whole DRAWS. With `drawn`, the bits are drawn first; an element is dropped with probability `threshold` / 65536. */
 typedef struct {
     const void *x;
     void *out;
@@ -348,8 +351,8 @@ EXPORT void drop(const Dropout *dropout, int64_t threads) {
     beside_torch(drop_some, dropout, (dropout->count + PIECE - 1) / PIECE, threads);
 }
 
-/* Rotary positions: each head of x (N, H, K) at `positions` (N,), by a table of sines and cosines (positions, K); back if
- * `back`. */
+/* Rotary positions: rotate each head of x (N, H, K) by its position (N,), with a table `turns` (positions, K) of sines
+ * followed by cosines; by the opposite angle if `back`. */
 typedef struct {
     const void *x;
     void *out;
@@ -379,10 +382,10 @@ static FAST void turn_some(const void *job, int64_t part) {
 
 EXPORT void turn_rows(const Rotary *rotary, int64_t threads) { beside_torch(turn_some, rotary, rotary->parts, threads); }
 
-/* Label-smoothed cross-entropy of each row of logits (N, V) and its target: `losses` and `nlls` (N,); the gradient takes
- * the place of the logits if it is `wanted`. `counted` (N,) is what each row counts, 1 if NULL. Where the second half of
- * the rows reads the tokens of the first once more, `agreement` / 2 times KL(p || q) + KL(q || p) comes on the loss of
- * the first of each two. */
+/* Label-smoothed cross-entropy of each row of logits (N, V): `losses` and, without smoothing, `nlls` (N,). The logits are
+ * overwritten with their gradient if `wanted`. `counted` (N,) is the weight of each row, 1 if NULL. With `agreement`, the
+ * second half of the rows holds second readings of the tokens of the first half, and `agreement` / 2 * (KL(p || q) +
+ * KL(q || p)) is added to the loss of the first reading. */
 typedef struct {
     void *logits;
     const int64_t *targets;
@@ -392,19 +395,19 @@ typedef struct {
     double smoothing, agreement;
 } Losses;
 
-/* A row: its logits, the largest of them, and the logarithm of the sum of exponentials of what they are less than that. */
+/* A row of logits, the largest of them, `top`, and the log-sum-exp of (logits - top), `log_mass`. */
 typedef struct {
     char *logits;
     float top, log_mass;
 } Reading;
 
-/* All is told from the largest logit on, so that nothing is lost where all of them are large. */
+/* Log-probabilities from token k on. Subtracting `top` first loses no precision where all logits are large. */
 INLINE __m512 log_probability(const Reading *r, int64_t k, __mmask16 held, int64_t narrow) {
     __m512 x = _mm512_sub_ps(load(r->logits, k, held, narrow), _mm512_set1_ps(r->top));
     return _mm512_sub_ps(x, _mm512_set1_ps(r->log_mass));
 }
 
-/* What a row is, once its own losses are written. */
+/* Write the losses of a row, so far without `agreement`, and return its normaliser. */
 INLINE Reading read_row(const Losses *l, int64_t row) {
     int64_t size = l->size, narrow = l->narrow, target = l->targets[row];
     Reading r = {(char *)l->logits + row * size * (narrow ? 2 : 4), 0.0f, 0.0f};
@@ -423,17 +426,17 @@ INLINE Reading read_row(const Losses *l, int64_t row) {
     }
     r.log_mass = logf(_mm512_reduce_add_ps(mass));
     float chosen = _mm512_cvtss_f32(load(r.logits, target, 1, narrow)) - r.top;
-    /* A logit may be minus infinity. */
-    float apart = smoothing > 0.0f ? smoothing / (float)size * _mm512_reduce_add_ps(sum) : 0.0f;
+    /* without smoothing, minus infinity must not become NaN */
+    float uniform = smoothing > 0.0f ? smoothing / (float)size * _mm512_reduce_add_ps(sum) : 0.0f;
     l->nlls[row] = share * (r.log_mass - chosen);
-    l->losses[row] = share * (r.log_mass - (1.0f - smoothing) * chosen - apart);
+    l->losses[row] = share * (r.log_mass - (1.0f - smoothing) * chosen - uniform);
     return r;
 }
 
-/* The losses and gradients of a row and, of two readings, of the one that reads its token once more. */
+/* The losses and gradients of a row and, with two readings, of the second reading of its token. */
 INLINE void loss_of(const Losses *l, int64_t row, const int readings) {
     int64_t size = l->size, narrow = l->narrow, rows[2] = {row, row + l->rows / 2};
-    float half = 0.5f * (float)l->agreement, smoothing = (float)l->smoothing, apart[2];
+    float half = 0.5f * (float)l->agreement, smoothing = (float)l->smoothing, divergence[2];
     Reading read[2];
     for (int n = 0; n < readings; n++) read[n] = read_row(l, rows[n]);
     if (readings == 2) {
@@ -445,8 +448,8 @@ INLINE void loss_of(const Losses *l, int64_t row, const int readings) {
             sums[0] = _mm512_mask3_fmadd_ps(exponential(p), ratio, sums[0], held);
             sums[1] = _mm512_mask3_fnmadd_ps(exponential(q), ratio, sums[1], held);
         }
-        for (int n = 0; n < 2; n++) apart[n] = _mm512_reduce_add_ps(sums[n]);
-        l->losses[row] += (l->counted ? l->counted[row] : 1.0f) * half * (apart[0] + apart[1]);
+        for (int n = 0; n < 2; n++) divergence[n] = _mm512_reduce_add_ps(sums[n]);
+        l->losses[row] += (l->counted ? l->counted[row] : 1.0f) * half * (divergence[0] + divergence[1]);
     }
     for (int64_t k = 0; l->wanted && k < size; k += LANES) {
         __mmask16 held = lanes(size - k);
@@ -460,8 +463,8 @@ INLINE void loss_of(const Losses *l, int64_t row, const int readings) {
             __m512 y = _mm512_sub_ps(p[n], _mm512_set1_ps(smoothing / (float)size));
             if (target >= k && target < k + LANES)
                 y = _mm512_mask_sub_ps(y, (__mmask16)(1u << (target - k)), y, _mm512_set1_ps(1.0f - smoothing));
-            if (readings == 2) { /* p (log p / q - KL(p || q)) + p - q */
-                __m512 ratio = _mm512_sub_ps(_mm512_sub_ps(logs[n], logs[1 - n]), _mm512_set1_ps(apart[n]));
+            if (readings == 2) { /* gradient: p (log(p / q) - KL(p || q)) + p - q */
+                __m512 ratio = _mm512_sub_ps(_mm512_sub_ps(logs[n], logs[1 - n]), _mm512_set1_ps(divergence[n]));
                 __m512 pull = _mm512_fmadd_ps(p[n], ratio, _mm512_sub_ps(p[n], p[1 - n]));
                 y = _mm512_fmadd_ps(_mm512_set1_ps(half), pull, y);
             }

@@ -77,7 +77,8 @@ class Ahead(NamedTuple):
 
 
 class Steps:
-    """Steps of a decoder over keys and values at fixed addresses, with the pointers prepared once for all steps.
+    """Steps of a decoder over keys and values at fixed addresses, with the pointers prepared once for all steps. Keys and
+    values are all float32 or all float16.
 
     Args:
         output: the output projection.
@@ -101,7 +102,9 @@ class Steps:
         work = empty(numbers + self.rows * decoder.layers.width)
         parts = [part for both in zip(caches, memories, strict=True) for pair in both for part in pair]
         self.held = decoder, output, parts, lengths, work  # keeps alive what the pointers point to
-        self.place = kernels.Place(capacity, beam, 0, longest, None, pointer(lengths))
+        self.place = kernels.Place(
+            capacity, beam, 0, longest, kernels.CACHED.index(self.keys.dtype), None, pointer(lengths)
+        )
         pasts = (kernels.POINTER * len(parts))(*map(pointer, parts))
         self.before = decoder.native, output.native, pasts, self.place
         self.after = self.rows, work.data_ptr(), CORES.sharing

@@ -5,6 +5,7 @@ import json
 import re
 import threading
 import time
+from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import numpy as np
@@ -161,10 +162,52 @@ def test_every_family_is_served(family, tmp_path):
 def test_the_page_and_what_it_asks_for_are_there(client):
     status, headers, page = client("GET", "/")
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-    assert not re.search(rb"(src|href)=|https?://", page)  # it needs nothing from elsewhere
-    asked_for = set(re.findall(r'(?:post|fetch)\("(\w+)"', page.decode()))
+    assert not re.search(rb'(src|href)="(?!data:)|https?://', page)  # it needs nothing from elsewhere
+    assert b"default-src 'none'; connect-src 'self';" in page  # and the browser sees to it
+    asked_for = set(re.findall(r'(?:post|call)\("(\w+)"', page.decode()))
     assert asked_for == {"predict", "translate", "attention", "health"}
     assert all(client("OPTIONS", f"/{path}")[0] == 405 for path in asked_for)
+
+
+class Elements(HTMLParser):
+    """The elements of a page: each one's tag, attributes, and the tags around it."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.around, self.found = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs), list(self.around)))
+        if tag not in ("meta", "link", "input"):
+            self.around.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.around.pop() == tag
+
+
+def test_the_page_is_well_made_and_its_script_finds_what_it_names(client):
+    page = client("GET", "/")[2].decode()
+    elements = Elements(page)
+    assert elements.around == []
+    ids = [attributes["id"] for _, attributes, _ in elements.found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'\$\("(\w+)"\)', page)) == set(ids)
+    for tag, attributes, around in elements.found:
+        if tag in ("input", "textarea", "select"):  # a screen reader has a name for it
+            assert "label" in around or attributes["aria-label"], attributes
+        if tag in ("h1", "form", "ol", "section"):
+            assert "main" in around
+    assert not re.search("innerHTML|outerHTML|insertAdjacentHTML|document.write|eval", page)  # texts stay texts
+
+
+def test_the_page_does_not_lose_what_browsers_do_not_keep(client):
+    page = client("GET", "/")[2].decode()
+    assert "disabled" not in page  # what has the focus would lose it, and Firefox keeps it so over a reload
+    assert "revokeObjectURL(image" not in page  # a picture that is shown can be saved
+    for rule in ("forced-color-adjust: none", "print-color-adjust: exact"):  # colours that mean something
+        assert rule in page
+    assert page.count('dir="auto"') + page.count('dir: "auto"') == 2  # what is asked, what is said
 
 
 def test_health_says_what_is_served(client):

@@ -1,9 +1,12 @@
-"""Dropout drops at its rate, keeps the mean, and belongs to the seed."""
+"""Dropout drops at its rate, keeps the mean, and belongs to the seed; one pass with its neighbours changes nothing."""
 
 import pytest
 import torch
+from torch.nn import functional as F
 
-from transduct.functional.dropout import dropout
+from tests.helpers import compiled
+from transduct.functional import kernels, training_kernels
+from transduct.functional.dropout import add_dropout, dropout, relu_dropout
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.9])
@@ -50,3 +53,57 @@ def test_dropout_follows_the_seed_and_gradients_follow_dropout(shape):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_dropout_keeps_the_dtype(dtype):
     assert dropout(torch.ones(8, dtype=dtype), 0.5).dtype == dtype
+
+
+def seeded(function, *tensors):
+    """The output of a function for leaves with these values, and their gradients for a weighted sum."""
+    torch.manual_seed(3)
+    leaves = [x.clone().requires_grad_() for x in tensors]
+    output = function(*leaves)
+    (output.float() * torch.linspace(-1.0, 1.0, output.numel()).view(output.shape)).sum().backward()
+    return [output.detach(), *(leaf.grad for leaf in leaves)]
+
+
+@pytest.mark.parametrize("library", [pytest.param(True, marks=compiled), False], ids=["kernel", "formula"])
+@pytest.mark.parametrize("shape", [(0,), (3, 5), (9, 200)])
+@pytest.mark.parametrize("rate, training", [(0.3, True), (0.0, True), (0.3, False)])
+def test_one_pass_gives_what_its_parts_give(monkeypatch, library, shape, rate, training):
+    if not library:
+        monkeypatch.setattr(kernels, "library", lambda: None)
+    torch.manual_seed(1)
+    x, residual = torch.randn(shape), torch.randn(shape)
+    one = seeded(lambda x: relu_dropout(x, rate, training), x)
+    assert_equal(one, seeded(lambda x: dropout(F.relu(x), rate, training), x))
+    one = seeded(lambda residual, x: add_dropout(residual, x, rate, training), residual, x)
+    assert_equal(one, seeded(lambda residual, x: residual + dropout(x, rate, training), residual, x))
+
+
+def assert_equal(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+@compiled
+def test_one_pass_in_bfloat16_rounds_once():
+    torch.manual_seed(1)
+    x, residual = (torch.randn(40, 30).bfloat16() for _ in range(2))
+    exact = seeded(lambda residual, x: (residual.float() + dropout(x.float(), 0.25)).bfloat16(), residual, x)
+    assert_equal(seeded(lambda residual, x: add_dropout(residual, x, 0.25), residual, x), exact)
+
+
+@compiled
+def test_a_relu_before_dropout_keeps_nan():
+    x = torch.full((1, 64), float("nan"))
+    assert relu_dropout(x, 0.5).isnan().any()
+    assert relu_dropout(-x.nan_to_num(1.0), 0.5).eq(0.0).all()
+
+
+@compiled
+def test_operands_of_other_shapes_and_dtypes_are_added_by_the_formula():
+    torch.manual_seed(1)
+    for residual in (torch.randn(5), torch.randn(3, 5).double()):
+        found = add_dropout(residual, torch.ones(3, 5), 0.5)
+        assert found.dtype == residual.dtype
+        assert set((found - residual).flatten().round(decimals=4).tolist()) <= {0.0, 2.0}
+    with pytest.raises(AssertionError, match="the kernel would read foreign memory"):
+        training_kernels.dropped(torch.ones(3, 5), 9, added=torch.ones(5))

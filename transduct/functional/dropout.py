@@ -1,4 +1,4 @@
-"""Dropout with sixteen random bits per element."""
+"""Dropout with sixteen random bits per element, alone and in one pass with its neighbours."""
 
 import torch
 from torch import Tensor
@@ -18,10 +18,29 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
-    threshold = min(round(rate * 65536), 65535)
+    threshold = threshold_of(rate)
     if training_kernels.usable(x):
         return training_kernels.dropped(x, threshold) if threshold else x
     threshold -= 32768
     draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     kept = draws.view(torch.int16)[: x.numel()].view(x.shape) >= threshold
     return x * kept.to(x.dtype).mul_(65536 / (32768 - threshold))
+
+
+def relu_dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
+    """`dropout(relu(x))`, on a CPU in one pass over memory."""
+    if training and threshold_of(rate) and training_kernels.usable(x):
+        return training_kernels.dropped(x, threshold_of(rate), relu=True)
+    return dropout(F.relu(x), rate, training)
+
+
+def add_dropout(residual: Tensor, x: Tensor, rate: float, training: bool = True) -> Tensor:
+    """`residual + dropout(x)`, on a CPU in one pass over memory."""
+    if training and threshold_of(rate) and training_kernels.usable(x, residual) and x.shape == residual.shape:
+        return training_kernels.dropped(x, threshold_of(rate), added=residual)
+    return residual + dropout(x, rate, training)
+
+
+def threshold_of(rate: float) -> int:
+    """The number of 65536 equally likely draws that drop an element, not all of them."""
+    return min(round(rate * 65536), 65535)

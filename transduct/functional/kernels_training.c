@@ -316,13 +316,14 @@ INLINE void philox(uint64_t seed, uint64_t block, __m512i words[4]) {
     }
 }
 
-/* Dropout of x (count,): the kept elements are multiplied by `scale`, the others set to zero. `kept` has a bit per element,
- * in whole DRAWS. With `drawn`, the bits are drawn first; an element is dropped with probability `threshold` / 65536. */
+/* Dropout of x (count,): the kept elements are multiplied by `scale`, the others set to zero; then `added` (count,) is added
+ * unless NULL. `kept` has a bit per element, in whole DRAWS. With `drawn`, the bits are drawn first: an element is dropped
+ * with probability `threshold` / 65536 and, with `relu`, if it is not positive. */
 typedef struct {
-    const void *x;
+    const void *x, *added;
     void *out;
     uint64_t *kept, seed;
-    int64_t count, drawn, threshold, narrow;
+    int64_t count, drawn, relu, threshold, narrow;
     double scale;
 } Dropout;
 
@@ -341,8 +342,15 @@ static FAST void drop_some(const void *job, int64_t part) {
             }
         }
         for (int64_t k = first; k < last && k < first + DRAWS; k += LANES) {
-            __mmask16 stay = (__mmask16)(kept[(k - first) / 64] >> (k - first) % 64), held = lanes(last - k);
-            store(d->out, k, held, _mm512_maskz_mul_ps(stay, load(d->x, k, held, d->narrow), scale), d->narrow);
+            __mmask16 stay, held = lanes(last - k);
+            __m512 x = load(d->x, k, held, d->narrow);
+            memcpy(&stay, (char *)kept + (k - first) / 8, sizeof stay);
+            if (d->relu) { /* NaN is kept */
+                stay &= _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NLE_UQ);
+                memcpy((char *)kept + (k - first) / 8, &stay, sizeof stay);
+            }
+            x = _mm512_maskz_mul_ps(stay, x, scale);
+            store(d->out, k, held, d->added ? _mm512_add_ps(x, load(d->added, k, held, d->narrow)) : x, d->narrow);
         }
     }
 }

@@ -77,12 +77,12 @@ class Ahead(NamedTuple):
 
 
 class Steps:
-    """Steps of a decoder over keys and values at fixed addresses, with the pointers prepared once for all steps. Keys and
-    values are all float32 or all float16.
+    """Steps of a decoder over keys and values at fixed addresses, with the pointers prepared once for all steps.
 
     Args:
         output: the output projection.
-        caches: per layer, the keys (B, G, capacity, beam, K) and values of the tokens that the rows have written.
+        caches: per layer, the keys (B, G, capacity, beam, K) and values of the tokens that the rows have written. All
+            keys and values have one dtype, float32 or float16.
         memories: per layer, the keys (B, G, S, K) and values of the sources.
         lengths: (B,) the lengths of the sources; None if all are S.
     """

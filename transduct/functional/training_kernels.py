@@ -35,9 +35,9 @@ class _Attention(ctypes.Structure):
 
 class _Dropout(ctypes.Structure):
     _fields_ = [
-        *[(name, POINTER) for name in ("x", "out", "kept")],
+        *[(name, POINTER) for name in ("x", "added", "out", "kept")],
         ("seed", ctypes.c_uint64),
-        *[(name, NUMBER) for name in ("count", "drawn", "threshold", "narrow")],
+        *[(name, NUMBER) for name in ("count", "drawn", "relu", "threshold", "narrow")],
         ("scale", ctypes.c_double),
     ]
 
@@ -129,33 +129,35 @@ def _attend(layout: Any, query: Tensor, key: Tensor, value: Tensor, weights: Ten
     kernels.library().segments_attention(ctypes.byref(arguments), threads)
 
 
-def dropped(x: Tensor, threshold: int) -> Tensor:
-    """Zero each element with probability p = `threshold` / 65536 and scale the others by 1 / (1 - p)."""
-    return _Dropped.apply(x, threshold)  # type: ignore[no-untyped-call]
+def dropped(x: Tensor, threshold: int, relu: bool = False, added: Tensor | None = None) -> Tensor:
+    """Zero each element with probability p = `threshold` / 65536 and scale the others by 1 / (1 - p), in one pass with
+    a ReLU before it or the addition of a tensor of the same shape and dtype after it."""
+    assert added is None or (added.shape, added.dtype) == (x.shape, x.dtype), "the kernel would read foreign memory"
+    return _Dropped.apply(x, threshold, relu, added)  # type: ignore[no-untyped-call]
 
 
 class _Dropped(torch.autograd.Function):
     """Keeps a bit per element for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, threshold: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, threshold: int, relu: bool, added: Tensor | None) -> Tensor:
         kept = empty(-(-x.numel() // DRAWS) * (DRAWS // 64), dtype=torch.int64)
         seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_(-(2**63), None)) % 2**64
         ctx.scale = 65536 / (65536 - threshold)
         ctx.save_for_backward(kept)
-        return _keep(x, kept, ctx.scale, drawn=True, threshold=threshold, seed=seed)
+        return _keep(x, kept, ctx.scale, added, drawn=True, relu=relu, threshold=threshold, seed=seed)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, Tensor | None]:
         (kept,) = ctx.saved_tensors
-        return _keep(grads[0], kept, ctx.scale), None
+        return _keep(grads[0], kept, ctx.scale), None, None, grads[0] if ctx.needs_input_grad[3] else None
 
 
-def _keep(x: Tensor, kept: Tensor, scale: float, **draws: int) -> Tensor:
-    x = _row(x)
+def _keep(x: Tensor, kept: Tensor, scale: float, added: Tensor | None = None, **draws: int) -> Tensor:
+    x, added = _row(x), None if added is None else _row(added)
     out = torch.empty_like(x)
-    tensors = {"x": pointer(x), "out": pointer(out), "kept": pointer(kept)}
+    tensors = {"x": pointer(x), "added": pointer(added), "out": pointer(out), "kept": pointer(kept)}
     arguments = _Dropout(**tensors, count=x.numel(), narrow=x.dtype == NARROW, scale=scale, **draws)
     kernels.library().drop(ctypes.byref(arguments), torch.get_num_threads())
     return out

@@ -47,6 +47,17 @@ def test_fixed_buffers_hold_what_growing_buffers_hold(beam):
     assert (growing.times, cache.times) == (CAPACITY, CAPACITY)
 
 
+def test_growing_buffers_are_copied_seldom(monkeypatch):
+    sizes, grow = [], KVCache.grow
+    monkeypatch.setattr(
+        KVCache, "grow", lambda cache, *given: (grow(cache, *given), sizes.append(len(cache.keys[0, 0])))
+    )
+    cache = KVCache()
+    for _ in range(200):
+        cache.append(torch.zeros(1, 1, 3), torch.zeros(1, 1, 5))
+    assert sizes == [32, 64, 128, 256]
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("kept, still", [([2, 0], 0), ([0, 2, 3], 1), ([0, 1], 2), ([], 0)], ids=str)
 def test_sources_are_kept_in_the_order_asked_for_and_old_buffers_where_autograd_may_need_them(kept, still, mode):

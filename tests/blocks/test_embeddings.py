@@ -8,7 +8,14 @@ import torch
 from torch.nn import functional as F
 
 from tests.helpers import VECTORS
-from transduct.blocks.embeddings import Embedding, FilterbankStem, PatchEmbedding, PositionVectors, VectorScheme
+from transduct.blocks.embeddings import (
+    Embedding,
+    FilterbankStem,
+    GroupedLinear,
+    PatchEmbedding,
+    PositionVectors,
+    VectorScheme,
+)
 from transduct.blocks.tables import embedding_table
 from transduct.functional import positions as schemes
 from transduct.functional.segments import Segments
@@ -90,6 +97,12 @@ def test_tokens_are_scaled_and_positions_added_or_concatenated(scheme, mode):
     torch.testing.assert_close(embedding(TOKENS, POSITIONS, LENGTHS), x)
 
 
+def test_where_lengths_are_unknown_positions_are_parts_of_the_longest():
+    embedding = Embedding(embedding_table(5, D), "normalised_index", "add", LONGEST, rate=0.0)
+    expected = embedding(TOKENS, POSITIONS, torch.full_like(POSITIONS, LONGEST))
+    assert torch.equal(embedding(TOKENS, POSITIONS), expected)
+
+
 def test_dropout_acts_on_the_sum_in_training_only():
     embedding = Embedding(embedding_table(5, D), "sinusoidal", "add", LONGEST, rate=0.5)
     torch.manual_seed(1)
@@ -133,6 +146,13 @@ def test_the_stem_is_convolutions_of_each_sequence_alone(groups, layers):
         for norm, layer in zip(stem.norms, stem.residual, strict=True):
             y = y + convolved(layer, norm(y[0].T).T[None], 1)
         torch.testing.assert_close(part, y[0].T, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_group_begins_like_a_layer_of_its_size(groups):
+    torch.manual_seed(1)
+    bound = (6 / (40 / groups + 24 / groups)) ** 0.5
+    assert 0.95 * bound < float(GroupedLinear(40, 24, groups).weight.detach().abs().max()) <= bound
 
 
 @torch.no_grad()

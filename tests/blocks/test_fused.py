@@ -1,16 +1,20 @@
 """Layers fused into a single call equal the same layers one by one."""
 
 import copy
+from dataclasses import fields
 
 import pytest
 import torch
 
+from tests.changes import CHANGES, OF_ROTARY, Cooled, becomes
 from tests.helpers import BEGIN, END, SIZE, compiled, tiny, tokens_of
 from transduct.blocks import fused
+from transduct.blocks.decoders import Decoder
 from transduct.blocks.fused import FusedDecoder, FusedEncoder, fuse
 from transduct.blocks.packed import pack_layers
 from transduct.blocks.quantised import pack_quantised, quantise
 from transduct.blocks.tables import narrowed
+from transduct.blocks.transformer import Encoder
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.decoding.filters import FixedLength, Forbid, Prefix
@@ -18,6 +22,7 @@ from transduct.decoding.search import Beam, search
 from transduct.decoding.shortlist import Narrowed
 from transduct.functional import kernels, stepping
 from transduct.functional.segments import Segments
+from transduct.models import bert, detr, speech, transformer, vit
 from transduct.models.transformer import Transformer
 
 KINDS = pytest.mark.parametrize("integers", [False, True], ids=["float32", "8-bit"])
@@ -36,9 +41,10 @@ SHAPES = pytest.mark.parametrize(
 SOURCES = [[3, 4, 5, END], [7, END], [8, 3, 9, 9, 4, END], [6, 5, 4, 3, 3, 3, 3, 3, 10, END], [END]]
 
 
-def both(integers, **changes):
-    """A plain model, and the same packed and fused."""
+def both(integers, change=lambda model: None, **changes):
+    """A plain model, and the same packed and fused; `change` is made to it first."""
     plain = tiny(**{"max_length": 48, **changes})
+    change(plain)
     if integers:
         quantise(plain)
     used = copy.deepcopy(plain)
@@ -336,9 +342,12 @@ def test_the_kernels_take_no_steps_at_once_that_somebody_else_decides_on(monkeyp
     class Watching(Prefix):
         """Not a `Forbid`, so it could depend on anything."""
 
+    class Later(Forbid):
+        """Another `Forbid`, which could too."""
+
     source, segments = tokens_of([3, 1])
     memory = used.encode(source, segments)
-    for filters in ([Watching([[4], [5]])], [Forbid([3]), Watching([[4], [5]])]):
+    for filters in ([Watching([[4], [5]])], [Forbid([3]), Watching([[4], [5]])], [Later([3])]):
         search(used, memory, segments, Beam(1, [9, 9], BEGIN, END, 1.0, "cpu"), filters)
     beam = Beam(stepping.WIDEST_BEAM + 1, [3, 3], BEGIN, END, 1.0, "cpu")
     search(used, memory, segments, beam)
@@ -430,6 +439,67 @@ def test_activations_are_those_of_torch(activation):
     segments = tokens_of([40])[1]
     assert isinstance(used.encoder, FusedEncoder)
     torch.testing.assert_close(used.encoder(x, segments), plain.encoder(x, segments), atol=5e-6, rtol=1e-5)
+
+
+# what is changed is computed as it reads
+
+
+@pytest.mark.parametrize("name", [*CHANGES, *OF_ROTARY])
+@KINDS
+@torch.inference_mode()
+def test_a_changed_model_gives_the_same_answers(monkeypatch, integers, name):
+    change, shape = (CHANGES | OF_ROTARY)[name], {"positions": "rotary"} if name in OF_ROTARY else {}
+    plain, used = both(integers, change, **shape)
+    source, target = tokens_of([3, 1, 12, 4]), tokens_of([4, 1, 7, 2], 2)
+
+    def answers(model):
+        memory = model.encode(*source)
+        logits = model.logits(model.decode(*target, memory, source[1]))
+        return torch.cat((memory[:, :SIZE], logits, steps_of(model, 3, tokens_for(3))))
+
+    found, unchanged = answers(used), answers(both(integers, **shape)[0])
+    monkeypatch.setattr(kernels, "usable", lambda *_, **__: False)
+    expected = answers(plain)
+    assert_near(found, expected, integers)
+    assert (expected - unchanged).norm() > 0.01 * unchanged.norm(), "the control: it is a change"
+
+
+def cooled(model):
+    model.step = lambda tokens, state, own=model.step: (0.1 * own(tokens, state)[0], state)
+
+
+@compiled
+@pytest.mark.parametrize("change", [becomes(Cooled), cooled], ids=["of a subclass", "of this model"])
+def test_the_kernels_take_no_steps_at_once_if_a_step_is_more_than_the_decoders(monkeypatch, change):
+    plain, used = both(False)
+    unchanged, taken = found_by(used, 3), capped(monkeypatch, 100)
+    for model in (plain, used):
+        change(model)
+    found = found_by(used, 3)
+    assert_same_outputs(found, found_by(plain, 3))
+    assert found != unchanged, "the control: it is a change"
+    assert isinstance(used.decoder, FusedDecoder)
+    assert not taken
+
+
+SHIPPED = {transformer: Transformer, bert: bert.Bert, vit: vit.ViT, speech: speech.Speech, detr: detr.Detr}
+
+
+@compiled
+@pytest.mark.parametrize("family, size", [(family, size) for family in SHIPPED for size in family.SIZES])
+def test_no_size_of_a_family_is_taken_for_a_changed_one(family, size):
+    sizes = dict.fromkeys(["source_size", "target_size", "vocabulary_size", "labels", "classes"], 5)
+    shape = {"bands": 80, **sizes, **family.SIZES[size]}
+    shape |= dict.fromkeys(["layers", "encoder_layers", "decoder_layers"], 1)
+    names = {each.name for each in fields(family.Config)}
+    model = SHIPPED[family](family.Config(**{name: value for name, value in shape.items() if name in names})).eval()
+    before = {name: type(part) for name, part in model.named_children()}
+    pack_layers(model)
+    fuse(model)
+    assert Encoder in before.values()
+    for name, kind in before.items():
+        if kind in (Encoder, Decoder):
+            assert type(getattr(model, name)) is {Encoder: FusedEncoder, Decoder: FusedDecoder}[kind]
 
 
 def test_bfloat16_stays_as_it_is():

@@ -187,6 +187,15 @@ def test_self_attention_is_joined_once_and_no_other():
     assert [type(part) for part in before] == [type(before[0])] * 4
 
 
+@torch.inference_mode()
+def test_layers_of_torch_stay():
+    """Some read the weights of their linear layers themselves."""
+    torch.manual_seed(1)
+    layer, x = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval(), torch.randn(2, 3, 16)
+    expected = layer(x)
+    assert torch.equal(laid_out(layer)(x), expected)
+
+
 def test_layers_that_are_quantised_already_stay():
     model = tiny()
     quantise(model)

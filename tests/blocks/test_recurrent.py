@@ -163,6 +163,14 @@ def test_weights_begin_orthogonal_and_forget_gates_open():
         assert 0.8 * bound < float(layer.weight_ih.detach().abs().max()) <= bound
 
 
+def test_scores_begin_about_as_large_as_the_states():
+    torch.manual_seed(1)
+    bound = (3 / 64) ** 0.5
+    assert 0.9 * bound < float(RecurrentAttention("general", 64).weight.detach().abs().max()) <= bound
+    vector = RecurrentAttention("concat", 64).vector.detach()
+    assert 0.7 < float(vector.norm()) < 1.3
+
+
 def scores_of(attention, kind, h, memory):
     """The scores by the named functions, from the parameters of a layer: (T, D), (S, D) -> (T, S)."""
     if kind == "dot":

@@ -74,12 +74,48 @@ def test_rotary_keeps_lengths_and_makes_the_dot_product_relative():
     torch.testing.assert_close(turned.norm(dim=-1), query.norm(dim=-1), atol=1e-6, rtol=1e-6)
 
 
-def test_rotary_turns_each_pair_by_its_angle():
-    x, position = torch.randn(1, 1, 4), 3
+@pytest.mark.parametrize("position", [3, -3])
+def test_rotary_turns_each_pair_by_its_angle(position):
+    x = torch.randn(1, 1, 4)
     pairs = torch.complex(x[..., :2], x[..., 2:])
     turned = pairs * torch.exp(1j * position * schemes.frequencies(4))
     found = schemes.rotary(x, torch.tensor([position]))
     torch.testing.assert_close(found, torch.cat((turned.real, turned.imag), -1))
+
+
+@pytest.fixture
+def in_float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def test_rotary_is_the_same_whatever_the_default_dtype(in_float64):
+    schemes.turns.cache_clear()
+    x, positions = torch.randn(5, 2, 8, dtype=torch.float32), torch.arange(5)
+    expected = schemes.rotary(x.double(), positions).float()
+    torch.testing.assert_close(schemes.rotary(x, positions), expected)
+
+
+def test_rotary_has_one_base(monkeypatch):
+    x, positions = torch.randn(5, 2, 8), torch.arange(5)
+    before = schemes.rotary(x, positions)
+    monkeypatch.setattr(schemes, "BASE", 100.0)
+    schemes.turns.cache_clear()
+    try:
+        found, expected = schemes.rotary(x, positions), schemes.rotary(x.double(), positions).float()
+        torch.testing.assert_close(found, expected)  # by the kernel, where there is one, and by the formula
+        assert not torch.allclose(found, before)
+    finally:
+        schemes.turns.cache_clear()
+
+
+def test_rotary_keeps_the_dtype():
+    x = torch.randn(5, 2, 8)
+    for positions in (torch.arange(5), torch.arange(-2, 3)):  # by the kernel, where there is one, and by the formula
+        found = schemes.rotary(x.bfloat16(), positions)
+        assert found.dtype == torch.bfloat16
+        torch.testing.assert_close(found.float(), schemes.rotary(x, positions), atol=0.05, rtol=0.0)
 
 
 def test_distances_of_the_last_queries():

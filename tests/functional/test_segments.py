@@ -92,6 +92,10 @@ def test_filler_brings_every_batch_to_one_shape(lengths):
     assert segments.offsets.tolist() == [0, *segments.lengths.cumsum(0).tolist()]
 
 
+def test_a_filled_batch_is_never_taken_for_one_of_equal_lengths():
+    assert not Segments.filled([64, 64], Shape(128, 2, 64)).equal
+
+
 @pytest.mark.parametrize("lengths", [[129], [101], [65, 64], [1] * 69, [1] * 71], ids=sum)
 def test_what_does_not_fit_is_refused(lengths):
     with pytest.raises(ValueError, match=rf"{len(lengths)} sequences of {sum(lengths)} tokens, .* do not fit into"):
@@ -103,6 +107,9 @@ def test_a_shape_has_room_for_what_fills_up():
     assert (shape.tokens, shape.longest) == (128, 40)
     for lengths in ([], [1] * 5, [20] * 5, [40, 40, 20]):
         assert len(Segments.filled(lengths, shape)) == shape.sequences
+    short = Shape.around(100, 5, 3)  # filler is no longer than what it fills up
+    for lengths in ([], [1] * 5, [3] * 5):
+        assert len(Segments.filled(lengths, short)) == short.sequences
     assert Shape.around(10, 1, 200) == Shape(256, 9, 200)
     assert Shape.around(0, 0, 0) == Shape(0, 0, 0)
 
@@ -110,6 +117,16 @@ def test_a_shape_has_room_for_what_fills_up():
 def test_remembered_properties_are_computed_once():
     segments = Segments.of([2, 1])
     assert segments.positions is segments.positions
+
+
+def test_what_was_remembered_in_inference_mode_can_be_trained_on():
+    segments = Segments.of([2, 3])
+    with torch.inference_mode():
+        held = [segments.positions, segments.slots, segments.mask, segments.runs, segments.past, segments.future]
+    assert not any(x.is_inference() for x in held)
+    flat = torch.rand(5, 4, requires_grad=True)
+    pad(flat, segments).sum().backward()
+    assert torch.equal(flat.grad, torch.ones(5, 4))
 
 
 @pytest.mark.parametrize("kept, sources", [([], []), ([5, 3, 4], [1]), ([2, 2, 0, 8, 6, 7], [0, 2])], ids=str)

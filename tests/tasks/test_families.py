@@ -12,11 +12,17 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import transduct
+from tests.changes import Gated, becomes
 from tests.families import RECIPES, in_folder
 from tests.pictures import BARS, bar
 from tests.tones import string
 from transduct.errors import NotFinite, TransductError
-from transduct.tasks import base, runs
+from transduct.models import transformer
+from transduct.models.transformer import Transformer
+from transduct.tasks import base, runs, translation
+from transduct.tasks.sections import Family
+from transduct.tasks.translation_families import FAMILIES
+from transduct.training import checkpoint
 
 INPUTS = {
     "text_classification": {
@@ -106,6 +112,59 @@ def test_an_answer_is_the_same_alone_and_in_any_batch(finished):
     assert model.predict(inputs[::-1])[::-1] == together
 
 
+def scored_and_translated(recipe, run):
+    """What the model of a run gives as it was trained, and as it is loaded for use."""
+    task = translation.create(recipe, run, str)
+    task.prepare()
+    model = task.build_model().eval()
+    checkpoint.fill(model, checkpoint.read_tensors(run / "model" / checkpoint.WEIGHTS), run)
+    sources, targets = ["a b c", "c", "d e f g a", "b a"], ["c b a", "d e", "", "a b"]
+    for translator in (task._in_use(model, task.decoding), transduct.load(run)):
+        found = translator.translate(sources, beam=3)
+        scores = [*translator.score(sources, targets), *(each.score for each in found)]
+        yield scores, [each.tokens for each in found]
+
+
+def test_a_model_that_translates_is_in_use_what_it_was_trained_to_be(finished):
+    recipe, run = finished
+    if recipe.task == "translation":
+        trained, used = scored_and_translated(recipe, run)
+        assert used[0] == pytest.approx(trained[0], abs=1e-4)
+        assert used[1] == trained[1]
+
+
+class Bounded(Transformer):
+    """Another feed-forward network, and bounded logits."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        becomes(Gated)(self)
+
+    def logits(self, hidden):
+        return 3.0 * (super().logits(hidden) / 3.0).tanh()
+
+
+def shown():
+    """The variant that docs/adding_a_task.md shows."""
+    page = (Path(__file__).parents[2] / "docs" / "adding_a_task.md").read_text(encoding="utf-8")
+    names = {"__name__": "variant"}
+    exec(page.split("```python\n")[1].split("```")[0], names)
+    return FAMILIES.pop("variant")
+
+
+@pytest.mark.parametrize(
+    "family", [shown(), Family(transformer.Config, transformer.SIZES, Bounded)], ids=["of the page", "bounded"]
+)
+def test_a_family_of_ones_own_is_in_use_what_it_was_trained_to_be(tmp_path, monkeypatch, family):
+    monkeypatch.setitem(FAMILIES, "variant", family)
+    recipe = RECIPES["transformer"]
+    recipe = in_folder(replace(recipe, model={**recipe.model, "family": "variant"}), tmp_path)
+    runs.train(recipe, tmp_path / "run", notify=str)
+    trained, used = scored_and_translated(recipe, tmp_path / "run")
+    assert used[0] == pytest.approx(trained[0], abs=1e-4)
+    assert used[1] == trained[1]
+
+
 def test_a_model_that_answers_with_nan_says_so(finished, tmp_path):
     recipe, run = finished
     broken = shutil.copytree(run / "model", tmp_path / "broken")
@@ -123,6 +182,7 @@ def test_weights_of_attention_are_for_computing_with(finished):
         return
     said = ["1 2"] if recipe.task == "speech_recognition" else []
     seen = model.attention(inputs_of(recipe)[0], *said)
+    assert "weights=" not in repr(seen), "a notebook shows what a call returns"
     for weight in seen.weights.values():
         (weight.requires_grad_() * 2.0).sum().backward()
         assert weight.grad is not None
@@ -187,6 +247,13 @@ def test_it_is_measured_on_its_test_set(finished):
     assert report.scores
     assert all(isinstance(score, float) for score in report.scores.values())
     assert report.scores == base.evaluate(run).scores
+
+
+def test_it_is_compared_with_a_loaded_model(finished):
+    recipe, run = finished
+    data = (["a"], [["a"]]) if recipe.data.get("test") is None else base._test_set(run, {})
+    with pytest.raises(TransductError, match="against: found 'runs/other', expected a model like this one; give trans"):
+        transduct.load(run).evaluate(data, "runs/other")
 
 
 def test_a_moved_model_answers_alike(finished, tmp_path):

@@ -275,7 +275,8 @@ class MultiHeadAttention(nn.Module):
     def remember(self, memory: Tensor, segments: Segments) -> Memory:
         """The keys and values of the sources, computed once for a whole search: (M, D) -> Memory."""
         packed = getattr(self.key, "packed", None), getattr(self.value, "packed", None)
-        if isinstance(packed[0], kernels.Packed) and isinstance(packed[1], kernels.Packed):
+        known = type(self) is MultiHeadAttention  # a subclass may have other keys and values
+        if known and isinstance(packed[0], kernels.Packed) and isinstance(packed[1], kernels.Packed):
             layout = segments.offsets, segments.longest, self.num_kv_heads, self.cache_dtype or memory.dtype
             keys, values = kernels.remember(packed[0], packed[1], memory, *layout)
         else:

@@ -9,10 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
 from transduct.blocks.decoders import Decoder, MemoryState
-from transduct.blocks.packed import PackedTable
-from transduct.blocks.quantised import QuantisedTable
-from transduct.blocks.transformer import DecoderLayer, Encoder
+from transduct.blocks.embeddings import Embedding, PositionVectors
+from transduct.blocks.packed import PackedLinear, PackedTable
+from transduct.blocks.quantised import QuantisedLinear, QuantisedTable
+from transduct.blocks.transformer import (
+    ACTIVATIONS,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    Residual,
+    plain,
+)
 from transduct.functional import kernels
 from transduct.functional.positions import turns
 from transduct.functional.segments import Segments
@@ -84,6 +94,8 @@ class FusedDecoder(Decoder):
         """Take steps until an output may end or the caches are full; see `Steps.ahead`."""
         if state.lineage.clock is not None or state.length >= self.packed.longest or state.beam > WIDEST_BEAM:
             return None
+        if _changes_step(model):
+            return None
         assert run.history.shape[1] == state.length + 1, "the caches hold all but the newest token"
         state.lineage.grow(len(run.history), run.history.device)
         result = self._ready(model, state).ahead(run, state.lineage.slots)
@@ -107,28 +119,30 @@ class FusedDecoder(Decoder):
 
 
 def fuse(model: nn.Module) -> None:
-    """Replace the encoder and the decoder of a packed model by fused ones, if the kernels support all of their
-    parts."""
-    for name, part in list(model.named_children()):
-        if isinstance(part, Encoder) and (layers := packed_layers(part)) is not None:
+    """Replace the encoder and the decoder of a packed model by fused ones, if the kernels compute what all of their
+    parts do."""
+    children: list[tuple[str, Any]] = list(model.named_children())
+    for name, part in children:
+        if plain(part, Encoder) and (layers := packed_layers(part)) is not None:
             setattr(model, name, FusedEncoder(part, layers))
-            norm = getattr(model, "encoder_norm", None)
-            if isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+            norm: Any = getattr(model, "encoder_norm", None)
+            if _supported_norm(norm):
                 model.encoder_norm = FusedNorm(norm)
-        if isinstance(part, Decoder) and (packed := packed_decoder(model, part)) is not None:
+        if plain(part, Decoder) and (packed := packed_decoder(model, part)) is not None:
             setattr(model, name, FusedDecoder(part, packed))
 
 
 def packed_decoder(model: Any, layers: Decoder) -> kernels.PackedDecoder | None:
     """The decoder of a model, from tokens to logits, for the kernels; None if they do not support a part of it."""
-    embedding, table = model.target_embedding, model.target_embedding.table
-    positions = embedding.positions and embedding.positions.table
-    last, packed = model.decoder_norm, packed_layers(layers)
-    plain = embedding.projection is None and (embedding.positions is None or positions is not None)
-    if not plain or packed is None or not isinstance(model.output_table.packed, kernels.Packed):
+    embedding: Any = getattr(model, "target_embedding", None)
+    last: Any = getattr(model, "decoder_norm", None)
+    if not _supported_embedding(embedding) or not (plain(last, nn.Identity) or _supported_norm(last)):
+        return None
+    packed = packed_layers(layers)
+    if packed is None or not _projects(model, packed.width):
         return None
     norm = None if isinstance(last, nn.Identity) else _norm(last)
-    positions = None if positions is None else positions.detach()
+    table, positions = embedding.table, None if embedding.positions is None else embedding.positions.table.detach()
     if isinstance(table, QuantisedTable):
         return kernels.PackedDecoder(packed, table.weight, table.steps, embedding.factor, positions, norm)
     assert isinstance(table, PackedTable)
@@ -137,34 +151,95 @@ def packed_decoder(model: Any, layers: Decoder) -> kernels.PackedDecoder | None:
 
 def packed_layers(layers: nn.ModuleList) -> kernels.PackedLayers | None:
     """The layers of an encoder or a decoder for the kernels; None if they do not support a part of them."""
+    if not all(map(_supported_layer, layers)):
+        return None
+    shapes = {shape for layer in layers for shape in _shapes(layer)}
+    if len(shapes) != 1:  # layers differ, or an encoder has none
+        return None
+    [(sizes, rotary)] = shapes
     per_layer = []
     for layer in layers:
-        packed = _packed_layer(layer)
-        if packed is None:
-            return None
-        per_layer.append(packed)
-    if not per_layer:  # an encoder may have no layers
-        return None
-    first: Any = layers[0]
-    own, forward = first.self_attention, first.feed_forward
-    activation = kernels.ACTIVATIONS.index(forward.name)
-    heads = own.num_heads, own.num_kv_heads, own.d_k, own.d_v
-    sizes = (forward.outer.packed.size, *heads, first.around_attention.pre, activation)
-    return kernels.PackedLayers(sizes, per_layer, None if own.positions is None else turns(TURNS, own.d_k))
+        norms: list[Any] = [_norm(each.norm) for each in _residuals(layer)]
+        linears: list[Any] = [each.packed for each in _linears(layer)]
+        if len(norms) == 2:  # no cross-attention
+            norms[1:1], linears[2:2] = [None], [None, None]
+        per_layer.append((norms, linears))
+    return kernels.PackedLayers(sizes, per_layer, turns(TURNS, sizes[3]) if rotary else None)
 
 
-def _packed_layer(layer: Any) -> tuple[list[kernels.Norm | None], list[kernels.Packed | None]] | None:
-    own, forward, crosses = layer.self_attention, layer.feed_forward, isinstance(layer, DecoderLayer)
-    cross = [layer.cross_attention.query, layer.cross_attention.output] if crosses else [None, None]
-    packed = [
-        getattr(linear, "packed", None) for linear in (own.joint, own.output, *cross, forward.inner, forward.outer)
-    ]
-    all_packed = sum(isinstance(each, kernels.Packed) for each in packed) == (6 if crosses else 4)
-    supported = own.positions is None or own.positions.scheme == "rotary"
-    if not supported or forward.name not in kernels.ACTIVATIONS or not all_packed:
-        return None
-    middle = _norm(layer.around_cross.norm) if crosses else None
-    return [_norm(layer.around_attention.norm), middle, _norm(layer.around_feed_forward.norm)], packed
+def _supported_layer(layer: Any) -> bool:
+    if not plain(layer, EncoderLayer, DecoderLayer) or not plain(forward := layer.feed_forward, FeedForward):
+        return False
+    if not all(plain(each, MultiHeadAttention) for each in _attentions(layer)):
+        return False
+    if not all(plain(each, Residual) and _supported_norm(each.norm) for each in _residuals(layer)):
+        return False
+    positions, named = layer.self_attention.positions, forward.name in kernels.ACTIVATIONS
+    rotary = plain(positions, AttentionPositions) and positions.scheme == "rotary"
+    return (
+        all(plain(each, PackedLinear, QuantisedLinear) and _packed(each) for each in _linears(layer))
+        and (positions is None or rotary)
+        and (named and forward.activation is ACTIVATIONS[forward.name] and forward.gate is None)
+    )
+
+
+def _supported_norm(norm: Any) -> bool:
+    if not plain(norm, nn.LayerNorm, nn.RMSNorm):
+        return False
+    return all(part is not None for part in (norm.weight, norm.eps, getattr(norm, "bias", True)))
+
+
+def _supported_embedding(embedding: Any) -> bool:
+    if not plain(embedding, Embedding) or embedding.projection is not None:
+        return False
+    positions = embedding.positions
+    return positions is None or (plain(positions, PositionVectors) and positions.table is not None)
+
+
+def _projects(model: Any, width: int) -> bool:
+    """Whether `logits` hands hidden states to the output table and returns what it gets, tried with none of them."""
+    table, calls = getattr(model, "output_table", None), []
+    if not isinstance(table, PackedTable | QuantisedTable) or not _packed(table):
+        return False
+    with table.register_forward_hook(lambda _, given, found: calls.append((*given, found))):
+        hidden = kernels.empty(0, width)
+        logits = model.logits(hidden)
+    return len(calls) == 1 and calls[0][0] is hidden and calls[0][1] is logits
+
+
+def _changes_step(model: Any) -> bool:
+    """Whether somebody has changed a model's `step` but not its `ahead`, which does not call it."""
+    kinds = type(model).__mro__
+    ahead, step = (next((kind for kind in kinds if name in vars(kind)), object) for name in ("ahead", "step"))
+    return "step" in vars(model) or not issubclass(ahead, step)
+
+
+def _packed(part: Any) -> bool:
+    return isinstance(part.packed, kernels.Packed)
+
+
+def _attentions(layer: Any) -> list[Any]:
+    return [layer.self_attention, *([layer.cross_attention] if isinstance(layer, DecoderLayer) else [])]
+
+
+def _residuals(layer: Any) -> list[Any]:
+    middle = [layer.around_cross] if isinstance(layer, DecoderLayer) else []
+    return [layer.around_attention, *middle, layer.around_feed_forward]
+
+
+def _linears(layer: Any) -> list[Any]:
+    own, *crosses = _attentions(layer)
+    middle = [part for cross in crosses for part in (cross.query, cross.output)]
+    return [own.joint, own.output, *middle, layer.feed_forward.inner, layer.feed_forward.outer]
+
+
+def _shapes(layer: Any) -> set[tuple[Any, bool]]:
+    """What all parts of all layers must have in common: the sizes of `PackedLayers`, and whether positions are
+    rotary."""
+    width, activation = layer.feed_forward.outer.packed.size, kernels.ACTIVATIONS.index(layer.feed_forward.name)
+    heads = [(each.num_heads, each.num_kv_heads, each.d_k, each.d_v) for each in _attentions(layer)]
+    rotary, orders = layer.self_attention.positions is not None, [each.pre for each in _residuals(layer)]
+    return {((width, *each, pre, activation), rotary) for each in heads for pre in orders}
 
 
 def _norm(norm: Any) -> kernels.Norm:

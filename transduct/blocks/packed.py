@@ -5,13 +5,15 @@ Let N be tokens, D the input width, F the output width, V the vocabulary.
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from transduct.blocks.embeddings import Embedding
+from transduct.blocks.linear import Linear
 from transduct.blocks.tables import Rows
-from transduct.blocks.transformer import join_attention, remember_positions
+from transduct.blocks.transformer import join_attention, plain, remember_positions
 from transduct.functional.products import packed_linear
 
 
@@ -60,7 +62,7 @@ class PackedTable(nn.Module):
 def exchange(
     model: nn.Module, layer: Callable[[nn.Linear], nn.Module], table: Callable[[Tensor, Tensor | None], Rows]
 ) -> None:
-    """Replace all linear layers and embedding tables of a model, for inference.
+    """Replace the linear layers and embedding tables of a model, for inference; see `plain` for those that stay.
 
     First fuses the query, key and value projections of self-attention. Shared tables stay shared, and the output bias
     moves into the output table.
@@ -68,10 +70,11 @@ def exchange(
     tables: dict[int, Rows] = {}
     join_attention(model)
     for module in list(model.modules()):
-        for name, part in list(module.named_children()):
-            if isinstance(part, nn.Linear):
+        children: list[tuple[str, Any]] = list(module.named_children())
+        for name, part in children:
+            if plain(part, Linear):
                 setattr(module, name, layer(part))
-        name = "table" if isinstance(module, Embedding) else "output_table"
+        name = "table" if plain(module, Embedding) else "output_table"
         weight = module._parameters.get(name)
         if weight is not None:
             del module._parameters[name]

@@ -75,7 +75,7 @@ def pack_quantised(model: nn.Module) -> None:
 
 
 def quantise(model: nn.Module) -> None:
-    """Quantise all linear layers and embedding tables of a model, in place.
+    """Quantise all linear layers and embedding tables of a model, in place, but for changed ones; see `exchange`.
 
     Norms, biases and positions are not quantised. KV caches of decoders over a memory become float16: reading them
     takes much of the time, and int8 rounds more coarsely.

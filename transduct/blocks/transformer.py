@@ -1,8 +1,7 @@
 """The layers of encoders and decoders (Vaswani et al. 2017, section 3.1 and figure 1)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any, Literal, Self
 
 import torch
@@ -13,15 +12,22 @@ from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.caches import KVCache, Lineage, Memory
 from transduct.blocks.embeddings import PositionVectors
 from transduct.blocks.linear import Linear
-from transduct.functional.dropout import dropout
+from transduct.functional.dropout import add_dropout, dropout, relu_dropout
 from transduct.functional.segments import Segments
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
 NormKind = Literal["layer", "rms"]
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU by its approximation with tanh, as in GPT-2."""
+    return F.gelu(x, approximate="tanh")
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu_tanh": gelu_tanh,
     "silu": F.silu,
     "swiglu": F.silu,
 }
@@ -57,7 +63,10 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, D) -> (N, D)."""
-        inner = self.activation(self.inner(x))  # (N, F)
+        inner = self.inner(x)  # (N, F)
+        if self.activation is F.relu and self.gate is None:
+            return self.outer(relu_dropout(inner, self.rate, self.training))
+        inner = self.activation(inner)
         if self.gate is not None:
             inner = inner * self.gate(x)
         return self.outer(dropout(inner, self.rate, self.training))
@@ -78,7 +87,7 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """(N, D) -> (N, D)."""
-        x = x + dropout(sublayer(self.read(x)), self.rate, self.training)
+        x = add_dropout(x, sublayer(self.read(x)), self.rate, self.training)
         return x if self.pre else self.norm(x)
 
 
@@ -180,14 +189,31 @@ def settle(model: nn.Module) -> None:
 def join_attention(model: nn.Module) -> None:
     """Fuse the query, key and value projections of each self-attention, unless they already are fused."""
     for module in model.modules():
-        if isinstance(module, EncoderLayer | DecoderLayer) and isinstance(module.self_attention.query, nn.Linear):
+        if isinstance(module, EncoderLayer | DecoderLayer) and _can_be_joined(module.self_attention):
             module.self_attention.join()
+
+
+def plain(module: Any, *kinds: type[nn.Module]) -> bool:
+    """Whether a module is of exactly one of these kinds and has neither hooks nor methods of its own.
+
+    What replaces readable layers asks this first, because a subclass may compute anything.
+    """
+    if type(module) not in kinds or module._forward_hooks or module._forward_pre_hooks:
+        return False
+    return vars(type(module)).keys().isdisjoint(vars(module))
+
+
+def _can_be_joined(own: Any) -> bool:
+    if not plain(own, MultiHeadAttention):
+        return False
+    return all(plain(part, Linear) and part.bias is not None for part in (own.query, own.key, own.value))
 
 
 def remember_positions(model: nn.Module, dtype: torch.dtype) -> None:
     """Tabulate all position vectors of a model: those of its embeddings and those inside its attention."""
-    for module in model.modules():
-        if isinstance(module, PositionVectors):
+    modules: Iterable[Any] = model.modules()
+    for module in modules:
+        if plain(module, PositionVectors):
             module.remember(dtype)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from transduct.decoding.filters import Filter, Forbid, log_normaliser
+from transduct.decoding.filters import Filter, FixedLength, Forbid, log_normaliser
 from transduct.errors import NotFinite
 from transduct.functional import kernels, stepping
 from transduct.functional.segments import Segments
@@ -162,7 +162,7 @@ class Beam:
     def ahead(self, model: Decodes, state: Any, filters: Sequence[Filter]) -> Continuations | None:
         """Let the model take several steps in one call, up to the first in which an output may end, and return that
         step's continuations. None if it must step one by one or a filter needs to see the logits."""
-        plain = [each for each in filters if isinstance(each, Forbid)]
+        plain = [each for each in filters if type(each) is Forbid or type(each) is FixedLength]  # no other subclass
         most = min([self._first_limit + 1, *(each.until for each in plain)]) - self.history.shape[1]
         if most < 1 or len(plain) < len(filters) or not hasattr(model, "ahead"):
             return None

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from transduct.functional import training_kernels
 
+BASE = 10000.0  # of the wavelengths of sinusoidal and rotary positions, as in both papers
 LONGEST_TABLE = 1 << 16  # positions whose sines and cosines are cached
 LENGTH_DEPENDENT = frozenset({"normalised_index"})  # schemes that depend on the sequence's length: no table holds them
 
@@ -37,7 +38,7 @@ def one_hot(positions: Tensor, max_length: int) -> Tensor:
 def frequencies(width: int, device: torch.device | None = None) -> Tensor:
     """(width / 2,): w_k = 10000^(-2k / width), a geometric sequence from 1 down to 10000^(2 / width - 1),
     nearly 1 / 10000 for wide vectors."""
-    return 10000.0 ** (-torch.arange(0, width, 2, device=device) / width)  # (width / 2,)
+    return BASE ** (-torch.arange(0, width, 2, device=device) / width)  # (width / 2,)
 
 
 def sinusoidal(positions: Tensor, width: int) -> Tensor:
@@ -86,7 +87,7 @@ def turns(length: int, width: int) -> Tensor:
     """(length, width): the sines and then the cosines of the rotary angles of the first `length` positions, in float32
     on the CPU, whatever the default dtype and device of PyTorch."""
     exponents = torch.arange(0, width, 2, dtype=torch.float32, device="cpu") / width
-    angles = torch.arange(length, device="cpu")[:, None] * 10000.0**-exponents  # (length, width / 2)
+    angles = torch.arange(length, device="cpu")[:, None] * BASE**-exponents  # (length, width / 2)
     return torch.cat((angles.sin(), angles.cos()), 1)
 
 

@@ -16,7 +16,8 @@ FILLER = 32  # tokens of a filler sequence: about a sentence, so that attention 
 class remembered:
     """A property computed once. Up to Python 3.11 `cached_property` takes a lock, which `torch.compile` cannot trace.
 
-    Nothing is stored while compiling; the compiler removes repeated computations itself.
+    Nothing is stored while compiling; the compiler removes repeated computations itself. What is stored can be trained
+    on later, even if it was first asked for in inference mode.
     """
 
     def __init__(self, function: Callable[[Any], Tensor]) -> None:
@@ -24,9 +25,10 @@ class remembered:
         self.__doc__ = function.__doc__
 
     def __get__(self, owner: Any, kind: type) -> Tensor:
-        value = self.function(owner)
-        if not torch.compiler.is_compiling():
-            owner.__dict__[self.name] = value  # from now on found before this descriptor
+        if torch.compiler.is_compiling():
+            return self.function(owner)
+        with torch.inference_mode(False):
+            value = owner.__dict__[self.name] = self.function(owner)  # from now on found before this descriptor
         return value
 
 

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 import typer
+from tokenizers import Tokenizer
 
 import transduct
 from tests.docs.test_using import call
+from tests.interop import published
 from transduct.config import Recipe, load_recipe, parse_override
 from transduct.data.samples import generate
 from transduct.interfaces import cli
+from transduct.interop import ctranslate2, huggingface
 from transduct.tasks import base
 from transduct.training.log import ignore
 
@@ -59,6 +62,25 @@ def test_its_recipes_run(folder, monkeypatch, capfd):
     program = PROGRAMS[1].replace("Ein Haus.", text).replace("beam_size=5", "beam_size=1")
     exec(program.replace('"int8"', '"float32", intra_threads=1'), {})  # more would stay so
     assert capfd.readouterr().out.splitlines() == transduct.load("runs/de-en").predict([text], beam=1)
+
+
+def test_its_program_for_ctranslate2_takes_a_marian_model_too(tmp_path, monkeypatch, capfd):
+    pytest.importorskip("ctranslate2")
+    published.folder(tmp_path / "opus")
+    huggingface.read(tmp_path / "opus", tmp_path / "ours")
+    ctranslate2.convert(tmp_path / "ours", tmp_path / "de-en.ct2")
+    monkeypatch.chdir(tmp_path)
+    ours, written = transduct.load("ours"), []
+    settings = '"float32", intra_threads=1'
+    for text in ("one", "two hundred", "forty three", "nine thousand eleven"):
+        [expected] = ours.translate([f">>fra<< {text}"], beam=1)
+        limit = f"beam_size=1, max_decoding_length={len(expected.tokens)}"
+        program = PROGRAMS[1].replace("Ein Haus.", text).replace("beam_size=5", limit).replace('"int8"', settings)
+        exec(program.replace("[tokens]", '[[">>fra<<", *tokens]]'), {})
+        assert capfd.readouterr().out.strip() == expected.text.strip()
+        written += ours.target_tokenizer.pieces(expected.tokens)
+    known = Tokenizer.from_file("de-en.ct2/tokenizer.target.json")
+    assert any(known.token_to_id(piece) is None for piece in written), "pieces that target.spm lacks"
 
 
 def test_its_keys_exist(tmp_path):

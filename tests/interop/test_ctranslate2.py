@@ -80,6 +80,25 @@ def test_it_finds_the_same_tokens_and_scores(tmp_path, changes):
         assert found.scores[0] == pytest.approx(total, abs=1e-4)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_padding_whose_row_is_zeros_is_not_written(tmp_path, bias):
+    model, [tokenizer] = written(tmp_path, tie="decoder", output_bias=bias)
+    model.requires_grad_(False)
+    model.output_table -= 0.5
+    model.decoder_norm.bias += 2.0  # of all logits, that of the padding, 0, is by far the highest
+    model.output_table[BEGIN] = 0.0
+    checkpoint.write_file(tmp_path / "model" / checkpoint.WEIGHTS, checkpoint.pack(checkpoint.weights_of(model)))
+    convert(tmp_path / "model", tmp_path / "out")
+    translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
+    sources = [[3, 4, 5, END], [6, END], [7, 8, END]]
+    pieces = [tokenizer.pieces(source[:-1]) for source in sources]
+    found = translator.translate_batch(pieces, beam_size=1, max_decoding_length=LIMIT, min_decoding_length=0)
+    config = DecodingConfig(beam=1, length_penalty=0.0)
+    limits = [LIMIT + 1] * len(sources)
+    ours = engine.generate(model, sources, limits, config, BEGIN, END, forbidden=[BEGIN])
+    assert [each.hypotheses[0] for each in found] == [tokenizer.pieces(hypothesis.tokens) for [hypothesis] in ours]
+
+
 def test_what_is_changed_in_a_text_is_said_and_does_not_disturb(tmp_path):
     written(tmp_path)
     held = tmp_path / "model" / "config.json"

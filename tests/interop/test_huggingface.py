@@ -23,6 +23,7 @@ from transduct.interfaces.cli import main
 from transduct.interop import ctranslate2, int8
 from transduct.interop.huggingface import _unended, convert, found_in, read
 from transduct.tasks.runs import train
+from transduct.training import checkpoint
 
 TEXTS = [source for source, _ in PAIRS[:24]]
 HARD = [
@@ -134,6 +135,26 @@ def test_padding_counts_for_nothing_where_they_say_so(original, tmp_path):
     assert counted != pytest.approx(expected, abs=1e-2)
 
 
+def test_the_unknown_token_counts_for_nothing_where_they_forbid_it_too(original, tmp_path):
+    path, _, [names], _ = original
+    shutil.copytree(path, tmp_path / "opus")
+    forbidden = [[names.index(name)] for name in ("<pad>", "<unk>")]
+    edit(tmp_path / "opus" / "generation_config.json", renormalize_logits=True, bad_words_ids=forbidden)
+    weights = load_file(path / "model.safetensors")
+    weights["final_logits_bias"][0, names.index("<unk>")] = 3.0
+    save_file(weights, tmp_path / "opus" / "model.safetensors", {"format": "pt"})
+    read(tmp_path / "opus", tmp_path / "ours")
+    model = published.transformers().MarianMTModel.from_pretrained(tmp_path / "opus")
+    translator, tokenizer = transduct.load(tmp_path / "ours"), published.tokenizer(path)
+    same_translations(translator, model, tokenizer, renumbered(names), (3,))
+    with torch.no_grad():
+        model.final_logits_bias[0, [each for [each] in forbidden]] = float("-inf")
+    target = list(range(3, 9))
+    theirs = [names.index(name) for name in translator.target_tokenizer.pieces(target)]
+    expected = [likelihood(model, row, theirs) for row in tokenizer(TEXTS)["input_ids"]]
+    assert translator.score(TEXTS, [target] * len(TEXTS)) == pytest.approx(expected, abs=1e-4)
+
+
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_texts_are_cut_and_put_together_as_there(tmp_path, kind):
     _, [names] = published.folder(tmp_path / "opus", kind)
@@ -203,13 +224,14 @@ def test_what_goes_back_is_read_by_hugging_face_as_what_came(original, tmp_path)
     same_translations(ours, model, tokenizer, same, (1, 3))
 
 
-def test_what_a_model_says_of_its_search_goes_there_and_comes_back(original, tmp_path):
+@pytest.mark.parametrize("penalty", [0.5, 0.0])
+def test_what_a_model_says_of_its_search_goes_there_and_comes_back(original, tmp_path, penalty):
     shutil.copytree(original[3], tmp_path / "ours")
-    said = {"beam": 2, "length_penalty": 0.5, "no_repeat": 3}
+    said = {"beam": 2, "length_penalty": penalty, "no_repeat": 3}
     edit(tmp_path / "ours" / "config.json", decoding=said)
     convert(tmp_path / "ours", tmp_path / "out")
     search = published.transformers().GenerationConfig.from_pretrained(tmp_path / "out")
-    assert (search.num_beams, search.length_penalty, search.no_repeat_ngram_size) == (2, 0.5, 3)
+    assert (search.num_beams, search.length_penalty, search.no_repeat_ngram_size) == (2, penalty, 3)
     assert search.max_length == published.LENGTH + 1, "with the token that an output begins with"
     read(tmp_path / "out", tmp_path / "back")
     assert json.loads((tmp_path / "back" / "config.json").read_text())["decoding"] == said
@@ -319,6 +341,9 @@ def test_a_model_of_ours_is_read_by_hugging_face(tmp_path, shared):
     )
     with pytest.raises(TransductError, match=message):
         read(tmp_path / "out", tmp_path / "other")
+    (tmp_path / "out" / "tokenizer.json").write_bytes(checkpoint.POINTER)
+    with pytest.raises(TransductError, match=r"out/tokenizer.json: a pointer of Git LFS, not a tokenizer; fetch"):
+        read(tmp_path / "out", tmp_path / "other")
 
 
 def command(*words):
@@ -352,7 +377,12 @@ def edit(path, **changes):
 
 
 CONFIGS = [
-    ({"model_type": "bart"}, "config.json: model_type is 'bart'; of Hugging Face's models only 'marian'"),
+    (
+        {"model_type": "bart"},
+        "config.json: model_type is 'bart'; of Hugging Face's models only 'marian' can be converted, others are "
+        "trained anew: see transduct train --help",
+    ),
+    ({"model_type": None}, "config.json: names no model_type; of Hugging Face's models only 'marian' can be"),
     ({"decoder_ffn_dim": 64}, "encoder_ffn_dim 32 and decoder_ffn_dim 64; our Transformer has no place for it"),
     ({"decoder_attention_heads": 4}, "encoder_attention_heads 2 and decoder_attention_heads 4; our"),
     ({"activation_function": "tanh"}, "activation_function 'tanh'; our"),
@@ -419,6 +449,9 @@ def spoil(path, name, content):
         ("target.spm", b"", "target.spm: holds no pieces; expected a SentencePiece model"),
         ("model.safetensors", b"abc", "model.safetensors: not a whole safetensors file"),
         ("model.safetensors", None, "model.safetensors: cannot be read .*; expected a safetensors file"),
+        ("model.safetensors", checkpoint.POINTER, "a pointer of Git LFS, not a safetensors file; fetch the files"),
+        ("source.spm", checkpoint.POINTER, "a pointer of Git LFS, not a SentencePiece model; fetch the files"),
+        ("vocab.json", checkpoint.POINTER, "a pointer of Git LFS, not the id of each token; fetch the files"),
     ],
 )
 def test_files_that_are_damaged_or_missing_are_named(original, tmp_path, name, content, message):
@@ -451,6 +484,10 @@ def test_nothing_is_unpickled(original, tmp_path):
     shutil.copytree(original[0], tmp_path / "opus")
     (tmp_path / "opus" / "model.safetensors").rename(tmp_path / "opus" / "pytorch_model.bin")
     refused(tmp_path, r"only pytorch_model.bin here, which runs code when it is read; .*\.save_pretrained\(DIR\)")
+    (tmp_path / "opus" / "pytorch_model.bin").rename(tmp_path / "opus" / "pytorch_model.bin.index.json")
+    refused(tmp_path, r"only pytorch_model.bin.index.json here, which runs code when it is read; expected model.safet")
+    (tmp_path / "opus" / "pytorch_model.bin.index.json").rename(tmp_path / "opus" / "tf_model.h5")
+    refused(tmp_path, r"only tf_model.h5 here; expected model.safetensors: take it, or pytorch_model.bin, from the mo")
     (tmp_path / "opus" / "model.safetensors.index.json").write_text("{}")
     refused(tmp_path, r"opus: weights in several files; write one, with save_pretrained\(DIR, max_shard_size=")
 
@@ -467,6 +504,35 @@ def test_what_may_not_be_written_is_taken_over_or_refused(original, tmp_path):
     }  # fmt: skip
     with pytest.raises(TransductError, match="out: exists already; choose another name"):
         read(tmp_path / "opus", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, None),
+        ({"early_stopping": False, "max_length": published.LENGTH}, None),
+        ({"early_stopping": True, "max_length": 20}, "early_stopping True, max_length 20"),
+        ({"early_stopping": "never"}, "early_stopping never"),
+        ({"max_new_tokens": 30, "max_length": 20}, "max_new_tokens 30"),
+    ],
+)
+def test_the_card_says_what_of_their_search_is_not_taken_over(original, tmp_path, changes, said):
+    shutil.copytree(original[0], tmp_path / "opus")
+    edit(tmp_path / "opus" / "generation_config.json", **changes)
+    read(tmp_path / "opus", tmp_path / "out")
+    card = (tmp_path / "out" / "card.md").read_text()
+    assert f"Not taken over: {said}.\n" in card if said else "Not taken over" not in card
+
+
+def test_a_table_that_was_enlarged_is_to_be_cut_there(original, tmp_path):
+    shutil.copytree(original[0], tmp_path / "opus")
+    size = len(original[2][0])
+    edit(tmp_path / "opus" / "config.json", vocab_size=size + 6, decoder_vocab_size=size + 6)
+    refused(
+        tmp_path,
+        rf"vocab.json: {size} tokens, config.json says {size + 6}: copy both files again or, if the model's tables "
+        rf"were enlarged, run model.resize_token_embeddings\({size}\) there and save it",
+    )
 
 
 def test_what_a_tokenizer_adds_and_cuts_is_left_out(tmp_path):

@@ -32,6 +32,12 @@ def test_a_copy_is_smaller_and_translates(trained_run, tmp_path):
     )
 
 
+def test_a_model_without_a_card_is_given_none(run, tmp_path):
+    (run / "model" / "card.md").unlink()
+    convert(run / "model", tmp_path / "int8")
+    assert not (tmp_path / "int8" / "card.md").exists()
+
+
 def test_what_cannot_be_quantised_is_said(trained_run, tmp_path):
     convert(trained_run / "model", tmp_path / "int8")
     with pytest.raises(TransductError, match="int8: exists already; choose another name"):

@@ -1,5 +1,6 @@
 """A converted SentencePiece model tokenizes as the original does, and converts back."""
 
+import os
 import random
 import sys
 
@@ -101,6 +102,16 @@ def test_what_controls_a_model_is_no_text(tmp_path, kind):
     assert tokenizer.decode([[control, *ten]]) == ["ten"]
 
 
+def test_an_unused_piece_of_a_unigram_model_is_never_cut_into(tmp_path):
+    parsed = proto.ModelProto.FromString(model_of(0))
+    before = library.SentencePieceProcessor(model_proto=parsed.SerializeToString()).encode(TEXTS)
+    used = max((number for row in before for number in row), key=lambda number: len(parsed.pieces[number].piece))
+    parsed.pieces[used].type = 5
+    model = parsed.SerializeToString()
+    found = Tokenizer(tokenizer_of(tmp_path, model)).encode(TEXTS)
+    assert found == library.SentencePieceProcessor(model_proto=model).encode(TEXTS) != before
+
+
 def test_its_merges_are_not_dropped_and_another_tokenizer_was_none(tmp_path):
     tokenizer = Tokenizer(tokenizer_of(tmp_path, model_of(0, "bpe")))
     with pytest.raises(TransductError, match="a tokenizer of kind 'SentencePiece' has no merges to drop; set tok"):
@@ -182,6 +193,12 @@ def test_rules_that_lead_anywhere_do_no_harm(tmp_path, seed):
         return (4096).to_bytes(4, "little") + random.Random(seed).randbytes(4096) + b"a\0bc\0"
 
     assert len(with_rules(tmp_path, anywhere).encode([*TEXTS, "①ﬁ각", "Việt Nam"])) == len(TEXTS) + 2
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "source.spm")
+    with pytest.raises(TransductError, match=r"source.spm: not a regular file; expected a SentencePiece model"):
+        read(tmp_path / "source.spm", SPECIALS)
 
 
 @pytest.mark.parametrize("missing", ["sentencepiece", "protobuf"])

@@ -12,6 +12,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+import torch
 
 import transduct
 from tests.recipes import tiny_recipe
@@ -90,6 +91,29 @@ def test_files_may_lie_at_home(tmp_path, monkeypatch, trained_run):
     recipe = runs.file_recipe("translation", {"source": ["~/a"], "target": "~/a", "valid_source": None}, [], str)
     assert recipe.data["train"] == [{"source": [f"{tmp_path}/a"], "target": f"{tmp_path}/a"}]
     assert len([*base.scores(trained_run, {"source": "~/a", "reference": "~/a"})]) == 20
+    shutil.copytree(trained_run / "model", tmp_path / "m")
+    assert base.load("~/m").translate(["a b"]) == base.load(Path("~/m")).translate(["a b"])
+
+
+@pytest.mark.parametrize("device", [None, torch.device("cpu"), "cpu"])
+def test_a_device_may_be_torchs_or_none(trained_run, device):
+    assert next(base.load(trained_run, device).model.parameters()).device == torch.device("cpu")
+
+
+def test_files_may_be_paths_and_several_a_tuple(trained_run, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(f"{name}\n")
+    names = [str(tmp_path / name) for name in "ab"]
+    scores = base.evaluate(trained_run, {"source": names[0], "reference": names}).scores
+    for given in ((names[0], names[1]), [tmp_path / "a", tmp_path / "b"]):
+        assert base.evaluate(trained_run, {"source": tmp_path / "a", "reference": given}).scores == scores
+
+
+@pytest.mark.parametrize("files", ["test.de", ["test.de"], {"source": "a", "reference": None}, {"source": 5}])
+def test_files_of_another_form_are_refused(trained_run, files):
+    with pytest.raises(TransductError) as caught:
+        base.evaluate(trained_run, files)
+    assert str(caught.value) == f"files: found {files!r}, expected paths by name, such as {{'source': 'test.de'}}"
 
 
 def test_an_unknown_task_is_refused(tmp_path):
@@ -166,6 +190,19 @@ def test_a_name_of_hugging_face_s_hub_is_to_be_downloaded_first(tmp_path, monkey
     (tmp_path / "Helsinki-NLP").mkdir()  # where runs are, say, and one of them is misspelt
     with pytest.raises(TransductError, match=r"no config.json here; give a run or a model directory$"):
         transduct.load(name)
+
+
+def test_folders_of_others_are_told_from_a_model_of_ours(tmp_path):
+    snapshot = tmp_path / "models--Helsinki-NLP--opus-mt-en-de" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    with pytest.raises(TransductError, match=f"no config.json here; a cache of Hugging Face's hub: give {snapshot}"):
+        base.load(snapshot.parents[1])
+    (tmp_path / "opus").mkdir()
+    for name in ("decoder.yml", "model.npz"):
+        (tmp_path / "opus" / name).touch()
+    with pytest.raises(TransductError, match=r"no config.json here; Marian's own format cannot be read: take the"):
+        base.load(tmp_path / "opus")
 
 
 def test_a_recipe_that_lies_beside_a_model_is_not_its_own(trained_run, tmp_path, monkeypatch):

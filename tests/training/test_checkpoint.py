@@ -116,8 +116,9 @@ def test_all_is_on_the_disk_before_it_is_there_and_its_name_after(tmp_path, monk
     assert done[0].startswith(".c.")
 
 
-def test_file_systems_that_cannot_sync_are_written_to_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint.os, "fsync", failing(disk(errno.EINVAL), 0, None))
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_file_systems_that_cannot_sync_are_written_to_all_the_same(tmp_path, monkeypatch, number):
+    monkeypatch.setattr(checkpoint.os, "fsync", failing(disk(number), 0, None))
     write_file(tmp_path / "a", b"1")
     write_directory(tmp_path / "model", {"b": b"2"})
     assert files_in(tmp_path) | files_in(tmp_path / "model") == {"a": b"1", "b": b"2"}
@@ -134,6 +135,19 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path, monkeypatch, fu
     assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("recipe.yaml", b"old")]
     write_file(path, b"new")
     assert path.read_bytes() == b"new"
+
+
+def test_an_error_without_a_number_is_said_in_its_own_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "replace", failing(OSError("odd"), 0, None))
+    with pytest.raises(TransductError, match=r"a: cannot be written \(odd\); choose another place"):
+        write_file(tmp_path / "a", b"1")
+
+
+def test_no_file_is_left_open(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    write_file(tmp_path / "a", b"1")
+    write_directory(tmp_path / "model", {"b": b"2"})
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_link_is_removed_and_not_what_it_leads_to(tmp_path):
@@ -209,6 +223,14 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
         read_json(tmp_path / "x", "a recipe")
 
 
+def test_a_pointer_of_git_lfs_is_told_from_what_it_points_to(tmp_path):
+    (tmp_path / "x").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 295000000\n")
+    for reads, what in ((read_tensors, "a safetensors file"), (lambda path: read_json(path, "a recipe"), "a recipe")):
+        message = f"x: a pointer of Git LFS, not {what}; fetch the files with: git lfs pull"
+        with pytest.raises(TransductError, match=message):
+            reads(tmp_path / "x")
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(TransductError, match=r"x: cannot be read \(No such file or directory\); expected a safetens"):
         read_tensors(tmp_path / "x")
@@ -218,10 +240,11 @@ def test_a_missing_file_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     "content, said",
-    [("{", "not valid JSON"), ("\ud800", "not valid JSON"), ("[]", "holds no JSON object"), ("{}", "has no 'format'"),
+    [("{", "not valid JSON"), ("\ud800", "not valid JSON"), ("[" * 100_000, "not valid JSON"),
+     ("[]", "holds no JSON object"), ("{}", "has no 'format'"),
      ('{"format": 0}', "format 0"), ('{"format": 2}', "format 2"), ('{"format": "1"}', "format '1'"),
      ('{"format": true}', "format True"), ('{"model_type": "marian"}', "Hugging Face's; make a model of ours of it"),
-     ('{"model_type": "t5"}', "a model of Hugging Face's of type 't5'; of theirs only 'marian' can be converted")],
+     ('{"model_type": "t5"}', "a model of Hugging Face's of type 't5'; of theirs only 'marian' can be converted, o")],
 )  # fmt: skip
 def test_json_of_another_kind_or_version_is_refused(tmp_path, content, said):
     (tmp_path / "x").write_bytes(content.encode("utf-8", "surrogatepass"))

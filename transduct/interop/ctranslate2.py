@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from transduct.data.tokenizer import Tokenizer, tokenizers_in, tokenizers_of
-from transduct.errors import TransductError, missing_extra
+from transduct.errors import TransductError, needing
 from transduct.interop.ours import for_tool, loaded
 from transduct.models.transformer import Config, Transformer
 from transduct.training import checkpoint
@@ -16,6 +16,7 @@ from transduct.training import checkpoint
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
 INSIDE = "rotary", "relative"  # positions that are part of attention
 BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
+NEVER = -1e4  # a logit bias that is finite in float16
 
 
 def convert(directory: Path, out: Path) -> None:
@@ -43,10 +44,8 @@ def convert(directory: Path, out: Path) -> None:
 
 
 def _library() -> Any:
-    try:
+    with needing("ctranslate2", "ctranslate2"):
         from ctranslate2 import specs
-    except ImportError as error:
-        raise missing_extra("ctranslate2", "ctranslate2") from error
     return specs
 
 
@@ -91,8 +90,9 @@ def _specification(specs: Any, model: Transformer, tokenizers: list[Tokenizer]) 
         if config.norm == "pre":
             _norm(side.layer_norm, norm)
     spec.decoder.projection.weight = model.output_table.detach().numpy()
-    if model.output_bias is not None:
-        spec.decoder.projection.bias = model.output_bias.detach().numpy()
+    bias = _output_bias(model)
+    if bias is not None:
+        spec.decoder.projection.bias = bias.numpy()
     spec.register_source_vocabulary(tokenizers[0].pieces(range(config.source_size)))
     spec.register_target_vocabulary(tokenizers[-1].pieces(range(config.target_size)))
     begin, end, unknown = tokenizers[-1].pieces([BEGIN, END, UNKNOWN])
@@ -115,6 +115,16 @@ def _embedding(spec: Any, side: Any, embedding: Any, config: Config) -> None:
     else:
         vectors = embedding.positions(places, places).detach().float()
     side.position_encodings.encodings = vectors.numpy()
+
+
+def _output_bias(model: Transformer) -> torch.Tensor | None:
+    """The bias of the logits. Marian's padding, our begin token, often has a row of zeros: its logit may be the
+    highest, and CTranslate2 forbids no token."""
+    bias = None if model.output_bias is None else model.output_bias.detach()
+    if not bool(model.output_table[BEGIN].any()):
+        bias = torch.zeros(model.config.target_size) if bias is None else bias.clone()
+        bias[BEGIN] = NEVER
+    return bias
 
 
 def _layer(spec: Any, layer: Any) -> None:

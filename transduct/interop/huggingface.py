@@ -28,7 +28,8 @@ BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
 GENERATION, SPECIAL_NAMES = "generation_config.json", "tokenizer_config.json"
 OWN = (FILES[True][0], FILES[False][1])  # the tokenizers that `convert` writes in the library's own format
 MODELS, VOCABULARIES = ("source.spm", "target.spm"), ("vocab.json", "target_vocab.json")
-PICKLE, INDEX = "pytorch_model.bin", "model.safetensors.index.json"
+INDEX = "model.safetensors.index.json"
+PICKLE, FOREIGN = "pytorch_model.bin", ("tf_model.h5", "rust_model.ot")  # weights that we do not read
 NEVER = -100.0  # a logit bias that makes a token's probability vanish, but keeps label-smoothed losses moderate
 OBEYED = {  # search options of theirs that ours lacks, with the values that have no effect
     **dict.fromkeys(("encoder_no_repeat_ngram_size", "min_length", "min_new_tokens"), 0),
@@ -65,7 +66,7 @@ def found_in(directory: Path) -> bool:
 def read(directory: Path, out: Path) -> None:
     """Convert a Marian model in Hugging Face's format to a model directory of ours.
 
-    If padding is forbidden and `renormalize_logits` takes it out of the softmax, a logit bias does so here.
+    If `renormalize_logits` takes forbidden tokens out of the softmax, a logit bias does so here.
 
     Raises:
         TransductError: if a file is missing, damaged or inconsistent with another, the model is not Marian or of a kind
@@ -75,16 +76,11 @@ def read(directory: Path, out: Path) -> None:
     marian = _marian(directory)
     vocabularies, texts = _ours(directory, marian) or _theirs(directory, marian)
     source, target = vocabularies
-    for word in marian.bad_words_ids or []:
-        if len(word) != 1 or word[0] not in target.ids[:END]:
-            raise TransductError(
-                f"{directory}: bad_words_ids forbids {word}; ours forbids <unk> and padding alone: leave it out"
-            )
+    forbidden = _forbidden(marian, target, directory)
     tensors = _tensors(directory)
-    unpadded = marian.renormalize_logits and [marian.pad_token_id] in (marian.bad_words_ids or [])
-    if unpadded:
+    if forbidden:
         tensors.setdefault(BIAS, torch.zeros(1, len(target.ids)))
-    biased = unpadded or (BIAS in tensors and bool(tensors[BIAS].any()))
+    biased = bool(forbidden) or (BIAS in tensors and bool(tensors[BIAS].any()))
     config = _our_config(marian, vocabularies, biased, directory / checkpoint.CONFIG)
     if config.encoder_layers + config.decoder_layers > len(tensors):
         raise TransductError(
@@ -93,8 +89,8 @@ def read(directory: Path, out: Path) -> None:
     with torch.device("meta"):  # shapes are compared before anything is allocated
         model = Transformer(config)
     weights = our_weights(model, tensors, source.ids, target.ids, directory / checkpoint.WEIGHTS)
-    if unpadded:
-        weights["output_bias"][BEGIN] = NEVER
+    if forbidden:
+        weights["output_bias"][forbidden] = NEVER
     shared = texts[0] == texts[1] and source is target
     penalty = 1.0 if marian.length_penalty is None else marian.length_penalty
     settings = {
@@ -113,10 +109,25 @@ def read(directory: Path, out: Path) -> None:
     content = {
         checkpoint.CONFIG: checkpoint.pack_json(settings),
         checkpoint.WEIGHTS: checkpoint.pack(weights),
-        "card.md": _card(directory.resolve().name, out.name, settings, shared).encode(),
+        "card.md": _card(directory.resolve().name, out.name, settings, shared, marian.left_out()).encode(),
         **{name: text.encode() for name, text in zip(FILES[shared], texts)},
     }
     checkpoint.write_directory(out, content)
+
+
+def _forbidden(marian: Marian, target: Vocabulary, directory: Path) -> list[int]:
+    """Our ids of the forbidden tokens that count for nothing in the softmax.
+
+    Raises:
+        TransductError: if a token is forbidden that ours may write.
+    """
+    words = marian.bad_words_ids or []
+    for word in words:
+        if len(word) != 1 or word[0] not in target.ids[:END]:
+            raise TransductError(
+                f"{directory}: bad_words_ids forbids {word}; ours forbids <unk> and padding alone: leave it out"
+            )
+    return [target.ids.index(word[0]) for word in words] if marian.renormalize_logits else []
 
 
 def _our_config(marian: Marian, vocabularies: Sequence[Vocabulary], bias: bool, where: Path) -> Config:
@@ -146,8 +157,10 @@ def _marian(directory: Path) -> Marian:
     where = directory / checkpoint.CONFIG
     config = checkpoint.read_object(where, "a model's configuration")
     if (kind := config.get("model_type")) != "marian":
+        found = "names no model_type" if kind is None else f"model_type is {kind!r:.40}"
         raise TransductError(
-            f"{where}: model_type is {kind!r}; of Hugging Face's models only 'marian' can be converted"
+            f"{where}: {found}; of Hugging Face's models only 'marian' can be converted, others are trained anew: see "
+            "transduct train --help"
         )
     files = str(where)
     if (generation := directory / GENERATION).exists():
@@ -177,6 +190,8 @@ def _ours(directory: Path, marian: Marian) -> Sided | None:
     sizes = [marian.vocab_size, marian.decoder_vocab_size or marian.vocab_size]
     if marian.share_encoder_decoder_embeddings or not paths[1].exists():  # one tokenizer may have two embedding tables
         paths[1] = paths[0]
+    for path in paths:
+        checkpoint.check_file(path, "a tokenizer")
     sides = [Tokenizer.load(path) for path in paths]
     begin, end = marian.decoder_start_token_id, marian.eos_token_id
     for path, tokenizer, size in zip(paths, sides, sizes):
@@ -220,6 +235,11 @@ def _vocabulary(path: Path, size: int, *specials: int | str) -> Vocabulary:
     numbers = checkpoint.read_object(path, "the id of each token")
     found = {number for number in numbers.values() if type(number) is int}
     whole = all(name == name.encode("utf-8", "replace").decode() for name in numbers)
+    if found == {*range(len(numbers))} and len(numbers) < size:
+        raise TransductError(
+            f"{path}: {len(numbers)} tokens, {checkpoint.CONFIG} says {size}: copy both files again or, if the model's "
+            f"tables were enlarged, run model.resize_token_embeddings({len(numbers)}) there and save it"
+        )
     if len(numbers) != size or found != {*range(size)} or not whole:
         raise TransductError(
             f"{path}: {len(numbers)} tokens, {checkpoint.CONFIG} says {size}; expected each id below that once, for "
@@ -242,16 +262,22 @@ def _tensors(directory: Path) -> dict[str, Tensor]:
         raise TransductError(
             f"{directory}: weights in several files; write one, with save_pretrained(DIR, max_shard_size='9GB')"
         )
-    if not path.exists() and (directory / PICKLE).exists():
+    names = [name for name in (PICKLE, f"{PICKLE}.index.json", *FOREIGN) if (directory / name).exists()]
+    if not path.exists() and names and names[0] in FOREIGN:
         raise TransductError(
-            f"{directory}: only {PICKLE} here, which runs code when it is read; expected {checkpoint.WEIGHTS}: take it "
-            "from the model's page, or where you trust the file run MarianMTModel.from_pretrained(DIR)"
+            f"{directory}: only {names[0]} here; expected {checkpoint.WEIGHTS}: take it, or {PICKLE}, from the model's "
+            "page"
+        )
+    if not path.exists() and names:
+        raise TransductError(
+            f"{directory}: only {names[0]} here, which runs code when it is read; expected {checkpoint.WEIGHTS}: take "
+            "it from the model's page, or where you trust the file run MarianMTModel.from_pretrained(DIR)"
             ".save_pretrained(DIR)"
         )
     return checkpoint.read_tensors(path)
 
 
-def _card(name: str, out: str, settings: Mapping[str, Any], shared: bool) -> str:
+def _card(name: str, out: str, settings: Mapping[str, Any], shared: bool, left_out: Sequence[str]) -> str:
     """The model card: origin, differences, and a recipe for fine-tuning."""
     model, decoding = settings["model"], settings["decoding"]
     derived = ("source_size", "target_size", "max_length")  # set by other sections
@@ -262,13 +288,14 @@ def _card(name: str, out: str, settings: Mapping[str, Any], shared: bool) -> str
         "decoding": decoding,
     }
     recipe = "\n".join(f"{name}: {json.dumps(section, ensure_ascii=False)}" for name, section in sections.items())
+    lacks = f"\nNot taken over: {', '.join(left_out)}.\n" if left_out else ""
     return f"""# Translation model
 
 Converted from a model in Hugging Face's format, {name}.
 
-It never writes its unknown token. Outputs end at {model["max_length"]} tokens, or at twice the source's length plus 20.
-Hypotheses are ranked with Wu et al.'s length penalty, which differs from Hugging Face's for short ones.
-
+It never writes its unknown token. Here outputs end at {model["max_length"]} tokens, or at twice the source's length
+plus 20. Hypotheses are ranked with Wu et al.'s length penalty, which differs from Hugging Face's for short ones.
+{lacks}
 To train it further, add this to a recipe's data and training (`start_from` is this directory):
 
 ```yaml

@@ -75,11 +75,22 @@ class Marian:
     no_repeat_ngram_size: int | None = None
     bad_words_ids: list[list[int]] | None = None
     renormalize_logits: bool = False
+    early_stopping: bool | str | None = None
+    max_length: int | None = None
+    max_new_tokens: int | None = None
 
     @property
     def activation(self) -> str:
         """The activation's name, with synonyms resolved."""
         return SYNONYMS.get(self.activation_function, self.activation_function)
+
+    def left_out(self) -> list[str]:
+        """The search settings that change outputs there and that a model of ours does not hold."""
+        found = [f"early_stopping {self.early_stopping}"] if self.early_stopping else []
+        name = "max_length" if self.max_new_tokens is None else "max_new_tokens"  # theirs obeys the latter
+        if (longest := getattr(self, name)) is not None and longest < self.max_position_embeddings:
+            found.append(f"{name} {longest}")
+        return found
 
     def unsupported(self) -> str | None:
         """A part of the model that our Transformer does not support, or None."""

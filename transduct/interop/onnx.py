@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from transduct.data.tokenizer import Tokenizer, tokenizers_in
-from transduct.errors import TransductError, missing_extra
+from transduct.errors import TransductError, needing
 from transduct.interop import sentencepiece
 from transduct.interop.ours import for_tool, loaded
 from transduct.models.transformer import Transformer
@@ -34,10 +34,8 @@ def convert(directory: Path, out: Path) -> None:
             single-file graph, or `out` exists.
     """
     for library in ("onnx", "onnxscript"):
-        try:
+        with needing("onnx", library):
             import_module(library)
-        except ImportError as error:
-            raise missing_extra(library, "onnx") from error
     settings, config = for_tool("ONNX", directory, out)
     model = loaded(directory, config).eval().requires_grad_(False)
     if (size := sum(4 * weight.numel() for weight in model.parameters())) >= LARGEST:
@@ -117,10 +115,8 @@ class EncoderGraph(nn.Module):
         places = torch.arange(longest)
         positions = places.expand(count, longest).flatten()
         token_lengths = lengths[:, None].expand(count, longest).flatten()
-        x, mask = (
-            self.model.source_embedding(source.flatten(), positions, token_lengths),
-            padding_mask(lengths, longest),
-        )
+        x = self.model.source_embedding(source.flatten(), positions, token_lengths)
+        mask = padding_mask(lengths, longest)
         layer: Any
         for layer in self.model.encoder:
 

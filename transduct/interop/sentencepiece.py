@@ -16,7 +16,8 @@ from tokenizers import Regex, decoders, models, normalizers
 
 from transduct.data.pieces import BLANK, HIDDEN
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError, missing_extra
+from transduct.errors import TransductError, needing
+from transduct.training import checkpoint
 
 UNIGRAM, BPE = 1, 2  # types of models
 # Types of pieces; only the first and the last are used to split text.
@@ -98,15 +99,12 @@ def write(content: Mapping[str, Any]) -> bytes:
 
 def _library() -> tuple[Any, Any]:
     """The protobuf message of a SentencePiece model, and the exception for a damaged file."""
-    try:
+    with needing("huggingface", "protobuf"):
         from google.protobuf.message import DecodeError
         from google.protobuf.runtime_version import VersionError
-    except ImportError as error:
-        raise missing_extra("protobuf", "huggingface") from error
     try:
-        from sentencepiece import sentencepiece_model_pb2
-    except ImportError as error:
-        raise missing_extra("sentencepiece", "huggingface") from error
+        with needing("huggingface", "sentencepiece"):
+            from sentencepiece import sentencepiece_model_pb2
     except VersionError as error:
         raise TransductError(f"protobuf is too old ({error}); run: pip install -U protobuf") from error
     model: Any = sentencepiece_model_pb2
@@ -117,6 +115,7 @@ def _parsed(path: Path) -> Any:
     """The contents of a SentencePiece model."""
     proto, damaged = _library()
     try:
+        checkpoint.check_file(path, "a SentencePiece model")
         model = proto.FromString(path.read_bytes())
     except OSError as error:
         raise TransductError(f"{path}: cannot be read ({error.strerror}); expected a SentencePiece model") from error

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+import torch
 from torch import nn
 
 from transduct.config import Recipe, load_recipe, stages_of
@@ -45,13 +46,13 @@ class Report:
     Attributes:
         scores: by name.
         details: signatures, confidence intervals, p-values, samples.
-        outputs: the model's answers.
+        outputs: the model's answers, not shown with the report.
         lower_is_better: the names of the scores that improve as they fall.
     """
 
     scores: dict[str, float]
     details: dict[str, Any] = field(default_factory=dict)
-    outputs: list[Any] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list, repr=False)
     lower_is_better: frozenset[str] = frozenset()
 
     def as_json(self) -> str:
@@ -111,11 +112,13 @@ def naming_files(files: Sequence[str]) -> Iterator[None]:
         raise TransductError(f"{', '.join(files)}: {error}") from error
 
 
-def load(path: str | Path, device: str = "auto", precision: str = "float32", verb: str = "predict") -> Any:
+def load(
+    path: str | Path, device: str | torch.device | None = "auto", precision: str = "float32", verb: str = "predict"
+) -> Any:
     """Load a run or a model directory: for a translation task, a `Translator`.
 
     Args:
-        device: auto (a GPU if there is one), cpu, cuda or cuda:N.
+        device: auto or None (a GPU if there is one), cpu, cuda or cuda:N.
         precision: float32 or bfloat16, in which the model computes.
         verb: a method that the model must have, such as `translate`.
 
@@ -126,7 +129,8 @@ def load(path: str | Path, device: str = "auto", precision: str = "float32", ver
     config = configuration(directory)
     if precision not in ("float32", "bfloat16"):
         raise TransductError(f"unknown precision '{precision}'; known are: float32, bfloat16")
-    model = task_module(config["task"], str(directory)).load(directory, config, pick_device(device), precision)
+    place = pick_device("auto" if device is None else str(device))
+    model = task_module(config["task"], str(directory)).load(directory, config, place, precision)
     if not hasattr(model, verb):
         raise TransductError(f"{path}: a model of {config['task']} cannot {verb}; see: transduct predict --help")
     return model
@@ -134,9 +138,9 @@ def load(path: str | Path, device: str = "auto", precision: str = "float32", ver
 
 def evaluate(
     path: str | Path,
-    files: Mapping[str, str | list[str]] | None = None,
+    files: Mapping[str, str | Path | Sequence[str | Path]] | None = None,
     against: str | Path | None = None,
-    device: str = "auto",
+    device: str | torch.device | None = "auto",
     precision: str = "float32",
     **options: Any,
 ) -> Report:
@@ -152,22 +156,41 @@ def evaluate(
     if len({*kinds}) > 1:
         raise TransductError(f"{against}: a model of {kinds[1]}, and {path} is one of {kinds[0]}; compare equals")
     model, other = load(path, device, precision), None if against is None else load(against, device, precision)
-    data = _test_set(path, files or {})
-    names = [name for given in (files or {}).values() for name in (given if isinstance(given, list) else [given])]
+    given = _paths(files)
+    data = _test_set(path, given)
+    names = [name for names in given.values() for name in (names if isinstance(names, list) else [names])]
     with naming_files(names or ["data.test"]):
         return model.evaluate(data, other, **options)
 
 
 def scores(
-    path: str | Path, files: Mapping[str, str], device: str = "auto", precision: str = "float32"
+    path: str | Path,
+    files: Mapping[str, str | Path],
+    device: str | torch.device | None = "auto",
+    precision: str = "float32",
 ) -> Iterator[float]:
     """Forced decoding: yields the log-probability of the first reference of each source."""
     model = load(path, device, precision, verb="score")
-    sources, references = _test_set(path, files)
+    sources, references = _test_set(path, _paths(files))
     try:
         yield from model.scores(sources, [texts[0] for texts in references])
     except TransductError as error:
-        raise TransductError(f"{' and '.join(files.values()) or 'data.test'}: {error}") from error
+        raise TransductError(f"{' and '.join(map(str, files.values())) or 'data.test'}: {error}") from error
+
+
+def _paths(files: Mapping[str, Any] | None) -> dict[str, str | list[str]]:
+    """The files to read by name, one or a list of several each, with ~ expanded.
+
+    Raises:
+        TransductError: they are not of this form.
+    """
+    try:
+        given = {name: [*names] if isinstance(names, tuple) else names for name, names in (files or {}).items()}
+        if None not in given.values():
+            return {name: from_home(names) for name, names in given.items()}
+    except (AttributeError, TypeError):
+        pass
+    raise TransductError(f"files: found {files!r:.60}, expected paths by name, such as {{'source': 'test.de'}}")
 
 
 def _test_set(path: str | Path, files: Mapping[str, str | list[str]]) -> Any:
@@ -180,7 +203,7 @@ def _test_set(path: str | Path, files: Mapping[str, str | list[str]]) -> Any:
             raise TransductError(f"found {len(given)} files for {name}; a model of {task_of(path)} takes one")
     config = configuration(model_directory(path))
     changes = {"replace": config["replace"]} if "replace" in config else {}  # of translation, to references too
-    return module.test_set({name: from_home(file) for name, file in files.items()}, None, **changes)
+    return module.test_set(files, None, **changes)
 
 
 def from_home(names: Any) -> Any:
@@ -218,7 +241,7 @@ def model_directory(path: str | Path) -> Path:
     """The model directory itself, or the one inside a run."""
     if not isinstance(path, str | os.PathLike):
         raise TransductError(f"found {path!r:.60}; give the path of a run or a model directory")
-    directory = Path(path)
+    directory = Path(from_home(path))
     try:
         if (directory / "model" / CONFIG).exists():
             return directory / "model"
@@ -230,16 +253,25 @@ def model_directory(path: str | Path) -> Path:
             found = model_directory(directory.parents[1])  # or how to make one
             raise TransductError(f"{directory}: a checkpoint, whose run has a model; give {found}")
         if not (directory / CONFIG).exists():
-            remedy = "give a run or a model directory"
-            if len(directory.parts) == 2 and not directory.parent.exists():
-                get = f"hf download {directory} --local-dir {directory.name}"
-                remedy += f", or download a Marian model of Hugging Face's hub: {get}, and make it one of ours:"
-                remedy += f" transduct convert {directory.name} OUT"
-            raise TransductError(f"{directory}: no {CONFIG} here; {remedy}")
+            raise TransductError(f"{directory}: no {CONFIG} here; {_remedy(directory)}")
     except OSError as error:
         problem = f"cannot be used ({error.strerror}); give another path, or the right to it"
         raise TransductError(f"{path}: {problem}") from error
     return directory
+
+
+def _remedy(directory: Path) -> str:
+    """What to do where there is no model."""
+    if directory.is_dir() and (cached := sorted(directory.glob(f"snapshots/*/{CONFIG}"))):
+        return f"a cache of Hugging Face's hub: give {cached[-1].parent}"
+    if directory.is_dir() and any(directory.glob("*.npz")) and any(directory.glob("*.yml")):
+        return "Marian's own format cannot be read: take the model in Hugging Face's, from its hub, and convert that"
+    remedy = "give a run or a model directory"
+    if len(directory.parts) == 2 and not directory.parent.exists():
+        get = f"hf download {directory} --local-dir {directory.name}"
+        remedy += f", or download a Marian model of Hugging Face's hub: {get}, and make it one of ours:"
+        remedy += f" transduct convert {directory.name} OUT"
+    return remedy
 
 
 def copy_model(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes]] = dict) -> None:

@@ -21,6 +21,7 @@ FORMAT = 1  # of checkpoints and model directories; every released version stays
 WEIGHTS, OPTIMISER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
 CONFIG, STATE = "config.json", "state.json"
 CHECKPOINTS = "checkpoints"  # the folder of a run that holds them
+POINTER = b"version https://git-lfs"  # begins what Git LFS leaves in a file's place until the file is fetched
 
 
 def has_begun(run: Path) -> bool:
@@ -161,7 +162,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         TransductError: if the file is missing, truncated or of another kind, such as a pickle; it is never executed.
     """
     try:
-        _check_file(path, "a safetensors file")
+        check_file(path, "a safetensors file")
         path.open("rb").close()  # for Python's error message, which is clearer than the library's
         return load_tensors(path)
     except OSError as error:
@@ -172,16 +173,19 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _check_file(path: Path, what: str) -> None:
-    """Reject a pipe or a device, on which reading would block."""
+def check_file(path: Path, what: str) -> None:
+    """Reject a pipe or a device, on which reading would block, and a pointer of Git LFS."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise TransductError(f"{path}: not a regular file; expected {what}")
+    with suppress(OSError), path.open("rb") as file:
+        if file.read(len(POINTER)) == POINTER:
+            raise TransductError(f"{path}: a pointer of Git LFS, not {what}; fetch the files with: git lfs pull")
 
 
 def read_object(path: Path, what: str) -> dict[str, Any]:
     """The JSON object in a file. Raises TransductError if there is none."""
     try:
-        _check_file(path, what)
+        check_file(path, what)
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise TransductError(f"{path}: cannot be read ({error.strerror}); expected {what}") from error
@@ -198,7 +202,8 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     found = content.get("format")
     if found is None and (kind := content.get("model_type", "marian")) != "marian":
         raise TransductError(
-            f"{path}: a model of Hugging Face's of type {kind!r:.40}; of theirs only 'marian' can be converted"
+            f"{path}: a model of Hugging Face's of type {kind!r:.40}; of theirs only 'marian' can be converted, others "
+            "are trained anew: see transduct train --help"
         )
     if found is None and "model_type" in content:
         raise TransductError(f"{path}: Hugging Face's; make a model of ours of it: transduct convert {path.parent} OUT")

@@ -289,6 +289,7 @@ def main() -> None:
     parser.add_argument("--miniature", action="store_true", help="everything so small that it says nothing, in seconds")
     parser.add_argument("--out", type=Path, required=True, help="folder for the pictures")
     arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     sizes = MINIATURE if arguments.miniature else FULL if arguments.full else DEFAULT
     everything = []
     for what in arguments.what:

@@ -23,6 +23,8 @@ from transduct.training.distributed import Ranks
 from transduct.training.machine import pick_device, prepare_machine, seed_generators
 from transduct.training.step import Stepper
 
+TASKS = ("image_classification", "image_codes", "object_detection", "speech_recognition")  # whose examples are counted
+
 
 def examples(batch: Any) -> int:
     """The number of examples in a batch: its pictures or utterances."""
@@ -67,12 +69,12 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     prepare_machine()
-    recipe = load_recipe(arguments.recipe, [*arguments.overrides, "data.workers=0"], arguments.profile)
+    recipe = stages_of(load_recipe(arguments.recipe, [*arguments.overrides, "data.workers=0"], arguments.profile))[0]
+    if recipe.task not in TASKS:
+        parser.error(f"{arguments.recipe}: the task is {recipe.task}; give a recipe of one of: {', '.join(TASKS)}")
     with tempfile.TemporaryDirectory() as folder:
         directory = arguments.out or Path(folder)
-        task = task_module(recipe.task).create(
-            stages_of(recipe)[0], directory, lambda line: print(line, file=sys.stderr)
-        )
+        task = task_module(recipe.task).create(recipe, directory, lambda line: print(line, file=sys.stderr))
         task.prepare()
         found = measure(task, arguments.batches)
     print(json.dumps({"recipe": arguments.recipe.stem, "profile": arguments.profile, **found}))

@@ -105,7 +105,7 @@ def test_a_table_tells_the_cost_of_each_and_how_it_follows_its_law():
 
 @pytest.mark.slow
 def test_in_miniature(tmp_path):
-    call = [sys.executable, SCRIPT, "--miniature", "--out", tmp_path]
+    call = [sys.executable, SCRIPT, "--miniature", "--out", tmp_path / "new" / "pictures"]
     done = subprocess.run(call, capture_output=True, text=True, check=True)
     rows = json.loads(done.stdout.splitlines()[-1])
     models = ["length of a sentence", "tokens of a batch", "layers of each half", "vocabulary"]
@@ -126,5 +126,5 @@ def test_in_miniature(tmp_path):
         assert list(memory) == expected
         assert all(y > 0.0 for what, grows in expected[:8] for y in memory[what, grows])
     for what in ("training", "decoding", "preparation", "plan"):
-        assert (tmp_path / f"growth_{what}.svg").read_text().startswith("<svg")
+        assert (tmp_path / "new" / "pictures" / f"growth_{what}.svg").read_text().startswith("<svg")
         assert f"{what}; over the last two points" in done.stdout

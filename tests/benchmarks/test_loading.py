@@ -6,12 +6,26 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+import loading
 import pytest
+import torch
 import yaml
 
 from tests.families import RECIPES, in_folder
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "loading.py"
+
+
+def test_a_recipe_of_texts_is_refused_before_its_data_are_prepared(tmp_path, monkeypatch, capsys):
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**asdict(RECIPES["transformer"]), "profiles": {"cpu": {}}}))
+    monkeypatch.setattr(sys, "argv", ["loading.py", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "run")])
+    monkeypatch.setattr(loading, "prepare_machine", lambda: None)
+    threads = torch.get_num_threads()
+    with pytest.raises(SystemExit, match="2"):
+        loading.main()
+    torch.set_num_threads(threads)
+    assert "the task is translation; give a recipe of one of: image_classification" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

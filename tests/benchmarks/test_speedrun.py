@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from speedrun import recipe_of, since_start
+from speedrun import recipe_of, run, since_start
 
+from transduct.tasks.base import Report
 from transduct.tasks.translation import TranslationTask
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "speedrun.py"
@@ -37,6 +38,14 @@ def test_its_recipe_is_a_recipe(tmp_path, miniature):
 def test_the_clock_starts_with_the_process():
     one = since_start()
     assert 0.0 < one <= since_start()
+
+
+@pytest.mark.parametrize("bleu, seconds, reached", [(37.1, 40.0, True), (37.0, 20.0, False), (38.0, 41.0, False)])
+def test_the_goal_is_a_score_within_a_time(data, monkeypatch, bleu, seconds, reached):
+    monkeypatch.setattr("transduct.tasks.runs.train", lambda *_, **__: None)
+    monkeypatch.setattr("transduct.tasks.base.evaluate", lambda _: Report({"bleu": bleu}))
+    monkeypatch.setattr("speedrun.since_start", lambda: seconds)
+    assert run(data, data, True, {}, print)["reached"] is reached
 
 
 @pytest.mark.slow

@@ -60,9 +60,17 @@ def test_what_is_alike_differs_by_chance_and_what_is_clearly_better_does_not():
     assert ours.p_value(proportion(505, 1000, 2)) > 0.5
 
 
+def test_a_share_that_is_a_proportion_by_chance_is_compared_with_another_by_draws():
+    ones, others = proportion(10, 20), Share(np.array([2.0, 0.0, 1.0, 3.0] * 5), np.full(20, 3.0))
+    for one, other in ((ones, others), (others, ones)):
+        assert one.p_value(other) == p_value(one.drawn, other.drawn, 20)
+
+
 def test_a_few_examples_prove_nothing():
     assert proportion(1, 1).p_value(proportion(0, 1)) == 1.0
     assert proportion(3, 3).p_value(proportion(0, 3)) == pytest.approx(0.25)
+    one, other = Share(np.array([1.0]), np.array([3.0])), Share(np.array([2.0]), np.array([3.0]))
+    assert one.p_value(other) == 1.0, "all resamples of one example are alike"
 
 
 def test_chance_alone_is_significant_as_often_as_it_says(monkeypatch):

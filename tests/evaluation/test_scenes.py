@@ -35,6 +35,13 @@ def test_a_changed_attribute_is_seen():
     assert [other for other, _, picture in examples if shows(picture, other, COLOURS)] == []
 
 
+def test_the_middle_of_a_thing_is_the_middle_of_its_pixels():
+    picture = np.full((32, 32, 3), 255, np.uint8)
+    picture[4:12, 8:24] = COLOURS["red"]
+    [thing] = things_in(picture, COLOURS)
+    assert (thing.x, thing.y) == (0.5, 0.25)
+
+
 def test_of_two_things_either_may_be_named_first():
     upper, lower = Seen("large", "red", "circle", 0.5, 0.2), Seen("small", "blue", "square", 0.45, 0.7)
     assert captions_of([upper, lower]) == {

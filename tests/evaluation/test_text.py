@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import asdict
 from functools import cache
 from unicodedata import normalize
@@ -49,6 +50,43 @@ def test_p_values_are_those_of_the_sacrebleu_command(tmp_path):
     # Four decimals tell all p-values of 1,000 resamples apart, for they are multiples of 1/1001.
     assert [f"{p:.4f}" for p in p_values.values()] == re.findall(r"p = (\S+)\)", table)
     assert list(p_values) == ["bleu", "chrf", "ter"]
+
+
+def test_what_is_the_same_differs_by_chance():
+    found = text.paired_test(HYPOTHESES, HYPOTHESES, REFERENCES, ["bleu", "chrf", "ter", "exact_match"])
+    assert found == dict.fromkeys(["bleu", "chrf", "ter", "exact_match"], 1.0)
+
+
+def test_the_draws_of_two_systems_are_pairs_even_if_nothing_seeds_them(monkeypatch):
+    monkeypatch.setenv("SACREBLEU_SEED", "None")
+    better = ["the cat sat on a mat .", *HYPOTHESES[1:]]
+    worse = ["the cat sat on a mat", *HYPOTHESES[1:]]
+    assert text.paired_test(better * 20, worse * 20, REFERENCES * 20, ["ter"])["ter"] < 0.01, "no draw differs less"
+    assert "seed:none" in text.corpus_scores(better, REFERENCES, ["ter"]).details["ter"]["signature"]
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf", "ter", "exact_match", "token_error_rate"])
+def test_a_single_sentence_proves_nothing(name):
+    assert text.paired_test(["a b c d e"], ["a b c d x"], [["a b c d e"]], [name]) == {name: 1.0}
+
+
+def test_resamples_do_not_fill_the_memory():
+    sentences = 2_000
+    outputs, references = ["a b c d"] * sentences, [["a b c e"]] * sentences
+    tracemalloc.start()
+    text.corpus_scores(outputs, references, ["bleu"])
+    text.paired_test(outputs, references[0] * sentences, references, ["bleu"])
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2_000 * sentences, "sacrebleu's bootstrap takes 40,000 bytes a sentence for BLEU"
+
+
+def test_tokens_as_they_are_may_look_tokenised(caplog):
+    outputs = ["a cat ."] * 100
+    assert "tok:none" in text.corpus_scores(outputs, [["a cat ."]] * 100, ["bleu"], "none").details["bleu"]["signature"]
+    assert not caplog.text
+    text.corpus_scores(outputs, [["a cat ."]] * 100, ["bleu"])
+    assert "It looks like you forgot to detokenize" in caplog.text
 
 
 def test_sentences_may_have_different_numbers_of_references():
@@ -172,7 +210,7 @@ def test_a_tokenizer_that_is_not_there_names_its_remedy(monkeypatch, tokenize, f
     class Unusable:
         TOKENIZERS = BLEU.TOKENIZERS
 
-        def __init__(self, tokenize):
+        def __init__(self, tokenize, force):
             raise failure
 
     monkeypatch.setattr("sacrebleu.metrics.bleu.BLEU", Unusable)

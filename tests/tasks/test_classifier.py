@@ -3,6 +3,7 @@
 import json
 import logging
 import threading
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -255,6 +256,20 @@ def test_another_model_is_compared_with(made):
     assert theirs < 6
     same = made["span"].evaluate((PAIRS, ["a"] * 6), made["span"]).details
     assert same["p_values"] == {"exact_match": 1.0}
+
+
+def test_tags_of_one_sentence_are_no_examples_of_their_own(made, monkeypatch):
+    answers = [" ".join("xyz"[(i + j) % 3] for j in range(30)) for i in range(20)]
+    wrong = [("z y x " * 10).strip(), *answers[1:]]  # 20 wrong tags, all in one sentence
+    ours, theirs = made["tokens"], make("tokens", num_heads=4)
+    for model, found in ((ours, answers), (theirs, wrong)):
+        monkeypatch.setattr(model, "_outputs", lambda *_: ([[]] * 20, 0))
+        monkeypatch.setattr(model, "_answer", Mock(side_effect=found * 2))
+    report = ours.evaluate((["a " * 30] * 20, answers), theirs)
+    assert report.details["against"]["accuracy"] == pytest.approx(100 * 580 / 600)
+    assert report.details["p_values"]["accuracy"] > 0.2, "McNemar's test of tags says 2e-6"
+    low, high = theirs.evaluate((["a " * 30] * 20, answers)).details["accuracy"]["interval"]
+    assert (low, high) == (pytest.approx(90.0, abs=1.0), 100.0), "Wilson's interval of tags is 94.9 to 97.8"
 
 
 def test_what_is_cut_is_counted_and_said(made, caplog):

@@ -52,6 +52,24 @@ def test_where_a_text_is_cut(kind, text, parts):
         ("Am 3. Mai kam er. Im Jahr 1990. Dann", ["Am 3. Mai kam er.", "Im Jahr 1990.", "Dann"]),
         ("Rom im Jahr 500. Es gab z. B. Brot. Dann", ["Rom im Jahr 500.", "Es gab z. B. Brot.", "Dann"]),
         ("THEY SAW ROME. Was it Ed.? Then", ["THEY SAW ROME.", "Was it Ed.?", "Then"]),
+        (
+            "„Komm!“ Dann ging sie. »Nein.« Er ‚blieb.‘ So",
+            ["„Komm!“", "Dann ging sie.", "»Nein.«", "Er ‚blieb.‘", "So"],
+        ),
+        ("«Oui.» «Non.» ‹Si!› „Ja!“, rief er. Ok", ["«Oui.»", "«Non.»", "‹Si!›", "„Ja!“, rief er.", "Ok"]),
+        (
+            "Yes. A dog. No. It is not. Oh. Ja. So. Été. Да. Then",
+            ["Yes.", "A dog.", "No.", "It is not.", "Oh.", "Ja.", "So.", "Été.", "Да.", "Then"],
+        ),
+        (
+            "No. 5 is Dr. Smith, Mrs. X or Gen. Lee of St. Paul. So",
+            ["No. 5 is Dr. Smith, Mrs. X or Gen. Lee of St. Paul.", "So"],
+        ),
+        (
+            "Prof. Dr. Ott aß bei Ott & Co. KG Nr. 3, Abs. 2. Nein",
+            ["Prof. Dr. Ott aß bei Ott & Co. KG Nr. 3, Abs. 2. Nein"],
+        ),
+        ("Im Jahr 12. Am Tag 123. Rom", ["Im Jahr 12. Am Tag 123.", "Rom"]),
         ("Wait... what? said he. version 2.5 of it. Ok", ["Wait... what? said he. version 2.5 of it.", "Ok"]),
         ("Wait... What? I see you. Go on", ["Wait...", "What?", "I see you.", "Go on"]),
         ("我喜欢。你呢？「好！」是", ["我喜欢。", "你呢？", "「好！」", "是"]),
@@ -71,7 +89,7 @@ def test_a_text_is_its_sentences(text, parts):
 def test_a_text_is_split_in_time_that_grows_with_its_length():
     text = "." * 50_000 + '"' * 50_000 + " " * 50_000 + "\n" * 50_000 + "a" * 50_000
     assert "".join(sentences(text)) == text.replace(" ", "").replace("\n", "")
-    for run in (".", '"', " ", "\n", "。", '."'):
+    for run in (".", '"', "“", " ", "\n", "。", '."', ".“"):
         assert sentences(run * 50_000 + "a")[-1].endswith("a")
 
 

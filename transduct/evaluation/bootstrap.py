@@ -56,10 +56,11 @@ def interval(score: Score, examples: int) -> list[float]:
 
 def p_value(ours: Score, theirs: Score, examples: int) -> float:
     """The two-sided p-value of the difference of two scores on the same examples: the share of resamples in which it
-    deviates from its mean at least as much as the observed difference from 0. It is 1 for equal scores."""
+    deviates from its mean at least as much as the observed difference from 0. It is 1 for equal scores and for a single
+    example, of which all resamples are alike."""
     everything = np.ones(examples)
     observed = abs(ours(everything) - theirs(everything))
-    if observed == 0.0:
+    if examples < 2 or observed == 0.0:
         return 1.0
     differences = np.array([ours(counts) - theirs(counts) for counts in _drawn(examples)])
     extreme = np.count_nonzero(abs(differences - differences.mean()) >= observed)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from transduct.errors import TransductError, missing_extra
+from transduct.errors import TransductError, needing
 from transduct.evaluation.classification import Scores, wilson_interval
 
 Colours = Mapping[str, tuple[int, int, int]]
@@ -102,10 +102,8 @@ def require_ndimage() -> Any:
     Raises:
         MissingExtra: SciPy is not installed.
     """
-    try:
+    with needing("vision", "SciPy"):
         from scipy import ndimage
-    except ImportError as error:
-        raise missing_extra("SciPy", "vision") from error
     return ndimage
 
 

@@ -7,6 +7,7 @@ the environment variable SACREBLEU_SEED, 12345 by default).
 
 import json
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -76,7 +77,9 @@ def corpus_scores(
                 details[name] = {"interval": share.interval()}
             continue
         metric = _sacrebleu_metric(name, tokenize)
-        score = metric.corpus_score(hypotheses, _streams(references), n_bootstrap=RESAMPLES if intervals else 1)
+        score, counts = _scored(metric, hypotheses, references)
+        if intervals:
+            score.estimate_ci(_resampled(metric, counts))
         scores[name] = score.score
         details[name] = {"signature": str(metric.get_signature())}
         if intervals:
@@ -93,22 +96,15 @@ def paired_test(
 ) -> dict[str, float]:
     """The p-value of the difference of two systems in each metric, by paired bootstrap (`sacrebleu --paired-bs`).
 
-    Equal scores have a p-value of 1; sacrebleu, which counts only larger differences, gives 1/1001. Raises like
-    `corpus_scores`.
+    Equal scores, and those of a single sentence, have a p-value of 1; sacrebleu, which counts only larger differences,
+    gives 1/1001. Raises like `corpus_scores`.
     """
     _check(hypotheses, references)
     _check(other, references)
     shares = {name: PLAIN_METRICS[name] for name in metrics if name in PLAIN_METRICS}
     plain = {name: of(hypotheses, references).p_value(of(other, references)) for name, of in shares.items()}
     instances = {name: _sacrebleu_metric(name, tokenize) for name in metrics if name not in shares}
-    if not instances:
-        return plain
-    systems = [("other", other), ("hypotheses", hypotheses)]
-    from sacrebleu.significance import PairedTest
-
-    _, columns = PairedTest(systems, instances, _streams(references), test_type="bs", n_samples=RESAMPLES)()
-    pairs: list[Any] = list(columns.values())[1:]  # without the column of the systems' names
-    return plain | {name: 1.0 if a.score == b.score else b.p_value for name, (a, b) in zip(instances, pairs)}
+    return plain | {name: _p_value(metric, hypotheses, other, references) for name, metric in instances.items()}
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
@@ -196,16 +192,16 @@ def _sacrebleu_metric(name: str, tokenize: str) -> "Metric":
     from sacrebleu.metrics.ter import TER
 
     if name == "chrf":
-        return _of_one_type(CHRF())
+        return CHRF()
     if name == "ter":
-        return _of_one_type(TER())
+        return TER()
     if name != "bleu":
         raise TransductError(f"no metric is called '{name}'; known are: bleu, chrf, ter, {', '.join(PLAIN_METRICS)}")
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(sorted(BLEU.TOKENIZERS))
         raise TransductError(f"BLEU has no tokenizer '{tokenize}'; choose from {known}")
     try:
-        return BLEU(tokenize=tokenize)
+        return BLEU(tokenize=tokenize, force=tokenize == "none")  # else it warns of text that looks tokenised
     except (ImportError, RuntimeError) as error:  # sacrebleu raises either for a package that is not installed
         remedy = TOKENIZER_REMEDIES[tokenize]
         raise TransductError(f"BLEU's tokenizer '{tokenize}' is not installed; run: {remedy}") from error
@@ -215,21 +211,43 @@ def _sacrebleu_metric(name: str, tokenize: str) -> "Metric":
         ) from error
 
 
-def _of_one_type(metric: "Metric") -> "Metric":
-    """Make a metric return all bootstrap scores as float32.
+def _scored(
+    metric: "Metric", hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+) -> tuple["Score", np.ndarray]:
+    """The score of a corpus, and what it is made of: counts for each sentence, (N, counts)."""
+    counts = metric._extract_corpus_statistics(hypotheses, _streams(references))
+    return metric._aggregate_and_compute(counts), np.array(counts, np.float32)
 
-    sacrebleu 2.6 returns a Python float where nothing matches, and fails with a TypeError on the mean of both types.
+
+def _resampled(metric: "Metric", *systems: np.ndarray) -> list["Score"]:
+    """The scores of the resamples that sacrebleu draws: of each resample, those of all systems.
+
+    Its public methods gather the counts of all resamples before they score one: up to 84 KB for each sentence.
     """
-    compute = metric._compute_score_from_stats
+    seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
+    metric.n_bootstrap, metric.seed = RESAMPLES, seed  # for the signature
+    random = np.random.default_rng(None if seed == "none" else int(seed))
+    size = len(systems[0])
+    draws = (random.choice(size, size=size) for _ in range(RESAMPLES))
+    scores = [metric._compute_score_from_stats(counts[draw].sum(0)) for draw in draws for counts in systems]
+    number = type(sum(score.score for score in scores))
+    for score in scores:  # chrF and TER are Python floats where nothing matches, else float32; no mean takes both
+        score.score = number(score.score)
+    return scores
 
-    def computed(stats: Any) -> "Score":
-        score = compute(stats)
-        if isinstance(stats, np.ndarray):  # a resample; those of the whole corpus are a list
-            score.score = np.float32(score.score)
-        return score
 
-    metric._compute_score_from_stats = computed  # type: ignore[method-assign]
-    return metric
+def _p_value(
+    metric: "Metric", hypotheses: Sequence[str], other: Sequence[str], references: Sequence[Sequence[str]]
+) -> float:
+    """The p-value of the difference of two systems in one of sacrebleu's metrics."""
+    (ours, counts), (theirs, others) = (_scored(metric, each, references) for each in (hypotheses, other))
+    observed = abs(ours.score - theirs.score)
+    if len(counts) < 2 or observed == 0.0:
+        return 1.0
+    drawn = np.array([score.score for score in _resampled(metric, counts, others)])
+    differences = abs(drawn[::2] - drawn[1::2])
+    extreme = np.count_nonzero(differences - differences.mean() > observed)
+    return (int(extreme) + 1) / (RESAMPLES + 1)
 
 
 def _interval(score: "Score", signature: str) -> dict[str, Any]:

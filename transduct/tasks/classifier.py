@@ -18,12 +18,13 @@ from transduct.config import record
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.engine import in_shares, on_own_threads, side_by_side, workers_for
 from transduct.errors import TransductError, WrongData
-from transduct.evaluation.classification import Scores, label_scores, mcnemar, span_scores
+from transduct.evaluation.bootstrap import Share
+from transduct.evaluation.classification import Scores, label_scores, span_scores
 from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks.base import Report
 from transduct.tasks.model import Movable, named_weights, require_finite, shown_labels
-from transduct.tasks.sections import PredictConfig, check_examples, check_inputs, with_options
+from transduct.tasks.sections import PredictConfig, check_against, check_examples, check_inputs, with_options
 from transduct.tasks.text import TextAttention, encoder_input, read_model
 from transduct.training import checkpoint
 
@@ -140,13 +141,15 @@ class Classifier:
         """`accuracy` and macro `f1` of labels or tags, or `exact_match` and `f1` of spans, with 95 % intervals.
 
         Args:
-            against: another model; the details then hold its scores and the p-value of McNemar's test.
+            against: another model; the details then hold its scores and a p-value, by McNemar's test or, of tags,
+                paired bootstrap.
             options: as for `predict`.
 
         Raises:
             TransductError: as `predict`, or the model lacks a label, or the number of tags differs from that of words.
         """
         check_examples(data)
+        check_against(self, against)
         data = data[0], [answer.strip() for answer in data[1]]
         try:
             check_labels(self.answers, data)
@@ -155,14 +158,14 @@ class Classifier:
         texts = self._texts(data[0])
         outputs, cut = self._outputs(texts, options)
         found = [self._answer(*pair) for pair in zip(texts, outputs, strict=True)]
-        ours = self._scores(found, data[1])
+        ours, right = self._scores(found, data[1])
         details: dict[str, Any] = {"examples": len(found), "cut": cut, "empty": _empty(texts), **ours.details}
         if against is not None:
             if (against.answers.kind, {*against.answers.labels}) != (self.answers.kind, {*self.answers.labels}):
                 raise TransductError("the other model has other labels or another kind of answer; compare equals")
-            theirs = self._scores(against.predict(data[0], **options), data[1])
+            theirs, others = self._scores(against.predict(data[0], **options), data[1])
             details["against"] = theirs.scores
-            details["p_values"] = {next(iter(ours.scores)): mcnemar(ours.right, theirs.right)}
+            details["p_values"] = {next(iter(ours.scores)): right.p_value(others)}
         return Report(ours.scores, details, found)
 
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
@@ -237,12 +240,17 @@ class Classifier:
         first, last = best_span(outputs[0])
         return " ".join(texts[-1].split()[first : last + 1])
 
-    def _scores(self, found: Sequence[str], answers: Sequence[str]) -> Scores:
-        if self.answers.kind == "span":
-            return span_scores(found, answers)
+    def _scores(self, found: Sequence[str], answers: Sequence[str]) -> tuple[Scores, Share]:
+        """The scores, and what is right of each example: the tags of a sentence are not independent."""
+        sizes = np.ones(len(answers), np.int64)
         if self.answers.kind == "tokens":
+            sizes = np.array([len(tags.split()) for tags in answers])
             found, answers = ([tag for tags in each for tag in tags.split()] for each in (found, answers))
-        return label_scores(found, answers)
+        scores = (span_scores if self.answers.kind == "span" else label_scores)(found, answers)
+        examples = np.arange(len(sizes)).repeat(sizes)
+        right = Share(np.bincount(examples, scores.right, len(sizes)), sizes)
+        scores.details[next(iter(scores.scores))] = {"interval": right.interval()}
+        return scores, right
 
 
 def _empty(texts: Sequence[Sequence[str]]) -> int:

@@ -8,13 +8,16 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from unicodedata import normalize
 
 from transduct.data.pieces import LANGUAGE
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
 
 SENTENCE_ENDS, WIDE_ENDS = (".", "!", "?", ";", ":"), ("。", "！", "？")  # before a blank, and anywhere
-BETWEEN_SENTENCES = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’»)\]]*+\s+|[。！？]+[」』”’）]*\s*|\n\s*")
+BETWEEN_SENTENCES = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’“‘»«›‹)\]]*+\s+|[。！？]+[」』”’）]*\s*|\n\s*")
+TITLES = {"Capt", "Co", "Col", "Dra", "Fam", "Gen", "Gov", "Inc", "Ing", "Prof", "Rep", "Rev", "Sen", "Sig", "Sra"}
+VOWELS = frozenset("aeiouyæœøаеиоуыэюяαεηιουω")
 WORD_STARTS = ("▁", "Ġ", " ")  # how tokenizers of words, bytes and characters mark a preceding blank
 
 
@@ -54,30 +57,36 @@ class Piece:
 def sentences(text: str) -> list[str]:
     """Split a text after its sentences and at line breaks; every part names the target language if the text does.
 
-    A full stop ends no sentence after an initial, an ordinal or an abbreviation: a letter, up to two digits, or up to
-    three letters of which the first is a capital. Nor does anything that a small letter follows on the same line.
+    A full stop ends no sentence after an initial, an ordinal or an abbreviation: a letter, up to two digits, one of
+    `TITLES`, or up to three letters, the first a capital, that have no vowel or a digit after them ("Dr. Who", "No. 5",
+    but not "No. It"). Nor does anything that a small letter follows on the same line.
     """
     text = text.lstrip()
     named = LANGUAGE.match(text)
     language = f"{named[0]} " if named else ""
     parts, start = [], len(named[0]) if named else 0
     for end in BETWEEN_SENTENCES.finditer(text, start):
-        if "\n" in end[0] or not (_abbreviates(text, end.start()) or text[end.end() :][:1].islower()):
+        after = text[end.end() : end.end() + 1]
+        if "\n" in end[0] or not (after.islower() or _abbreviates(text, end.start(), after)):
             parts.append(text[start : end.end()].strip())
             start = end.end()
     parts.append(text[start:].strip())
     return [language + part for part in parts if part]
 
 
-def _abbreviates(text: str, stop: int) -> bool:
-    """Whether the full stop at `stop` belongs to an initial, an ordinal or an abbreviation."""
+def _abbreviates(text: str, stop: int, after: str) -> bool:
+    """Whether the full stop at `stop` belongs to an initial, ordinal or abbreviation; `after` is the next character."""
     if text[stop] != "." or text[stop + 1 : stop + 2] in (".", "!", "?"):
         return False
-    word = re.search(r"\w*$", text[max(0, stop - 4) : stop])
-    assert word is not None
-    if word[0].isdigit():
-        return len(word[0]) <= 2
-    return len(word[0]) == 1 or (len(word[0]) <= 3 and word[0][:1].isupper())
+    found = re.search(r"\w*$", text[max(0, stop - 5) : stop])
+    assert found is not None
+    word = found[0]
+    if word.isdigit():
+        return len(word) <= 2
+    if len(word) == 1 or word in TITLES:
+        return True
+    short = len(word) <= 3 and word[:1].isupper()
+    return short and (after.isdigit() or VOWELS.isdisjoint(normalize("NFD", word.lower())))
 
 
 def split(tokenizer: Tokenizer, ids: list[int], longest: int) -> list[list[int]]:

@@ -15,21 +15,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
 
-from transduct.data.batching import plan
 from transduct.interfaces.bench import CAPTIONS, NEWS, about, drawn
 from transduct.interfaces.contest import Side, measured
 from transduct.interfaces.peers import torch_training, transformers_training
 from transduct.models.transformer import SIZES
-from transduct.tasks.speed import training
+from transduct.tasks.speed import Batches, training, training_batches
 
 PEAK = 790e12
 PATIENCE = 150.0  # seconds after which a side counts as failed; compilers take most of them
-Batches = list[tuple[list[list[int]], list[list[int]]]]
 
 
 @dataclass(frozen=True)
@@ -57,11 +54,7 @@ def batches_of(work: Work) -> Batches:
     """Full batches of sentences of random words, each sorted by length."""
     mean = float(np.exp(work.kind[0] + work.kind[1] ** 2 / 2))
     sources, lengths = drawn(work.kind, round(1.3 * (work.steps + 2) * work.tokens / mean), work.vocabulary, 1)
-    random = Random(2)
-    targets = [[random.randrange(3, work.vocabulary) for _ in range(length - 1)] for length in lengths]
-    both = np.array([(len(s) + 1, len(t) + 1) for s, t in zip(sources, targets, strict=True)])
-    planned = [numbers for numbers in plan(both, 1, 0, work.tokens) if both[numbers].sum(0).max() > 0.9 * work.tokens]
-    return [([sources[i] for i in numbers], [targets[i] for i in numbers]) for numbers in planned[: work.steps]]
+    return training_batches(sources, lengths, work.vocabulary, work.tokens, work.steps)
 
 
 def arithmetic(work: Work, batches: Batches) -> float:

@@ -179,16 +179,17 @@ def test_transformers_does_not_take_our_models(trained_run, tmp_path):
 
 
 def test_training_is_of_batches_of_one_size_on_both_sides():
-    rows = bench.training_rows(Sizes("tiny", 300, 300, 1, "cpu"), "torch")
+    rows = bench.training_rows(Sizes("tiny", 300, 3000, 1, "cpu"), "torch")
     assert [row.name.split(", ")[2] for row in rows] == ["float32", "bfloat16"]
     [batches] = {
         id(side.arguments["batches"]): side.arguments["batches"] for row in rows for side in (row.ours, *row.peers)
     }.values()
-    assert len(batches) > 1
-    assert sum(len(sources) for sources, _ in batches) == 300
+    assert len(batches) == 3
     for sources, targets in batches:
         assert len(sources) == len(targets)
-        assert sum(map(len, targets)) < 2 * 4096
+        tokens, padded = (f([len(target) + 1 for target in targets]) for f in (sum, lambda x: max(x) * len(x)))
+        assert 0.9 * 4096 < tokens <= 4096
+        assert padded < 1.1 * tokens, "a side that pads is given sentences of like length"
     assert all(row.ours.arguments["threads"] == row.peers[0].arguments["threads"] == 1 for row in rows)
     assert [row.peers for row in bench.training_rows(TINY, None)] == [[], []]
     on_gpu = bench.training_rows(Sizes("tiny", 300, 300, 1, "cuda"), None)

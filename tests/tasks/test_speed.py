@@ -10,7 +10,7 @@ from transduct.decoding import engine
 from transduct.errors import TransductError
 from transduct.interop import int8
 from transduct.tasks import base
-from transduct.tasks.speed import decoding, read_sentences, training, untrained
+from transduct.tasks.speed import decoding, read_sentences, training, training_batches, untrained
 
 SOURCES, LENGTHS = [[3, 4], [5, 6, 7], [8, 9, 10], [3, 11, 12, 13]], [5, 5, 7, 7]
 
@@ -125,3 +125,19 @@ def test_a_side_has_as_many_threads_as_it_is_given(tmp_path):
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_training_has_full_batches_of_sentences_of_like_length():
+    sources, lengths = [[3] * (1 + i % 20) for i in range(200)], [2 + i % 20 for i in range(200)]
+    batches = training_batches(sources, lengths, 40, 100, 4)
+    assert len(batches) == 4
+    for given, targets in batches:
+        assert [len(target) for target in targets] == list(map(len, given)), "a target's length includes its end"
+        assert all(3 <= token < 40 for target in targets for token in target)
+        assert 90 < sum(len(target) + 1 for target in targets) <= 100
+        assert max(map(len, given)) - min(map(len, given)) <= 3
+
+
+def test_a_few_sentences_are_one_batch_that_is_not_full():
+    [(given, _)] = training_batches([[3, 4], [5]], [3, 2], 40, 100, 4)
+    assert sorted(given) == [[3, 4], [5]]

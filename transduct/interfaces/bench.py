@@ -22,6 +22,7 @@ DECODING_PEERS, TRAINING_PEERS = ("ctranslate2", "transformers"), ("transformers
 CAPTIONS, NEWS = (2.65, 0.3, 5, 40), (3.0, 0.6, 3, 100)
 LONGER = 1.13  # the length of a translation over that of its source
 SIZE, VOCABULARY = "base", 32_000  # of random weights, by default
+BATCH_TOKENS, BATCHES = 4096, 3  # of `bench train`
 LARGEST = 1 << 24  # the largest number of sentences, threads, rounds or tokens
 
 
@@ -57,7 +58,7 @@ def asked(
         raise TransductError("--model and --text are for decoding; leave them out")
     if model is not None and (size, vocabulary) != (SIZE, VOCABULARY):
         raise TransductError("--size and --vocabulary describe random weights; a model has its own: leave them out")
-    many = sentences if sentences is not None else 512 if what == "decode" else 192
+    many = sentences if sentences is not None else 512 if what == "decode" else 4000
     sizes = Sizes(size, vocabulary, many, cores() if threads is None else threads, device)
     return sizes, None if model is None or text is None else (model, text)
 
@@ -143,31 +144,25 @@ def _decoding_peers(against: str | None, work: dict[str, Any], folder: Path, siz
 
 def training_rows(sizes: Sizes, against: str | None) -> list[Row]:
     """The rows of `bench train`."""
-    from transduct.tasks.speed import training
+    from transduct.tasks.speed import training, training_batches
 
     kind = CAPTIONS if sizes.size in ("tiny", "small") else NEWS
     sources, lengths = drawn(kind, sizes.sentences, sizes.vocabulary, 1)
-    random = Random(2)
-    targets = [[random.randrange(3, sizes.vocabulary) for _ in range(length)] for length in lengths]
-    per_batch = max(1, 4096 * len(sources) // sum(lengths))
-    batches = [
-        (sources[start : start + per_batch], targets[start : start + per_batch])
-        for start in range(0, len(sources), per_batch)
-    ]
+    batches = training_batches(sources, lengths, sizes.vocabulary, BATCH_TOKENS, BATCHES)
     rows = []
     for precision in ("float32", "bfloat16"):
         work = {"batches": batches, "precision": precision, "device": sizes.device, "threads": sizes.threads}
         ours = {**work, "size": sizes.size, "vocabulary": sizes.vocabulary}
         theirs = {**work, "shape": _shape(sizes)}
         others = [] if against is None else [Side(against, getattr(peers, f"{against}_training"), theirs)]
-        name = f"training, {sizes.size}, {precision}, batches of 4096 tokens"
+        name = f"training, {sizes.size}, {precision}, batches of {BATCH_TOKENS} tokens"
         for suffix, switch in _variants(sizes, "captured", "compiled"):
             rows.append(Row(name + suffix, Side("transduct", training, {**ours, **switch}), others))
     return rows
 
 
 def _shape(sizes: Sizes) -> dict[str, Any]:
-    from transduct.tasks.translator import FAMILIES
+    from transduct.tasks.translation_families import FAMILIES
 
     known = FAMILIES["transformer"]
     return {"dropout": 0.1, "vocabulary": sizes.vocabulary, **known.sizes[sizes.size]}
@@ -215,7 +210,7 @@ def _processor() -> str:
 
 
 def _check(sizes: Sizes, rounds: int) -> None:
-    from transduct.tasks.translator import FAMILIES
+    from transduct.tasks.translation_families import FAMILIES
 
     known = FAMILIES["transformer"].sizes
     if sizes.size not in known:

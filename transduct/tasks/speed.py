@@ -4,10 +4,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import torch
 
+from transduct.data.batching import plan
 from transduct.data.text import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
@@ -26,6 +29,7 @@ from transduct.training.machine import pick_device, prepare_machine, seed_genera
 from transduct.training.step import Stepper, Terms
 
 Sentence = Sequence[int]
+Batches = list[tuple[list[Sentence], list[Sentence]]]  # of sources and targets
 
 
 def untrained(directory: Path, size: str, vocabulary: int) -> None:
@@ -100,10 +104,28 @@ def decoding(
     return run
 
 
+def training_batches(
+    sources: Sequence[Sentence], lengths: Sequence[int], vocabulary: int, tokens: int, most: int
+) -> Batches:
+    """Up to `most` batches as training makes them, of sentences of like length, at least nine tenths full if there are
+    such.
+
+    Args:
+        lengths: the number of tokens of each target, its end included, which are drawn at random.
+        tokens: the budget of a batch, ends included.
+    """
+    random = Random(2)
+    targets = [[random.randrange(3, vocabulary) for _ in range(length - 1)] for length in lengths]
+    both = np.array([(len(source) + 1, len(target) + 1) for source, target in zip(sources, targets, strict=True)])
+    planned = plan(both, 1, 0, tokens)
+    full = [numbers for numbers in planned if both[numbers].sum(0).max() > 0.9 * tokens] or planned
+    return [([sources[i] for i in numbers], [targets[i] for i in numbers]) for numbers in full[:most]]
+
+
 def training(
     size: str,
     vocabulary: int,
-    batches: Sequence[tuple[Sequence[Sentence], Sequence[Sentence]]],
+    batches: Batches,
     precision: Any,
     device: str,
     threads: int | None = None,
@@ -149,7 +171,7 @@ def training(
     return run
 
 
-def _around(batches: Sequence[tuple[Sequence[Sentence], Sequence[Sentence]]]) -> Shape:
+def _around(batches: Batches) -> Shape:
     """The shape that holds every batch, end tokens included."""
     lengths = [[len(sentence) + 1 for sentence in side] for batch in batches for side in batch]
     return Shape.around(max(map(sum, lengths)), max(map(len, lengths)), max(map(max, lengths)))

@@ -3,6 +3,7 @@
 import os
 import threading
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -301,6 +302,29 @@ def test_an_override_needs_a_key(text):
     with pytest.raises(TransductError) as caught:
         parse_override(text)
     assert str(caught.value) == f"the override '{text}' has no key; write section.key=value"
+
+
+def test_an_override_needs_a_value(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("task: a\n")
+    assert load_recipe(tmp_path / "recipe.yaml", ["training.best="]).training == {"best": None}
+    with pytest.raises(TransductError) as caught:
+        load_recipe(tmp_path / "recipe.yaml", ["training.best"])
+    assert str(caught.value) == "the override 'training.best' has no value; write training.best=value"
+
+
+@pytest.mark.parametrize("overrides", [{"training.best": "bleu"}, "training.best=bleu"])
+def test_overrides_are_a_list(tmp_path, overrides):
+    (tmp_path / "recipe.yaml").write_text("task: a\n")
+    with pytest.raises(TransductError) as caught:
+        load_recipe(tmp_path / "recipe.yaml", overrides)
+    expected = f"found overrides {overrides!r}, expected a list such as ['training.steps=2000']"
+    assert str(caught.value) == expected
+
+
+def test_a_recipe_may_lie_at_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "recipe.yaml").write_text("task: a\n")
+    assert load_recipe("~/recipe.yaml").task == load_recipe(Path("~/recipe.yaml")).task == "a"
 
 
 def test_an_override_that_is_no_yaml_is_named():

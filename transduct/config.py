@@ -111,10 +111,16 @@ for _first in "-+0123456789":  # YAML 1.1 reads 1:30 as 90 and 0100 as 64; the f
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), profile: str | None = None) -> Recipe:
     """Read a recipe, then merge the named profile and the overrides over it, in that order.
 
+    Args:
+        overrides: words such as "training.steps=2000".
+
     Raises:
         TransductError: if the file is missing or not a recipe, the profile or a key is unknown, or a value has the
             wrong type.
     """
+    if isinstance(overrides, str | Mapping):
+        raise TransductError(f"found overrides {overrides!r:.60}, expected a list such as ['training.steps=2000']")
+    path = os.path.expanduser(path)
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -232,9 +238,11 @@ def _sets(tree: Any, names: Sequence[str]) -> bool:
 
 def parse_override(text: str) -> dict[str, Any]:
     """`training.steps=2000` -> `{"training": {"steps": 2000}}`; the value is read as YAML."""
-    name, _, value = text.partition("=")
+    name, equals, value = text.partition("=")
     if not name or not all(name.split(".")):
         raise TransductError(f"the override '{text}' has no key; write section.key=value")
+    if not equals:
+        raise TransductError(f"the override '{text}' has no value; write {text}=value")
     tree = _parse_yaml(value, f"the override '{text}'", lines=False)
     for key in reversed(name.split(".")):
         tree = {key: tree}

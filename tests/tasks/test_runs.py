@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import threading
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 
@@ -250,6 +251,52 @@ def test_a_refused_resume_of_stages_leaves_their_recipe_as_it_was(tmp_path):
     with pytest.raises(TransductError, match="step 2 is trained already; give no fewer"):
         runs.train(fewer, tmp_path / "run", resume=True, notify=str)
     assert (tmp_path / "run" / "recipe.yaml").read_bytes() == held
+
+
+def test_a_run_may_lie_at_home_and_gradients_be_turned_off(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with torch.no_grad():
+        assert runs.train(SHORT, "~/run", notify=str) == tmp_path / "run" / "model"
+    runs.train(SHORT, tmp_path / "same", notify=str)
+    one, same = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("run", "same"))
+    assert one == same
+
+
+def test_another_thread_may_not_train_meanwhile(tmp_path):
+    said = []
+
+    def other():
+        try:
+            runs.train(SHORT, tmp_path / "other", notify=str)
+        except TransductError as error:
+            said.append(str(error))
+
+    def report(event):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+
+    runs.train(SHORT, tmp_path / "run", notify=str, report=report)
+    [problem] = {*said}
+    assert problem.startswith("another thread of this process trains, with the same random generators; train in a ")
+    assert not (tmp_path / "other").exists()
+
+
+def test_files_that_have_moved_since_a_run_began_are_told_so(tmp_path):
+    recipe = staged(tmp_path)
+
+    def report(event):
+        if event.get("step") == 3:  # of the second stage
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        runs.train(recipe, tmp_path / "run", notify=str, report=report)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "text").rename(tmp_path / "elsewhere" / "text")
+    with pytest.raises(TransductError, match=r"/text: no such file; .*; if they have moved, .*: data\.root=FOLDER$"):
+        runs.train(recipe, tmp_path / "run", resume=True, notify=str)
+    moved = replace(recipe, data={**recipe.data, "root": str(tmp_path / "elsewhere")})
+    runs.train(moved, tmp_path / "run", resume=True, notify=str)
 
 
 def test_a_mistake_in_the_last_stage_is_found_before_the_first_is_trained(tmp_path):

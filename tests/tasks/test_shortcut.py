@@ -10,7 +10,7 @@ from transduct.errors import TransductError
 from transduct.tasks import runs, shortcut
 from transduct.tasks.base import load
 from transduct.tasks.translation import TranslationTask
-from transduct.tasks.translator import FAMILIES
+from transduct.tasks.translation_families import FAMILIES
 from transduct.training.machine import fast_precision, pick_device
 
 

@@ -10,10 +10,33 @@ from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Shape
 from transduct.tasks import text
+from transduct.tasks.base import Report
 
 
 def trained():
     return Tokenizer.train(["a b c", "b c d"], "character", 20)
+
+
+def test_targets_are_texts_or_ids_of_the_vocabulary():
+    tokenizer = trained()
+    [ids] = tokenizer.encode(["a b"])
+    given = ["a b", ids, tuple(ids), np.array(ids), torch.tensor(ids), [np.int64(i) for i in ids]]
+    found = text.target_ids(tokenizer, given, "pair")
+    assert found == [ids] * 6
+    assert {type(i) for each in found for i in each} == {int}
+    for odd in ([tokenizer.size], [-1], [0.5], None):
+        with pytest.raises(TransductError, match=r"pair 2: found .*, expected a text, or ids from 0 to \d+ in a list"):
+            text.target_ids(tokenizer, ["a", odd], "pair")
+    for odd in (iter("a"), {"a"}, {"a": 1}, None):
+        with pytest.raises(TransductError, match=r"found .*, expected a list with one for each text"):
+            text.target_ids(tokenizer, odd, "pair")
+
+
+def test_attention_and_reports_are_shown_without_their_numbers():
+    seen = text.TextAttention(["a"], ["b"], {"decoder.0.cross": torch.ones(1, 1, 1)})
+    assert repr(seen) == "TextAttention(source=['a'], target=['b'])"
+    report = Report({"bleu": 1.5}, outputs=["a"] * 1000)
+    assert repr(report) == "Report(scores={'bleu': 1.5}, details={}, lower_is_better=frozenset())"
 
 
 def test_a_tokenizer_is_trained_once_and_then_loaded(tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save_file
 
 import transduct
 from tests.helpers import randomise, tiny
@@ -351,24 +349,6 @@ def test_a_shortlist_is_of_greedy_translations_whatever_the_model_is_used_with(t
     assert translator.shortlist_of(text) == expected
 
 
-def test_a_shortlist_of_other_vocabularies_or_of_something_else_is_refused(tmp_path):
-    untrained(tmp_path / "model", "tiny", 50)
-    text, path = tmp_path / "text", tmp_path / "model" / SHORTLIST
-    text.write_text("w1 w2 w3")
-    held = load_tensors(transduct.load(tmp_path / "model").shortlist_of(text)[SHORTLIST])
-    save_file(held, path)
-    assert transduct.load(tmp_path / "model").translate(["w1 w2"], shortlist=True)[0].score < 0
-    for odd in (
-        held | {"more": held["common"].clone()},
-        {"tokens": held["tokens"]},
-        held | {"common": torch.tensor([50])},
-        held | {"common": held["common"][held["common"] != Tokenizer.END].contiguous()},
-    ):
-        save_file(odd, path)
-        with pytest.raises(TransductError, match=re.escape(f"{path}: is not a shortlist of this model; make one")):
-            transduct.load(tmp_path / "model")
-
-
 # translations that begin as they are told
 
 
@@ -399,6 +379,15 @@ def test_the_prefix_of_a_long_text_is_that_of_its_first_piece(translator):
     [whole] = translator.translate([" ".join(words)], prefixes=["h g"])
     parts = translator.translate([" ".join(words[:23]), " ".join(words[23:])], prefixes=["h g", ""])
     assert whole.tokens == [token for part in parts for token in part.tokens]
+
+
+def test_prefixes_may_be_arrays_and_none_of_no_texts(translator):
+    ids = translator.encode(["b c", "c b"])
+    expected = translator.translate(["a", "b"], prefixes=ids)
+    for made in (np.array(ids), torch.tensor(ids), tuple(ids)):
+        assert translator.translate(["a", "b"], prefixes=made) == expected
+    assert translator.translate(["a", "b"], prefixes=np.array(["b c", "c b"])) == expected
+    assert translator.translate([], prefixes=[]) == []
 
 
 @pytest.mark.parametrize(
@@ -469,17 +458,6 @@ def test_an_output_may_have_the_room_that_the_model_says(monkeypatch, expansion,
     monkeypatch.setattr(engine, "generate", lambda *given: limits.append(given[2]) or generate(*given))
     translator.translate(["a b"])
     assert limits == [[most]]
-
-
-def test_a_direction_that_is_none_is_named(trained_run, tmp_path):
-    copy = shutil.copytree(trained_run / "model", tmp_path / "m")
-    config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps(config | {"backwards": "yes"}))
-    with pytest.raises(TransductError, match=r"m/config\.json: backwards is 'yes', expected true or false"):
-        transduct.load(copy)
-    del config["backwards"]  # as of models that were made before there was a choice
-    (copy / "config.json").write_text(json.dumps(config))
-    assert transduct.load(copy).translate(["a b"]) == transduct.load(trained_run).translate(["a b"])
 
 
 # attention
@@ -567,10 +545,19 @@ def test_predict_is_the_text_of_the_best(translator):
     assert translator.predict(TEXTS) == [translation.text for translation in translator.translate(TEXTS)]
 
 
-def test_references_that_are_texts_are_refused_before_anything_is_translated(translator, monkeypatch):
+@pytest.mark.parametrize("odd", ["b", None, [None], [], 5, ["b", b"c"]])
+def test_references_that_are_no_lists_of_texts_are_refused_before_anything_is_translated(translator, monkeypatch, odd):
     monkeypatch.setattr(translator, "translate", None)
-    with pytest.raises(TransductError, match="references: found a text where a list is expected; give the texts"):
-        translator.evaluate((["a"], ["b"]))
+    with pytest.raises(TransductError) as caught:
+        translator.evaluate((["a", "c"], [["b"], odd]))
+    found = f"references: found {odd!r} where a list of texts is expected; give the texts that each may be"
+    assert str(caught.value) == found
+
+
+def test_a_model_is_compared_with_a_loaded_one(translator, monkeypatch):
+    monkeypatch.setattr(translator, "translate", None)
+    with pytest.raises(TransductError, match=r"against: found 'runs/a', expected a model like this one; give transd"):
+        translator.evaluate((["a"], [["b"]]), against="runs/a")
 
 
 def test_evaluate_scores_what_translate_says(translator):

@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from time import sleep
 
 import pytest
 import torch
@@ -105,6 +106,14 @@ def test_what_is_written_is_what_there_was_when_it_was_asked_for(held, monkeypat
     assert (held.path(21) / "model.safetensors").read_bytes() == expected
 
 
+def test_a_state_is_replaced_once_its_checkpoint_is_written(held, monkeypatch):
+    (model, optimiser), write = trained(1), module.write_directory
+    monkeypatch.setattr(module, "write_directory", lambda *given, **named: (sleep(0.1), write(*given, **named)))
+    held.save(20, model, optimiser_tensors(model, optimiser), {"step": 20}, None)
+    held.save_state(20, {"step": 20, "tries": 1})
+    assert held.state(20)["tries"] == 1
+
+
 def test_what_could_not_be_written_is_said_once(held, monkeypatch):
     model, optimiser = trained(1)
     with monkeypatch.context() as patch:
@@ -125,6 +134,16 @@ def test_a_failure_to_write_is_said_as_soon_as_it_is_known(held, monkeypatch):
         with pytest.raises(TransductError, match="the disk is full"):
             held.check()
     held.check()
+
+
+def test_the_next_checkpoint_says_that_the_one_before_it_could_not_be_written(held, monkeypatch):
+    model, optimiser = trained(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", failing(disk(errno.ENOSPC), 0, Path.rename))
+        held.save(20, model, optimiser_tensors(model, optimiser), {"step": 20}, None)
+        with pytest.raises(TransductError, match="step_20: the disk is full"):
+            save(held, 21, model, optimiser)
+    assert held.steps() == [3, 12]
 
 
 def test_looking_for_a_failure_does_not_wait(held, monkeypatch):
@@ -167,16 +186,20 @@ def test_saved_loaded_and_saved_again_are_the_same_bytes(held):
     assert before.keys() == {"model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json"}
     save(held, 12, model, optimiser, ema)
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+    ema.weights = {name: 2.0 * weight for name, weight in ema.weights.items()}
+    save(held, 12, model, optimiser, ema)
+    found = read_tensors(path / "ema.safetensors")
+    assert all(torch.equal(found[name], weight) for name, weight in ema.weights.items())
 
 
 def test_what_is_named_otherwise_is_no_checkpoint_and_stays(held):
-    for name in ("step_3_before_tuning", "step_old", "step_"):
+    for name in ("step_3_before_tuning", "step_old", "step_", "step_²"):
         (held.directory / name).mkdir()
         (held.directory / name / "state.json").write_text("{}")
     assert held.steps() == [3, 12]
     held.forget_after(3)
     assert sorted(path.name for path in held.directory.iterdir()) == [
-        "step_", "step_3", "step_3_before_tuning", "step_old",
+        "step_", "step_3", "step_3_before_tuning", "step_old", "step_²",
     ]  # fmt: skip
 
 
@@ -240,7 +263,7 @@ def test_a_state_that_is_not_as_it_was_written_is_passed_over(held, damage):
 def test_a_state_says_which_step_was_best_or_nothing(held):
     assert held.bests([3, 12]) == set()
     held.save_state(12, {"step": 12, "best_step": 3})
-    assert held.bests([3, 12, 99]) == {3}
+    assert held.bests([3, 12, 99]) == held.bests([99, 12]) == {3}
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "ema.safetensors"])
@@ -264,6 +287,7 @@ def test_pruning_takes_what_a_kill_left_of_checkpoints(held):
     for name in ("step_6", ".step_12.old.part", ".step_9.7.part"):  # the first lacks its state
         (held.directory / name).mkdir()
         (held.directory / name / "model.safetensors").touch()
+    assert held.steps() == [3, 12]
     save(held, 20, *trained(1), keep=[3])
     assert sorted(path.name for path in held.directory.iterdir()) == ["step_20", "step_3"]
 

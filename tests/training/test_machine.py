@@ -22,6 +22,7 @@ from transduct.training.machine import (
     prepare_machine,
     seed_generators,
     stopped_by_signals,
+    training_alone,
 )
 
 
@@ -215,16 +216,68 @@ def test_a_run_over_many_shapes_grows_little(monkeypatch):
     assert little < much / 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_stops_and_a_second_interrupt_does_so_at_once(number):
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(each) for each in SIGNALS]
     stopped = []
     with pytest.raises(KeyboardInterrupt), stopped_by_signals(lambda: stopped.append(number)):  # noqa: PT012
         signal.raise_signal(number)
         assert stopped == [number]
         signal.raise_signal(signal.SIGINT)
     assert stopped == [number]
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(each) for each in SIGNALS] == before
+
+
+def test_a_terminal_may_close_where_that_is_ignored():
+    """As nohup leaves it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    stopped = []
+    try:
+        with stopped_by_signals(lambda: stopped.append(None)):
+            signal.raise_signal(signal.SIGHUP)
+        assert not stopped
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_one_thread_trains_at_a_time():
+    said = []
+
+    def work():
+        try:
+            with training_alone():
+                said.append("trained")
+        except TransductError as error:
+            said.append(str(error))
+
+    def in_a_thread():
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    with training_alone(), training_alone():  # the same thread may
+        in_a_thread()
+    with pytest.raises(KeyError), training_alone():
+        raise KeyError
+    in_a_thread()
+    assert said == [
+        "another thread of this process trains, with the same random generators; train in a process of its own",
+        "trained",
+    ]
+
+
+def test_gradients_are_computed_whatever_the_caller_has_turned_off():
+    for caller in (torch.no_grad(), torch.inference_mode()):
+        with caller:
+            with training_alone():
+                weight = torch.ones(1, requires_grad=True)
+                (weight * weight).sum().backward()
+            assert weight.grad is not None
+            assert not torch.is_grad_enabled()
 
 
 def test_outside_the_main_thread_signals_are_somebody_elses():

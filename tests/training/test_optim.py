@@ -52,7 +52,7 @@ def test_the_rate_rises_in_a_straight_line_and_peaks_where_the_warm_up_ends(sche
 def test_half_way_down_and_at_the_end(schedule, half, end):
     assert rate(schedule, PEAK, WARMUP, STEPS, 30) == pytest.approx(half)
     assert rate(schedule, PEAK, WARMUP, STEPS, STEPS) == pytest.approx(end)
-    assert rate(schedule, PEAK, WARMUP, STEPS, 2 * STEPS) >= 0.0
+    assert 0.0 <= rate(schedule, PEAK, WARMUP, STEPS, 2 * STEPS) <= end + 1e-12
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

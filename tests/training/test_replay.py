@@ -20,9 +20,9 @@ class Inputs:
     filler: int = field(default=0, compare=False)
 
 
-def inputs(number, lengths=(2, 1), filler=0, kind=torch.float32):
+def inputs(number, lengths=(2, 1), filler=0, kind=torch.float32, name="x"):
     return Inputs(
-        torch.full((3,), number, dtype=kind), Segments.of(lengths), {"none": None, "x": torch.ones(2)}, filler
+        torch.full((3,), number, dtype=kind), Segments.of(lengths), {"none": None, name: torch.ones(2)}, filler
     )
 
 
@@ -50,7 +50,17 @@ def test_what_is_not_compared_may_differ():
     assert [float(replay(inputs(2, filler=filler))) for filler in (0, 3)] == [6.0, 6.0]
 
 
-@pytest.mark.parametrize("other", [inputs(1, (3,)), inputs(1, (1, 1, 1)), inputs(1, kind=torch.float64)], ids=range(3))
+@pytest.mark.parametrize(
+    "other",
+    [
+        inputs(1, (3,)),
+        inputs(1, (1, 1, 1)),
+        inputs(1, (3, 0)),  # whose longest is another number
+        inputs(1, kind=torch.float64),
+        inputs(1, name="y"),
+    ],
+    ids=range(5),
+)
 def test_another_shape_is_refused(other):
     replay = Replay(lambda held: held.tokens.sum(), torch.device("cpu"), False)
     replay(inputs(1))

@@ -62,6 +62,32 @@ def test_terms_are_averaged_each_over_its_own_count_and_weighted():
     assert stepper.take([batch, batch], 1, RATE) == pytest.approx(float(expected.detach()), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    "terms, said",
+    [
+        ({"boxes": 2.0}, "the loss has a term 'boxes', its batch counts tokens; add it to the batch's counts"),
+        ({"tokens": 2.0}, "the loss counts 2 of 'tokens', its batch 7; let the loss take its counts from the batch"),
+    ],
+)
+def test_terms_that_the_batch_counts_otherwise_are_refused(terms, said):
+    def loss(model, batch):
+        return {name: (model(batch.inputs).sum(), count, 1.0) for name, count in terms.items()}
+
+    with pytest.raises(TrainingFailed) as caught:
+        make_stepper(network(), loss).take([examples(1)], 1, RATE)
+    assert str(caught.value) == said
+
+
+def test_a_batch_that_counts_nothing_is_named():
+    class Uncounted(Batch):
+        counts = {}
+
+    with pytest.raises(TrainingFailed, match="a term 'tokens', its batch counts nothing; add it"):
+        make_stepper(network(), lambda model, batch: {"tokens": (model(batch.inputs).sum(), 7.0, 1.0)}).take(
+            [Uncounted(*vars(examples(1)).values())], 1, RATE
+        )
+
+
 def test_randomness_is_drawn_from_seed_step_and_micro_batch_alone():
     """Whatever was drawn before."""
     values = []

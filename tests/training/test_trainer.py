@@ -588,6 +588,25 @@ def test_a_run_that_was_broken_off_ends_like_one_that_was_not(tmp_path, broken, 
     assert steps[0] == steps[1]
 
 
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_model_with_a_buffer_is_refused_before_anything_is_written(tmp_path, persistent):
+    model = network()
+    model[1].register_buffer("seen", torch.zeros(1), persistent)
+    with pytest.raises(TransductError) as caught:
+        train(tmp_path, model)
+    found = "Sequential: '1.seen' is a buffer, which neither a checkpoint nor the finished model holds; "
+    remedy = "make it an nn.Parameter with requires_grad=False, or use a layer without one"
+    assert str(caught.value) == found + remedy
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_frozen_is_saved_and_stays(tmp_path):
+    model = network()
+    model.seen = torch.nn.Parameter(torch.tensor([3.0]), requires_grad=False)
+    train(tmp_path, model)
+    assert saved(tmp_path, 12)["seen"] == 3.0
+
+
 def test_outside_the_main_thread_it_trains_without_signals(tmp_path):
     found = []
     thread = threading.Thread(target=lambda: found.append(train(tmp_path, steps=2)[1].step))

@@ -19,7 +19,7 @@ from transduct.tasks.claim import RECIPE, claimed, require_room
 from transduct.training.checkpoint import CONFIG, files_in, has_begun, write_directory, write_file
 from transduct.training.distributed import Ranks
 from transduct.training.log import LOG, Event, ignore
-from transduct.training.machine import pick_device, prepare_machine, seed_generators
+from transduct.training.machine import pick_device, prepare_machine, seed_generators, training_alone
 from transduct.training.trainer import fit
 
 # Keys of the `model` section that must equal those of the model to start from: they fix shapes or meaning of weights.
@@ -42,12 +42,17 @@ def train(
     Stages are trained in turn, each in a run directory of its own. Each starts from the model of the stage before,
     unless the stages form an ensemble.
 
+    Args:
+        notify: called with each line that the run says.
+        report: called with each record of the log, as in `fit`.
+
     Raises:
-        TransductError: the recipe or its data are wrong, or the directory holds another run.
+        TransductError: the recipe or its data are wrong, the directory holds another run, or another thread trains.
         TrainingFailed: training diverged or was stopped by a signal.
     """
     verb = _train_stages if recipe.stages or recipe.ensemble else _train_one
-    return verb(recipe, Path(directory), resume, notify, report)
+    with training_alone():
+        return verb(recipe, Path(from_home(directory)), resume, notify, report)
 
 
 def _train_stages(
@@ -129,7 +134,7 @@ def _check_inputs(stages: Mapping[Path, Recipe], directory: Path, ranks: Ranks) 
         if (folder / "model" / CONFIG).exists():
             continue
         task = task_module(stage.task).create(stage, directory, ignore)
-        require_files(task.data, tested=True)
+        _require_files(task.data, folder, tested=True)
         made_here = directory in Path(stage.model.get("start_from") or "").resolve().parents  # by an earlier stage
         if not made_here:
             _check_start(stage, folder)
@@ -138,6 +143,16 @@ def _check_inputs(stages: Mapping[Path, Recipe], directory: Path, ranks: Ranks) 
         if ranks.rank == 0 and begins_later and hasattr(task, "check_data"):
             with naming_files(names_of(task.data.train) or ["data.train"]):
                 task.check_data()
+
+
+def _require_files(data: Any, run: Path, tested: bool = False) -> None:
+    """Like `require_files`; of a run that has begun, the files may have moved."""
+    try:
+        require_files(data, tested)
+    except TransductError as error:
+        if not has_begun(run):
+            raise
+        raise TransductError(f"{error}; if they have moved, give their new place: data.root=FOLDER") from error
 
 
 def _join_logs(folders: Iterable[Path], path: Path) -> None:
@@ -285,7 +300,7 @@ def _train_one(
             return made
         if ranks.rank == 0:
             _check_start(task.recipe, directory)
-            require_files(task.data)
+            _require_files(task.data, directory)
             if beside is not None:
                 task_module(recipe.task).take_vocabularies(beside, directory)
             with naming_files(names_of(task.data.train) or ["data.train"]):

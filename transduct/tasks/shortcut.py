@@ -11,6 +11,7 @@ from transduct.data.text import read_pairs
 from transduct.data.tokenizer import FILES
 from transduct.errors import TransductError
 from transduct.tasks.base import Notify, from_home
+from transduct.tasks.translation_families import DERIVED
 from transduct.training.checkpoint import CONFIG, read_json
 from transduct.training.machine import fast_precision, pick_device
 
@@ -21,11 +22,6 @@ SHORTCUT_SIZES: list[tuple[int | None, tuple[str, int, float, int]]] = [
     (1_000_000, ("small", 30_000, 0.1, 16_000)),
     (None, ("base", 100_000, 0.1, 32_000)),
 ]
-DERIVED = {  # model fields that other sections decide
-    "source_size": "tokenizer.size",
-    "target_size": "tokenizer.size",
-    "max_length": "data.max_length",
-}
 
 
 def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked: Mapping[str, Any]) -> dict[str, Any]:

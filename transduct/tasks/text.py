@@ -5,7 +5,7 @@ Let N and M be the source and target tokens of a batch.
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -21,6 +21,7 @@ from transduct.errors import TransductError
 from transduct.functional.segments import Segments, Shape
 from transduct.tasks.base import Notify
 from transduct.tasks.model import Movable, blank_of, read_weights
+from transduct.tasks.sections import check_inputs
 from transduct.tasks.showing import Panel
 from transduct.training.checkpoint import has_begun, write_file
 from transduct.training.config import TrainingConfig
@@ -40,6 +41,32 @@ def warn_of_unknown(texts: Sequence[str], rows: Sequence[list[int]]) -> None:
             "%d of %d texts consist mostly of characters that the model does not know: %.60r ...",
             len(unread), len(texts), unread[0],
         )  # fmt: skip
+
+
+def target_ids(tokenizer: Tokenizer, targets: Sequence[str | Sequence[int]], what: str) -> list[list[int]]:
+    """Encode targets that are texts, and check those that are token ids.
+
+    Args:
+        what: names one of them in errors.
+
+    Raises:
+        TransductError: they are no list, or one is neither a text nor ids of the vocabulary.
+    """
+    if not isinstance(targets, Collection) or isinstance(targets, Mapping | Set):
+        raise TransductError(f"found {targets!r:.60}, expected a list with one for each text")
+    check_inputs(targets if isinstance(targets, str) else [each for each in targets if isinstance(each, str)])
+    targets = [each.tolist() if hasattr(each, "tolist") else each for each in targets]  # arrays of ids
+    size = tokenizer.size
+
+    def known(ids: object) -> bool:
+        return isinstance(ids, list | tuple) and all(isinstance(i, int | np.integer) and 0 <= i < size for i in ids)
+
+    for number, target in enumerate(targets, 1):
+        if not isinstance(target, str) and not known(target):
+            found = f"{what} {number}: found {target!r:.60}"
+            raise TransductError(f"{found}, expected a text, or ids from 0 to {size - 1} in a list")
+    coded = iter(tokenizer.encode([target for target in targets if isinstance(target, str)]))
+    return [next(coded) if isinstance(target, str) else [*map(int, target)] for target in targets]
 
 
 def run_tokenizer(
@@ -223,7 +250,7 @@ class TextAttention(Mapping[str, Tensor]):
 
     source: list[str]
     target: list[str]
-    weights: dict[str, Tensor]
+    weights: dict[str, Tensor] = field(repr=False)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.weights[name]

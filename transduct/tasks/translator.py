@@ -1,8 +1,8 @@
 """Inference for translation: translates and scores texts, with attention."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.blocks.quantised import QuantisedLinear, quantise
+from transduct.blocks.quantised import QuantisedLinear
 from transduct.blocks.tables import narrowed
 from transduct.config import record
 from transduct.data.sources import BLEU_TOKENIZER, METRICS, Replacement, changes_of
 from transduct.data.text import read_lines
-from transduct.data.tokenizer import Tokenizer, tokenizers_of
+from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig, room_for
 from transduct.decoding.ensemble import Ensemble, Review
@@ -24,19 +24,16 @@ from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.decoding.trees import WellFormedTrees
 from transduct.errors import TransductError
 from transduct.evaluation.text import ERROR_METRICS, corpus_scores, paired_test
-from transduct.models import rnn, transformer
+from transduct.models import transformer
 from transduct.tasks import ensemble
 from transduct.tasks.base import Report
 from transduct.tasks.long_texts import Piece, Translation, halved, joined, sentences, split, with_words
-from transduct.tasks.model import blank_of, named_weights, read_weights
-from transduct.tasks.sections import Family, asked_for, check_examples, check_inputs, check_nothing_given
-from transduct.tasks.text import TextAttention, warn_of_unknown
+from transduct.tasks.model import named_weights
+from transduct.tasks.sections import asked_for, check_against, check_examples, check_inputs, check_nothing_given
+from transduct.tasks.text import TextAttention, target_ids, warn_of_unknown
+from transduct.tasks.translation_families import read_model, read_shortlist
 from transduct.training import checkpoint
 
-FAMILIES = {
-    "transformer": Family(transformer.Config, transformer.SIZES, transformer.Transformer),
-    "rnn": Family(rnn.Config, rnn.SIZES, rnn.RNN),
-}
 log = logging.getLogger("transduct")
 SHORTLIST = "shortlist.safetensors"
 ALIGNED, COMMON = 50, 100  # the most target tokens of a shortlist for each source token, and for all
@@ -72,7 +69,7 @@ class Translator:
         if together:
             folders = ensemble.members_of(directory, config)
             held = {folder: checkpoint.read_json(folder / checkpoint.CONFIG, what) for folder in folders}
-        made = [_model(folder, own, device, precision) for folder, own in held.items()]
+        made = [read_model(folder, own, device, precision) for folder, own in held.items()]
         [(model, tokenizers, backwards), *others] = made
         decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)
         if not isinstance(rules := config.get("replace", []), list):
@@ -90,7 +87,7 @@ class Translator:
             translator.review = Review(reviewer, share, Tokenizer.BEGIN, Tokenizer.END)
             translator.longest = min(translator.longest, reviewer.config.max_length - 1)
         if (directory / SHORTLIST).exists():
-            translator.shortlist = _shortlist_in(directory / SHORTLIST, tokenizers)
+            translator.shortlist = read_shortlist(directory / SHORTLIST, tokenizers)
         return translator
 
     def translate(
@@ -114,15 +111,15 @@ class Translator:
         check_inputs(texts)
         if not isinstance(n_best, int | np.integer) or n_best < 1:
             raise TransductError(f"n_best is {n_best!r}, must be a whole number, at least 1")
-        decoding = asked_for(self.decoding.without_capture(options, prefixes), options, n_best)
+        starts = [] if prefixes is None else self._prefixes(texts, prefixes)
+        decoding = asked_for(self.decoding.without_capture(options, starts), options, n_best)
         if n_best > decoding.beam:
             raise TransductError(f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}")
-        starts = [[] for _ in texts] if prefixes is None else self._prefixes(texts, prefixes)
         self._check_possible(decoding, any(starts))
         pieces: list[Piece] = []
         spans = []
         warn_of_unknown(texts, coded := self.encode(texts))
-        for text, ids, start in zip(texts, coded, starts, strict=True):
+        for text, ids, start in zip(texts, coded, starts or [[] for _ in texts], strict=True):
             parts = self._parts(text, ids, decoding)
             spans.append((len(pieces), len(pieces) + len(parts)))
             if len(parts) > 1 and not decoding.sentences:
@@ -151,7 +148,7 @@ class Translator:
     def scores(self, texts: Sequence[str], targets: Sequence[str | Sequence[int]]) -> Iterator[float]:
         """Like `score`, but yields the scores as they are computed, after all pairs have been checked."""
         check_inputs(texts)
-        ids = self._target_ids(targets, "pair")
+        ids = target_ids(self.target_tokenizer, targets, "pair")
         if len(texts) != len(ids):
             raise TransductError(f"found {len(texts)} sources and {len(ids)} targets; give as many of each")
         sources = [ids if text.split() else [] for text, ids in zip(texts, self.encode(texts), strict=True)]
@@ -186,7 +183,8 @@ class Translator:
         check_nothing_given(target, options)
         check_inputs([text])
         source = [*self.encode([text])[0], Tokenizer.END]
-        [ids] = self._target_ids([self.translate([text], **options)[0].tokens if target is None else target], "target")
+        given = self.translate([text], **options)[0].tokens if target is None else target
+        [ids] = target_ids(self.target_tokenizer, [given], "target")
         if max(len(source), len(ids) + 1) > self.longest + 1:
             raise TransductError(f"attention takes at most {self.longest} tokens a side; shorten the text")
         device = next(self.model.parameters()).device
@@ -211,9 +209,12 @@ class Translator:
             options: as for `translate`.
         """
         check_examples(data)
+        check_against(self, against)
         sources, references = data
-        if any(isinstance(each, str) for each in references):
-            raise TransductError("references: found a text where a list is expected; give the texts that each may be")
+        for texts in references:
+            if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
+                odd = f"references: found {texts!r:.60} where a list of texts is expected"
+                raise TransductError(f"{odd}; give the texts that each may be")
         outputs = [t.text for t in self.translate(sources, **options)]
         found = corpus_scores(outputs, references, self.metrics, self.bleu_tokenize)
         details: dict[str, Any] = {"sentences": len(sources), **found.details}
@@ -295,27 +296,9 @@ class Translator:
         """Encode source texts, after the recipe's changes of text; without end tokens."""
         return self.source_tokenizer.encode([self.change(text) for text in texts])
 
-    def _target_ids(self, targets: Sequence[str | Sequence[int]], what: str) -> list[list[int]]:
-        """Encode targets that are texts, and check those that are token ids; `what` names one in errors."""
-        if not isinstance(targets, Collection) or isinstance(targets, Mapping | Set):
-            raise TransductError(f"found {targets!r:.60}, expected a list with one for each text")
-        check_inputs(targets if isinstance(targets, str) else [each for each in targets if isinstance(each, str)])
-        targets = [each.tolist() if hasattr(each, "tolist") else each for each in targets]  # arrays of ids
-        size = self.target_tokenizer.size
-
-        def known(ids: object) -> bool:
-            return isinstance(ids, list | tuple) and all(isinstance(i, int | np.integer) and 0 <= i < size for i in ids)
-
-        for number, target in enumerate(targets, 1):
-            if not isinstance(target, str) and not known(target):
-                found = f"{what} {number}: found {target!r:.60}"
-                raise TransductError(f"{found}, expected a text, or ids from 0 to {size - 1} in a list")
-        coded = iter(self.target_tokenizer.encode([target for target in targets if isinstance(target, str)]))
-        return [next(coded) if isinstance(target, str) else [*map(int, target)] for target in targets]
-
     def _prefixes(self, texts: Sequence[str], prefixes: Sequence[str | Sequence[int]]) -> list[list[int]]:
         """Encode and check the prefixes of translations."""
-        found = self._target_ids(prefixes, "prefix")
+        found = target_ids(self.target_tokenizer, prefixes, "prefix")
         if len(texts) != len(found):
             raise TransductError(f"found {len(texts)} texts and {len(found)} prefixes; give a list with one for each")
         for number, ids in enumerate(found, 1):
@@ -387,34 +370,3 @@ class Translator:
         read = [[(self._turned(h.tokens), h.score) for h in hypotheses] for hypotheses in found]
         texts = iter(self.target_tokenizer.decode([tokens for each in read for tokens, _ in each]))
         return [[Translation(next(texts).strip(), score, tokens) for tokens, score in each] for each in read]
-
-
-def _model(
-    directory: Path, config: dict[str, Any], device: torch.device, precision: str
-) -> tuple[Any, list[Tokenizer], bool]:
-    """Load the model in a directory, its tokenizers (the source's first), and whether it writes backwards."""
-    source = str(directory / checkpoint.CONFIG)
-    if not isinstance(backwards := config.get("backwards", False), bool):
-        raise TransductError(f"{source}: backwards is {backwards!r:.40}, expected true or false")
-    name = config.get("family", "transformer")
-    if not isinstance(name, str) or name not in FAMILIES:
-        raise TransductError(f"{source}: unknown family '{name}'; known are: {', '.join(FAMILIES)}")
-    family = FAMILIES[name]
-    model = blank_of(config, family.build, family.config, directory)
-    if quantised := config.get("quantised"):
-        if quantised != "int8" or precision != "float32":
-            raise TransductError(f"{source}: quantised to {quantised!r} and asked for {precision}; ask for float32")
-        quantise(model)
-    tokenizers = tokenizers_of(directory, (model.config.source_size, model.config.target_size))
-    read_weights(model, directory, device, precision)
-    return model, tokenizers, backwards
-
-
-def _shortlist_in(path: Path, tokenizers: Sequence[Tokenizer]) -> Shortlist:
-    held = {name: tensor.clone() for name, tensor in checkpoint.read_tensors(path).items()}  # the file may be replaced
-    known, special = {each.name for each in fields(Shortlist)}, {*Tokenizer.UNWRITTEN, Tokenizer.END}
-    if held.keys() == known and (made := Shortlist(**held)).fits(tokenizers[0].size, tokenizers[-1].size, special):
-        return made
-    raise TransductError(
-        f"{path}: is not a shortlist of this model; make one: transduct convert MODEL OUT --shortlist TEXT"
-    )

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any, TypeVar
 
 import torch
@@ -21,12 +22,32 @@ Item = TypeVar("Item")
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # `mallopt` parameters of the GNU C library
 ACCELERATORS = ["cuda"]  # device types other than the CPU
 SHAPES = "64"  # capacity of oneDNN's kernel cache; a step has fewer shapes
+TRAINING = RLock()  # held by the thread that trains
 
 
 def seed_generators(*numbers: int) -> None:
     """Seed torch's default generators from (seed, step, micro-batch, rank)."""
     key = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
     torch.manual_seed(int.from_bytes(key, "big") >> 1)
+
+
+@contextmanager
+def training_alone() -> Iterator[None]:
+    """Refuse a second training in another thread, and compute gradients even if the caller has turned them off.
+
+    A process has one set of default generators, which each training would reseed under the other.
+
+    Raises:
+        TransductError: another thread of this process trains.
+    """
+    if not TRAINING.acquire(blocking=False):
+        found = "another thread of this process trains, with the same random generators"
+        raise TransductError(f"{found}; train in a process of its own")
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        TRAINING.release()
 
 
 def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
@@ -109,14 +130,16 @@ def prepare_machine() -> None:
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Make SIGINT and SIGTERM call `stop`; a second SIGINT interrupts at once."""
+    """Make SIGINT, SIGTERM and SIGHUP call `stop`, the last unless it is ignored, as nohup does; a second SIGINT
+    interrupts at once."""
 
     def handle(number: int, frame: Any) -> None:  # noqa: ARG001 (required by `signal.signal`)
         stop()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
+    hang_up = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
     try:
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, *hang_up)}
     except ValueError:  # not the main thread, which alone may set handlers
         before = {}
     try:

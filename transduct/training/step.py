@@ -71,6 +71,7 @@ class Stepper:
 
         Raises:
             Diverged: if the loss or the gradient norm is not finite; no weight has changed.
+            TrainingFailed: if a term of the loss is counted otherwise than in its batch.
         """
         config = self.config
         set_rate(self.optimiser, rate)
@@ -129,6 +130,7 @@ class Stepper:
     def _total(self, loss: Callable[[nn.Module, Any], Terms], batch: Any, totals: Mapping[str, Any]) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
             terms = loss(self.model, batch.to(self.device))
+        _check_counts(terms, batch.counts)
         return sum((weight * s / totals[name] for name, (s, _, weight) in terms.items()), torch.zeros(()))
 
     def _compare(self, plain: Callable[[nn.Module, Any], Terms], batch: Any, totals: Mapping[str, Any]) -> None:
@@ -163,6 +165,17 @@ class Stepper:
         loss = torch.stack([torch.zeros((), device=self.device), *losses]).sum()  # a rank may have no batch
         value, norm = self._guarded_step(self.ranks.sum(loss)).tolist()
         return value, norm
+
+
+def _check_counts(terms: Terms, counts: Mapping[str, float]) -> None:
+    """Refuse a term whose average would be taken over something else than its own count."""
+    for name, (_, count, _) in terms.items():
+        if name not in counts:
+            found = f"the loss has a term '{name}', its batch counts {', '.join(counts) or 'nothing'}"
+            raise TrainingFailed(f"{found}; add it to the batch's counts")
+        if isinstance(count, int | float) and count != counts[name]:  # reading a tensor would wait for the device
+            found = f"the loss counts {count:g} of '{name}', its batch {counts[name]:g}"
+            raise TrainingFailed(f"{found}; let the loss take its counts from the batch")
 
 
 def _sum(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:

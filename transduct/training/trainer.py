@@ -355,9 +355,12 @@ def fit(
 
     Raises:
         TrainingFailed: if training diverged too often, or was stopped by a signal (the state is saved).
-        TransductError: if the run is past the requested number of steps, none of its checkpoints can be read, or the
-            ranks find different ones.
+        TransductError: if the model has a buffer, the run is past the requested number of steps, none of its
+            checkpoints can be read, or the ranks find different ones.
     """
+    for name, _ in model.named_buffers():
+        found = f"{type(model).__name__}: '{name}' is a buffer, which neither a checkpoint nor the finished model holds"
+        raise TransductError(f"{found}; make it an nn.Parameter with requires_grad=False, or use a layer without one")
     device = pick_device(config.device)
     prepare_machine()
     model.to(device).train()

@@ -21,7 +21,8 @@ from prepare import numbered_pairs
 
 from transduct.blocks.packed import pack_layers
 from transduct.data.batching import load, plan
-from transduct.data.corpus import Corpus, Ragged, build, prepare, write_rows
+from transduct.data.corpus import Corpus, Ragged, build, write_rows
+from transduct.data.pairs import prepare
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig

@@ -39,7 +39,7 @@ from transduct.models.transformer import SIZES, Config
 from transduct.tasks import base
 from transduct.tasks.sections import ModelSection
 from transduct.tasks.translation import DERIVED, test_set
-from transduct.tasks.translator import FAMILIES
+from transduct.tasks.translation_families import FAMILIES
 from transduct.training.checkpoint import write_file
 
 RECIPES = Path(__file__).parents[1] / "recipes"

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from transduct.errors import NotFinite, TrainingFailed, TransductError, WrongData, missing_extra
+from transduct.errors import MissingExtra, NotFinite, TrainingFailed, TransductError, WrongData, needing
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\r\nb", "a\u2028b", "a\x0bb"])
@@ -12,13 +12,29 @@ def test_an_error_is_one_line(text):
     assert str(TransductError(text)) == "a b"
 
 
-def test_a_missing_package_comes_with_the_line_that_installs_it():
-    expected = "matplotlib is not installed; run: pip install 'transduct[plots]'"
-    assert str(missing_extra("matplotlib", "plots")) == expected
+@pytest.mark.parametrize(
+    "error, package, said",
+    [
+        (ModuleNotFoundError("no module", name="matplotlib.figure"), "matplotlib", "matplotlib"),
+        (ModuleNotFoundError("no module", name="matplotlib"), None, "matplotlib"),
+        (ImportError("a library that it needs is damaged"), None, "plots"),
+    ],
+)
+def test_a_missing_package_comes_with_the_line_that_installs_it(error, package, said):
+    with pytest.raises(MissingExtra) as caught, needing("plots", package):
+        raise error
+    assert str(caught.value) == f"{said} is not installed; run: pip install 'transduct[plots]'"
+    assert caught.value.__cause__ is error
+
+
+def test_what_is_installed_is_imported():
+    with needing("plots"):
+        import json
+    assert json.loads("1") == 1
 
 
 @pytest.mark.parametrize(
-    "error", [TransductError("a"), NotFinite(), WrongData("b"), TrainingFailed("c"), missing_extra("d", "e")], ids=repr
+    "error", [TransductError("a"), NotFinite(), WrongData("b"), TrainingFailed("c"), MissingExtra("d")], ids=repr
 )
 def test_errors_pass_between_processes(error):
     back = pickle.loads(pickle.dumps(error))

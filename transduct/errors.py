@@ -1,5 +1,8 @@
 """The errors a user sees; each message says what was found, what was expected and what to do."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class TransductError(Exception):
     """The input or the call is wrong (exit status 2). The message is one line and says how to fix it."""
@@ -30,6 +33,16 @@ class MissingExtra(TransductError):
     """An optional dependency is not installed: no fault of the data or the request."""
 
 
-def missing_extra(package: str, extra: str) -> MissingExtra:
-    """The error for an optional dependency that is not installed, with the command that installs it."""
-    return MissingExtra(f"{package} is not installed; run: pip install 'transduct[{extra}]'")
+@contextmanager
+def needing(extra: str, package: str | None = None) -> Iterator[None]:
+    """Within this, optional dependencies are imported; one that is missing raises MissingExtra.
+
+    Args:
+        extra: the extra of ours that installs them.
+        package: the name in the message; the module's by default.
+    """
+    try:
+        yield
+    except ImportError as error:
+        missing = package or error.name or extra
+        raise MissingExtra(f"{missing} is not installed; run: pip install 'transduct[{extra}]'") from error

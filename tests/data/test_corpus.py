@@ -15,80 +15,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.data.conftest import PAIRS, Recorder, texts
 from transduct.data import corpus as module
-from transduct.data import text
-from transduct.data.corpus import Corpus, _list_array, build, prepare, write_rows
-from transduct.data.samples import generate
+from transduct.data.corpus import Corpus, _list_array, build, write_rows
 from transduct.data.sources import DataConfig, Replacement, TextSource
-from transduct.data.text import read_examples
-from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 
-PAIRS = [*generate("reverse", 60), *[*dict.fromkeys(generate("number_names", 80))][:40]]
-NAMES = [*dict.fromkeys(name for _, name in generate("number_names", 400))]
-
-
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch):
-    """Many chunks and many shards, so that every seam is crossed."""
-    monkeypatch.setattr(text, "CHUNK", 7)
-    monkeypatch.setattr(module, "SHARD_TOKENS", 300)
-
-
-@pytest.fixture(scope="module")
-def tokenizers():
-    lines = [text for pair in PAIRS for text in pair]
-    return Tokenizer.train(lines, "bpe", 80), Tokenizer.train(lines, "character", 80)
-
-
-class Recorder(list):
-    def __call__(self, message):
-        self.append(message)
-
-
-def write(folder, pairs, name="a"):
-    """Write the pairs and say where: the train list of a data section."""
-    for side, ending in enumerate(("s", "t")):
-        lines = "".join(f"{pair[side]}\n" for pair in pairs)
-        (folder / f"{name}.{ending}").write_text(lines, encoding="utf-8", newline="\n")
-    return TextSource(source=f"{name}.s", target=f"{name}.t")
+pytestmark = pytest.mark.usefixtures("small_pieces")
 
 
 def ragged(lists):
     return np.array([*chain.from_iterable(lists)]), np.array([len(each) for each in lists])
-
-
-@pytest.fixture
-def made(tmp_path, tokenizers):
-    """Prepare the pairs with the settings; what was made and what was said."""
-
-    def make(pairs=PAIRS, tokenizers=tokenizers, **settings):
-        said = Recorder()
-        data = DataConfig(**{"train": [write(tmp_path, pairs)], "root": str(tmp_path), **settings})
-        return prepare(data, *tokenizers, tmp_path / "corpus", said), said
-
-    return make
-
-
-def texts(corpus, tokenizers, indices=None):
-    """The pairs of texts that rows stand for."""
-    columns = corpus.columns(np.arange(len(corpus)) if indices is None else indices)
-    split = [np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in columns]
-    return list(zip(*(tokenizer.decode(ids) for tokenizer, ids in zip(tokenizers, split))))
-
-
-def test_the_corpus_holds_every_pair_in_order(made, tokenizers):
-    corpus, said = made()
-    assert len(corpus) == 100
-    assert texts(corpus, tokenizers) == PAIRS
-    for column, tokenizer in enumerate(tokenizers):
-        encoded = tokenizer.encode([pair[column] for pair in PAIRS])
-        assert corpus.lengths[:, column].tolist() == list(map(len, encoded))
-    assert corpus.weights == [(0, 100, 1.0)]
-    assert corpus.dropped == dict.fromkeys(["held_out", "empty", "too_long", "length_ratio", "duplicate"], 0)
-    assert corpus.held_out is None
-    assert said == ["corpus prepared: 100 pairs"]
-    assert len(list(corpus.directory.glob("*.arrow"))) > 3
 
 
 @pytest.mark.parametrize("copy", [lambda x: x, lambda x: pickle.loads(pickle.dumps(x))])
@@ -119,85 +56,6 @@ def test_any_number_of_columns_and_empty_lists(tmp_path):
         assert ids.tolist() == [*chain.from_iterable(rows[i][column] for i in order)]
         assert lengths.tolist() == [len(rows[i][column]) for i in order]
     assert (corpus.weights, corpus.dropped) == ([(0, 60, 1.0)], {})
-
-
-@pytest.mark.parametrize("settings", [{}, {"max_length": 20}, {"max_ratio": 0}, {"drop_duplicates": False}])
-def test_the_filters_leave_out_what_plain_python_would(made, tokenizers, settings):
-    pairs = [*PAIRS, *PAIRS[:9], ("", "a"), ("a", " \t"), ("", ""), ("a", "b " * 30), PAIRS[0], ("a", "b " * 30)]
-    random.Random(1).shuffle(pairs)
-    corpus, said = made(pairs, **settings)
-    settings = {"max_length": 256, "max_ratio": 9.0, "drop_duplicates": True, **settings}
-    kept, counts = [], dict.fromkeys(corpus.dropped, 0)
-    for pair in pairs:
-        source, target = (len(tokenizer.encode([side])[0]) for tokenizer, side in zip(tokenizers, pair))
-        if not source or not target:
-            counts["empty"] += 1
-        elif max(source, target) + 1 > settings["max_length"]:
-            counts["too_long"] += 1
-        elif settings["max_ratio"] and max(source, target) > settings["max_ratio"] * min(source, target):
-            counts["length_ratio"] += 1
-        elif settings["drop_duplicates"] and pair in kept:
-            counts["duplicate"] += 1
-        else:
-            kept.append(pair)
-    assert texts(corpus, tokenizers) == [(source, target.strip()) for source, target in kept]
-    assert corpus.dropped == counts
-    reasons = ", ".join(f"{n} {reason.replace('_', ' ')}" for reason, n in counts.items() if n)
-    assert said == [f"corpus prepared: {len(kept)} pairs (left out: {reasons})"]
-
-
-def test_weights_follow_the_corpora_and_duplicates_are_found_across_them(made, tmp_path, tokenizers):
-    first, second = write(tmp_path, PAIRS[:20], "x"), write(tmp_path, PAIRS[15:50], "y")
-    train = [first, TextSource(**{**vars(second), "weight": 2.5}), TextSource(generate="sort", count=5)]
-    corpus, _ = made(train=train)
-    assert corpus.weights == [(0, 20, 1.0), (20, 50, 2.5), (50, 55, 1.0)]
-    assert corpus.dropped["duplicate"] == 5
-    assert texts(corpus, tokenizers, np.arange(50)) == PAIRS[:50]
-
-
-def test_replacements_come_before_everything_else(made, tokenizers):
-    corpus, _ = made([("a b x1", "y"), ("a b x2", "y")], replace=[Replacement("source", "x.", "c")])
-    assert texts(corpus, tokenizers) == [("a b c", "y")]
-
-
-def test_held_out_pairs_are_never_trained_on(made, tokenizers):
-    pairs = [*PAIRS, *PAIRS, ("", "a")]
-    corpus, said = made(pairs, held_out=10, drop_duplicates=False)
-    sources, references = read_examples(corpus.held_out, Path())
-    held = {(source, target) for source, (target,) in zip(sources, references)}
-    trained = texts(corpus, tokenizers)
-    assert len(held) == 10
-    assert held | set(trained) == set(PAIRS)
-    assert not held & set(trained)
-    assert corpus.dropped["held_out"] == 20
-    assert said == ["corpus prepared: 180 pairs (left out: 20 held out, 1 empty)"]
-    again, _ = made([*PAIRS[::-1], ("", "a")], held_out=10)
-    assert sorted(read_examples(again.held_out, Path())[0]) == sorted(sources)
-
-
-def test_no_text_of_a_held_out_pair_is_trained_on(made, tokenizers):
-    draw = random.Random(1)
-    pairs = [(NAMES[draw.randrange(40)], f"a {NAMES[draw.randrange(200)]}") for _ in range(300)]
-    corpus, _ = made(pairs, held_out=8, drop_duplicates=False, max_ratio=0)
-    found = read_examples(corpus.held_out, Path())
-    held = [(source, target) for source, (target,) in zip(*found)]
-    assert len({source for source, _ in held}) == 8
-    assert set(held) <= set(pairs)
-    texts_of_held = [set(side) for side in zip(*held)]
-    kept = [pair for pair in pairs if not any(text in side for text, side in zip(pair, texts_of_held))]
-    assert 100 < len(kept) < 292
-    assert texts(corpus, tokenizers) == kept
-    assert corpus.dropped["held_out"] == len(pairs) - len(kept)
-    again, _ = made(pairs[::-1], held_out=8, max_ratio=0)
-    assert sorted(zip(*read_examples(again.held_out, Path()))) == sorted(zip(*found))
-
-
-def test_what_is_held_out_is_told_from_the_rest_after_the_replacements(made, tokenizers):
-    pairs = [(f"{name}{mark}", f"a {name}") for name in NAMES[:20] for mark in "ab"]
-    corpus, _ = made(pairs, held_out=5, replace=[Replacement("source", "[ab]$", "")], max_ratio=0)
-    held = {source[:-1] for source in read_examples(corpus.held_out, Path())[0]}
-    assert len(held) == 5
-    assert {source for source, _ in texts(corpus, tokenizers)} == {*NAMES[:20]} - held
 
 
 def test_an_unchanged_corpus_is_reused(made, tmp_path):
@@ -403,32 +261,11 @@ def test_a_link_to_another_disk_stays_one(made, tmp_path, tokenizers):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.s", "a.t", "corpus", "corpus.json", "disk"]
 
 
-def test_nothing_left_is_refused_with_the_counts(made, tmp_path):
-    message = r"no pair is left to train on \(left out: 1 empty, 2 too long\); check .*a\.s, .*a\.t and the filters"
-    with pytest.raises(TransductError, match=message):
-        made([("", "a"), PAIRS[0], PAIRS[1]], max_length=2)
-    assert not (tmp_path / "corpus").exists()
-
-
-def test_where_all_share_a_text_with_what_is_held_out_it_is_that_which_is_to_be_changed(made):
-    pairs = [(f"{number}", "odd" if number % 2 else "even") for number in range(60)]
-    message = (
-        r"no pair is left to train on \(left out: 60 held out\); set data\.held_out to 0, and validate on files of "
-    )
-    with pytest.raises(TransductError, match=message):
-        made(pairs, held_out=20)
-
-
 def test_a_missing_file_is_refused(made):
     with pytest.raises(
         TransductError, match=r"none: cannot be read \(No such file.*\); correct data.train or data.root"
     ):
         made(train=[TextSource(source="none", target="a.t")])
-
-
-def test_long_preparations_say_how_far_they_are(made, monkeypatch):
-    monkeypatch.setattr(module, "PROGRESS", 50)
-    assert made()[1][:2] == ["preparing the corpus: 56 pairs read", "preparing the corpus: 100 pairs read"]
 
 
 def test_a_folder_is_another_once_a_file_in_it_is(tmp_path):

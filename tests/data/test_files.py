@@ -18,7 +18,7 @@ from transduct.data import files
 from transduct.data.files import Refused, names_of, opened, pack, read_members, require_files, unpack
 from transduct.data.sources import DataConfig, TextSource
 from transduct.data.utterances import SoundSource
-from transduct.errors import MissingExtra, TransductError, missing_extra
+from transduct.errors import MissingExtra, TransductError
 
 CONTENT = {"cat/2.png": b"two" * 500, "dog/1.PNG": b"one", "cat/notes.txt": b"no"}
 
@@ -360,7 +360,7 @@ def test_a_file_comes_line_by_line(tmp_path, ending):
 def test_a_library_that_is_missing_is_no_files_fault():
     refused = Refused("skip")
     with pytest.raises(MissingExtra, match="Pillow is not installed"), refused.each():
-        raise missing_extra("Pillow", "vision")
+        raise MissingExtra("Pillow is not installed")
     assert not refused.errors
 
 

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
 from transduct.data import samples
-from transduct.data.samples import english_number, generate, korean_number, part_of
+from transduct.data.samples import check_generated, english_number, generate, korean_number, part_of
 from transduct.errors import TransductError
 
 EXAMPLES = {
@@ -106,6 +107,20 @@ def test_copy_reverse_and_sort_do_what_they_say():
 def test_an_unknown_corpus_is_refused():
     with pytest.raises(TransductError, match="no generated corpus is called 'x'; known are: number_names, copy"):
         generate("x", 1)
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"generate": "copy"}, "count is 0; give how many rows to generate, only with generate"),
+        ({"count": 3}, "count is 3; give how many rows to generate, only with generate"),
+        ({"part": "valid"}, "part is 'valid'; give it only with generate"),
+    ],
+)
+def test_a_count_and_a_part_go_with_what_is_generated(given, message):
+    check_generated(SimpleNamespace(generate="copy", count=3, part="valid"), "rows")
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        check_generated(SimpleNamespace(**{"generate": None, "count": 0, "part": "train", **given}), "rows")
 
 
 def test_more_pairs_than_a_part_holds_are_refused():

@@ -50,7 +50,9 @@ def test_svg_holds_every_shape():
         "middle",
         "rotate(-45 30 40)",
     )
+    assert text.get("font-weight") == "bold"
     assert all(f"'{font}'" in root.get("font-family") for font in drawing.FONTS)
+    assert root.get("{http://www.w3.org/XML/1998/namespace}space") == "preserve", "blanks within a token are seen"
 
 
 def test_a_notebook_shows_the_svg():
@@ -74,7 +76,7 @@ def test_printable_composes_hangul():
 
 @pytest.mark.parametrize(
     "text, columns",
-    [("", 0), ("abc", 3), ("한국어", 6), ("\u1112\u1161\u11ab", 2), ("e\u0301", 1), ("，", 2)],
+    [("", 0), ("abc", 3), ("한국어", 6), ("\u1112\u1161\u11ab", 2), ("e\u0301", 1), ("，", 2), ("a\u200db", 2)],
 )
 def test_columns_of_text(text, columns):
     assert drawing.text_columns(text) == columns
@@ -104,10 +106,29 @@ def test_png_is_the_same_each_time_and_takes_dollars_literally():
     assert b"Software" not in picture.png(), "which would name the version of matplotlib"
 
 
+def test_characters_that_cannot_be_drawn_are_replaced_in_the_png_too():
+    odd, replaced = (Picture(60, 60, (Text(0, 30, text),)).png() for text in ("a\ud800b", "a\ufffdb"))
+    assert odd == replaced
+
+
 @pytest.mark.parametrize("angle, last, first", [(90, True, False), (-90, False, True)])
 def test_text_is_turned_clockwise_in_the_png_as_in_the_svg(angle, last, first):
     ink = pixels(Picture(100, 100, (Text(50, 50, "MMMM", 12, angle=angle),)).png(scale=1)).min(2) < 128
     assert (ink[:45].any(), ink[55:].any()) == (first, last)
+
+
+def test_text_of_the_png_stands_as_the_svg_says():
+    def ink(**options):
+        return pixels(Picture(100, 100, (Text(50, 50, "MMMM", 12, **options),)).png(scale=1)).min(2) < 128
+
+    starts, middle, ends = (np.flatnonzero(ink(anchor=anchor).any(0)) for anchor in ("start", "middle", "end"))
+    assert starts.min() >= 49
+    assert abs(middle.mean() - 50) < 3
+    assert ends.max() <= 51
+    rows = np.flatnonzero(ink().any(1))
+    assert rows.max() in (48, 49, 50), "on the baseline"
+    assert 7 <= len(rows) <= 10, "three quarters of twelve pixels"
+    assert ink(bold=True).sum() > 1.1 * ink().sum()
 
 
 def test_a_missing_hangul_font_is_named_once(no_fonts, capsys):
@@ -121,6 +142,7 @@ def test_a_missing_hangul_font_is_named_once(no_fonts, capsys):
 def test_no_warning_without_hangul_or_with_a_font(no_fonts, capsys, monkeypatch):
     from matplotlib import font_manager
 
+    Picture(60, 60, (Text(0, 30, "abc"),)).png()
     assert drawing._installed_fonts(hangul=False) == ["DejaVu Sans"]
     monkeypatch.setattr(font_manager.fontManager, "ttflist", [SimpleNamespace(name="NanumGothic")])
     assert drawing._installed_fonts(hangul=True) == ["NanumGothic", "DejaVu Sans"]
@@ -140,6 +162,7 @@ def test_a_photograph_lies_in_the_svg_pixel_for_pixel():
     root = ElementTree.fromstring(Picture(60, 60, (Photograph(10, 5, 40, 50, CORNERS),)).svg())
     image = root.find(f"{SVG}image")
     assert [image.get(name) for name in ("x", "y", "width", "height")] == ["10", "5", "40", "50"]
+    assert (image.get("preserveAspectRatio"), image.get("image-rendering")) == ("none", "pixelated")
     kind, _, data = image.get("href").partition(",")
     assert kind == "data:image/png;base64"
     assert np.array_equal(pixels(base64.b64decode(data)), CORNERS)

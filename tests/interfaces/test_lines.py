@@ -15,6 +15,7 @@ import pytest
 from transduct.errors import TransductError
 from transduct.interfaces import lines, progress
 from transduct.tasks.base import Report
+from transduct.tasks.codec import Drawn
 
 
 def test_lines_come_in_numbered_chunks(trained_run, tmp_path, monkeypatch, capsys):
@@ -174,7 +175,7 @@ def test_answers_are_written_one_a_line(tmp_path):
     with pytest.raises(TransductError, match="this is an input; write to another file"):
         lines.check_output(tmp_path / "out", [None, str(tmp_path / "." / "out")])
     with pytest.raises(TransductError, match="this model gives no answers as text to write"):
-        lines.write_outputs([np.zeros((2, 2))], tmp_path / "out")
+        lines.write_outputs([Drawn(np.zeros((2, 2, 3), np.uint8))], tmp_path / "out")
 
 
 def test_scores_that_are_compared_have_as_many_digits():

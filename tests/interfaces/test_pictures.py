@@ -9,7 +9,7 @@ import torch
 
 from transduct.errors import TransductError
 from transduct.interfaces import pictures
-from transduct.interfaces.drawing import Line, Photograph, Picture, Rectangle, Text
+from transduct.interfaces.drawing import Line, Photograph, Picture, Rectangle, Text, text_width
 from transduct.tasks.showing import Panel
 
 MATRIX = [[0.1, 0.9, 0.0], [0.5, 0.25, 0.25]]
@@ -71,11 +71,66 @@ def test_lists_arrays_and_tensors_look_the_same():
     assert pictures.heatmap(half) == pictures.heatmap(half.tolist()) == pictures.heatmap(np.array(half.tolist()))
 
 
-def test_everything_lies_on_the_page():
-    long = "a label that is much too long to be written out in full"
-    picture = pictures.grid([("x", MATRIX, [long, "b"], ["c", "d", long])] * 5, title="title" * 30)
-    assert all(0 <= shape.x <= picture.width and 0 <= shape.y <= picture.height for shape in picture.shapes)
-    assert any(text.endswith("…") for text in texts(picture))
+LONG = "a label that is much too long to be written out in full"
+PAGES = {
+    "labels": lambda: pictures.grid([("x", MATRIX, [LONG, "b"], ["c", "d", LONG])] * 5),
+    "a title": lambda: pictures.grid([("x", MATRIX, None, None)], title="title" * 30),
+    "names": lambda: pictures.grid([("name" * 20, MATRIX, None, None)] * 2),
+    "names of photographs": lambda: pictures.overlays([("name" * 20, MATRIX, np.zeros((9, 9, 3), np.uint8))] * 2),
+    "a legend": lambda: pictures.curves([1, 2], {"a": [1, 2], "b" * 20: [3, 4]}),
+    "many lines": lambda: pictures.curves([1, 2], {str(i): [i, 2] for i in range(30)}),
+    "large numbers": lambda: pictures.curves([1, 2], {"a": [0, 1e6]}, y_label="y"),
+}
+
+
+def extent(shape):
+    """The left, upper, right and lower ends of a shape."""
+    if isinstance(shape, Line):
+        across, down = zip((0, 0), *shape.points)
+        return shape.x + min(across), shape.y + min(down), shape.x + max(across), shape.y + max(down)
+    if not isinstance(shape, Text):
+        return shape.x, shape.y, shape.x + shape.width, shape.y + shape.height
+    width = text_width(shape.text, shape.size)
+    if shape.angle:  # to the upper right
+        return shape.x, shape.y - width * 0.5**0.5, shape.x + width * 0.5**0.5, shape.y
+    left = shape.x - width * {"start": 0, "middle": 0.5, "end": 1}[shape.anchor]
+    return left, shape.y - 0.7 * shape.size, left + width, shape.y
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_everything_lies_on_the_page(page):
+    picture = PAGES[page]()
+    lefts, tops, rights, bottoms = zip(*map(extent, picture.shapes))
+    assert min(lefts) >= 0
+    assert min(tops) >= 0
+    assert max(rights) <= picture.width
+    assert max(bottoms) <= picture.height
+
+
+def test_the_names_of_neighbours_do_not_overlap():
+    for page in ("names", "names of photographs"):
+        one, other = (extent(s) for s in PAGES[page]().shapes if isinstance(s, Text) and s.text.startswith("name"))
+        assert one[2] < other[0]
+
+
+def test_a_page_of_many_large_heat_maps_is_no_wider_than_a_screen():
+    assert pictures.grid([("", np.eye(64), None, None)] * 16).width < 1000
+
+
+def test_heat_maps_of_a_row_stand_on_one_line():
+    picture = pictures.grid([("", [[1.0]], None, None), ("", [[1.0], [1.0], [1.0]], None, None)], per_row=2)
+    bottoms = [extent(shape)[3] for shape in picture.shapes if isinstance(shape, Rectangle) and shape.hint]
+    assert bottoms[0] == max(bottoms)
+
+
+def test_the_colour_bar_has_each_number_beside_its_colour():
+    picture = pictures.heatmap([[-2.0, 2.0]])
+    bar = [shape for shape in picture.shapes if isinstance(shape, Rectangle) and not shape.hint]
+    high, middle, low = sorted((shape for shape in picture.shapes if isinstance(shape, Text)), key=lambda s: s.y)
+    assert [text.text for text in (high, middle, low)] == ["2", "0", "-2"]
+    assert min(middle.y - high.y, low.y - middle.y) > 12, "none lies upon another"
+    top, bottom = min(bar, key=lambda each: each.y), max(bar, key=lambda each: each.y)
+    assert (top.fill, bottom.fill) == (pictures.DIVERGING[-1], pictures.DIVERGING[0])
 
 
 def test_a_large_heat_map_leaves_out_labels_and_hints():
@@ -118,6 +173,7 @@ def test_a_gap_parts_a_curve_and_a_point_alone_is_seen():
         ([0, 1], ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
         ([0, 20_000], ["0", "5,000", "10,000", "15,000", "20,000"]),
         ([3, 3], ["1", "2", "3", "4", "5"]),
+        ([0, 2e7], ["0", "5,000,000", "1e+07", "1.5e+07", "2e+07"]),
         ([0, 5e-6], ["0", "1e-06", "2e-06", "3e-06", "4e-06", "5e-06"]),
         ([math.nan], ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
     ],
@@ -138,6 +194,7 @@ def test_terminal_columns_are_as_wide_as_their_labels():
 
 def test_terminal_without_labels():
     assert pictures.terminal([[0, 1], [1, 0]]) == "    ██\n ██\n"
+    assert pictures.terminal([[-1, 0, 1]]) == "    ▄▄ ██\n"
 
 
 def test_terminal_prints_no_control_characters():
@@ -227,11 +284,33 @@ def test_a_photograph_is_red_where_the_matrix_is_large():
     assert picture.width > two.x + two.width
 
 
-def attending(count, cells, text="a b"):
-    """A model with this many heads and weights per head."""
-    panels = [Panel(f"head {i}", torch.full(cells, 0.5)) for i in range(count)]
-    found = SimpleNamespace(panels=lambda: panels, weights={"encoder.0.self": torch.zeros(count, *cells)})
+def test_what_is_below_zero_reddens_nothing():
+    grey = np.full((4, 6, 3), 100, np.uint8)
+    [shape] = (s for s in pictures.overlays([("", [[-0.4, 0.0, 0.4]], grey)]).shapes if isinstance(s, Photograph))
+    assert np.array_equal(shape.pixels[:, :4], grey[:, :4])
+    assert not np.array_equal(shape.pixels[:, 4:], grey[:, 4:])
+
+
+def attending(count, cells, layers=1):
+    """A model with this many layers, heads and weights per head."""
+    panels = [Panel(f"head {i}", torch.full(cells, 0.5)) for i in range(count * layers)]
+    weights = {f"encoder.{i}.self": torch.zeros(count, *cells) for i in range(layers)}
+    found = SimpleNamespace(panels=lambda: panels, weights=weights)
     return SimpleNamespace(attention=lambda given: found)
+
+
+def test_the_heads_of_a_layer_stand_in_a_row(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(pictures, "save", lambda picture, path: drawn.append(picture))
+    pictures.draw_attention(attending(3, (2, 2), layers=4), "a b", tmp_path / "a.svg", {})
+    places = {s.text: (s.x, s.y) for s in drawn[0].shapes if isinstance(s, Text) and s.text.startswith("head")}
+    assert len({y for _, y in places.values()}) == 4
+    assert len({places[f"head {i}"][1] for i in range(3)}) == 1
+
+
+def test_an_input_that_is_no_text_is_no_title(tmp_path):
+    pictures.draw_attention(attending(1, (2, 2)), b"\x89PNG", tmp_path / "a.svg", {})
+    assert "PNG" not in (tmp_path / "a.svg").read_text()
 
 
 def test_more_weights_than_a_page_takes_are_refused(tmp_path, monkeypatch):

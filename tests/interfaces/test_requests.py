@@ -3,7 +3,7 @@
 import pytest
 
 from transduct.errors import TransductError
-from transduct.interfaces.requests import is_json, options_of, options_said, read, texts_of, value_of
+from transduct.interfaces.requests import checked_options, is_json, parsed_options, read, texts_of, value_of
 
 
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON", "application/json; charset=utf-8"])
@@ -29,11 +29,11 @@ def test_options_in_a_query_are_numbers_or_words():
 
 def test_options_that_anyone_may_set_are_left_as_they_are():
     options = {"beam": 16, "temperature": 0.7, "seed": 10**12, "shortlist": True, "constraint": "tree", "top_p": None}
-    assert options_of(options) == options
+    assert checked_options(options) == options
     with pytest.raises(TransductError, match="seed is a int, expected a number or a short word"):
-        options_of({"seed": 10**40})
+        checked_options({"seed": 10**40})
     with pytest.raises(TransductError, match="found 60 options, more than there are; leave out those"):
-        options_of(dict.fromkeys(map(str, range(60)), 1))
+        checked_options(dict.fromkeys(map(str, range(60)), 1))
 
 
 def test_texts_are_a_list_of_whole_characters():
@@ -44,6 +44,6 @@ def test_texts_are_a_list_of_whole_characters():
 
 
 def test_options_of_a_command_are_values_and_none_is_what_they_go_with():
-    assert options_said(["beam=1", "length_penalty=0.5"]) == {"beam": 1, "length_penalty": 0.5}
+    assert parsed_options(["beam=1", "length_penalty=0.5"]) == {"beam": 1, "length_penalty": 0.5}
     with pytest.raises(TransductError, match="'self' is not an option; leave it out"):
-        options_said(["self=3"])
+        parsed_options(["self=3"])

@@ -18,7 +18,7 @@ from tests.families import RECIPES, in_folder
 from tests.interfaces.clients import half_sent, serving
 from tests.pictures import SIDE, bar, png
 from tests.tones import encoded, string
-from transduct.errors import NotFinite, TransductError, missing_extra
+from transduct.errors import MissingExtra, NotFinite, TransductError
 from transduct.interfaces import service
 from transduct.interfaces.batcher import Full
 from transduct.interfaces.service import Service
@@ -390,7 +390,7 @@ def test_a_library_that_the_server_lacks_is_not_the_fault_of_the_file(caplog):
         reads = "picture"
 
         def predict(self, inputs):
-            raise missing_extra("Pillow", "vision")
+            raise MissingExtra("Pillow is not installed; run: pip install 'transduct[vision]'")
 
     with serving(Service(Lacking(), "lacking", 50)) as client:
         said, _ = client.refused("/predict", b"file", 500, kind="image/png")

@@ -67,7 +67,7 @@ def test_detections_are_the_model_s_in_pixels_of_the_picture():
 
 
 def test_a_place_has_the_label_of_what_its_middle_lies_in():
-    boxes = np.array([[0, 0, 10, 10], [5, 9, 32, 16], [-3, 30, 40, 90]], np.float32)
+    boxes = np.array([[0, 0, 10, 10], [7, 9, 31, 16], [-3, 30, 40, 90]], np.float32)
     labels = labels_of_places(Example(picture(), boxes, np.array([0, 1, 2])), tiny_detr().config).reshape(8, 8)
     expected = np.full((8, 8), 3)
     for row, column in np.ndindex(8, 8):

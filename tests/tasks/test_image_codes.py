@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import transduct
 from tests.families import DRAWN, RECIPES, in_folder
-from tests.pictures import bar, png, write_pictures
+from tests.pictures import write_pictures
 from transduct.config import Recipe
 from transduct.data.scenes import generate
 from transduct.errors import TransductError
-from transduct.evaluation.classification import mcnemar
 from transduct.tasks import base, image_codes, runs
-from transduct.tasks.image_codes import ImageCodes, ImageCodesTask
-from transduct.tasks.painter import Measured
+from transduct.tasks.image_codes import ImageCodesTask
 
 TINY = RECIPES["image codes"]
 
@@ -30,59 +27,11 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
-@pytest.fixture(scope="module")
-def codes(run):
-    return transduct.load(run)
-
-
 def with_data(**changes):
     return replace(TINY, data={**TINY.data, **changes})
 
 
-def test_a_picture_file_is_answered_with_what_its_codes_keep(codes, tmp_path):
-    (tmp_path / "bar.png").write_bytes(png(bar("across", 1, side=20)))
-    [answer] = codes.predict([str(tmp_path / "bar.png")])
-    assert str(answer) == "picture 8x8"
-    assert answer.pixels.shape == (8, 8, 3)
-    assert codes.predict([bar("across", 1, side=20)]) == [answer]
-    assert codes.predict([bar("down", 1, side=20)]) != [answer]
-    shown = codes.picture(str(tmp_path / "bar.png"), answer)
-    assert shown.shape == (16, 8, 3)
-    assert np.array_equal(shown[8:], answer.pixels)
-
-
-def test_what_is_no_picture_is_refused_by_name(codes, tmp_path):
-    (tmp_path / "text.png").write_text("no picture")
-    with pytest.raises(TransductError, match=r"text.png: not a whole picture"):
-        codes.predict([str(tmp_path / "text.png")])
-    with pytest.raises(TransductError, match=r"unknown key 'decoding\.beam'"):
-        codes.predict([], beam=3)
-
-
-def test_whatever_is_no_list_of_pictures_is_refused(codes):
-    right = bar("across", 1, side=20)
-    wrong = right.transpose(2, 0, 1)
-    with pytest.raises(TransductError, match=r"^input 2: found an array of shape \(3, 20, 20\), uint8; expected"):
-        codes.predict([right, wrong])
-    with pytest.raises(TransductError, match=r"^found one picture, expected a list of pictures: write \['/a.png'\]"):
-        codes.predict("/a.png")
-    for ask in (lambda: codes.picture(wrong, None), lambda: codes.grid([right, wrong])):
-        with pytest.raises(TransductError, match=r"^the picture: found an array of shape"):
-            ask()
-
-
-def test_a_model_is_compared_with_another(codes):
-    """Whose pictures are all as they should be, where of this one's the second half is."""
-    ours, other = ImageCodes(codes.model), ImageCodes(codes.model)
-    half = [False] * 10 + [True] * 10
-    ours._measured = lambda data: Measured({}, {}, [], half)
-    other._measured = lambda data: Measured({"psnr": 7.0}, {}, [], [True] * 20)
-    details = ours.evaluate(None, against=other).details
-    assert details["against"] == {"psnr": 7.0}
-    assert details["p_values"]["attributes_right"] == mcnemar(half, [True] * 20) < 0.05
-
-
-def test_scores_are_those_of_the_pictures_given(codes, run, tmp_path):
+def test_scores_are_those_of_the_pictures_given(run, tmp_path):
     report = base.evaluate(run, against=run)
     assert set(report.scores) == {
         *("reconstruction_error", "psnr", "code_usage", "code_perplexity", "attributes_right")

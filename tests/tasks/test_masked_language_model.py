@@ -99,9 +99,8 @@ def test_a_model_is_compared_with_another_on_the_same_masks():
     other._measure = lambda data: ({"masked_accuracy": 0.0}, {"masked_accuracy": [False] * 20})
     [p_value] = ours.evaluate(stanzas(4, 2), other).details["p_values"].values()
     assert p_value == mcnemar(right, [False] * 20) < 0.05
-    for stranger in (make(share=0.2), object()):
-        with pytest.raises(TransductError, match="the other model would be asked for other tokens; compare models of"):
-            ours.evaluate(stanzas(4, 2), stranger)
+    with pytest.raises(TransductError, match="the other model would be asked for other tokens; compare models of"):
+        ours.evaluate(stanzas(4, 2), make(share=0.2))
     with pytest.raises(TransductError, match=r"options: unknown key 'decoding.beam'; there are none"):
         ours.evaluate(stanzas(4, 2), beam=3)
     with pytest.raises(TransductError, match=r"options: unknown key 'decoding.length'; there are none"):

@@ -1,18 +1,20 @@
-"""Pictures by a model in use: drawn from texts, chosen among samples, looked into, shown on a page."""
+"""Pictures by a model in use: drawn from texts, chosen among samples, looked into, shown on a sheet."""
 
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from tests.models.test_dalle import BEGIN, CODES, PLACES, SIDE, WORDS, logits_of, tiny_dalle, tiny_vae
+from tests.models.test_dalle import BEGIN, PLACES, SIDE, WORDS, logits_of, tiny_dalle
 from transduct.data.pictures import Examples
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.evaluation.classification import mcnemar
 from transduct.tasks import painter
-from transduct.tasks.painter import Drawn, Measured, Painter, PaintingConfig, as_pictures, as_tensor, code_scores, sheet
+from transduct.tasks.codec import Measured, codes_of
+from transduct.tasks.painter import Painter, PaintingConfig
 
 TEXTS = ["red circle above", "blue", "", "red red red red"]
 
@@ -33,38 +35,6 @@ def pictures(count=4, size=2 * SIDE):
     return np.random.default_rng(1).integers(0, 256, (count, size, size, 3)).astype(np.uint8)
 
 
-def test_pixels_go_to_numbers_and_back():
-    numbers = as_tensor(pictures())
-    assert numbers.shape == (4, 3, 6, 6)
-    assert numbers.amin() >= -1.0
-    assert numbers.amax() <= 1.0
-    assert np.array_equal(as_pictures(numbers), pictures())
-    assert as_pictures(torch.full((1, 3, 2, 2), 7.0)).max() == 255
-
-
-def test_codes_are_the_same_however_many_are_made_at_once():
-    vae = tiny_vae()
-    codes = painter.codes_of(vae, pictures())
-    assert codes.shape == (4, PLACES)
-    assert np.array_equal(codes, painter.codes_of(vae, pictures(), at_once=3))
-    assert painter.codes_of(vae, pictures()[:0]).shape == (0, PLACES)
-
-
-def test_scores_of_codes_are_their_formulas():
-    codes = np.array([[0, 0, 1, 1], [0, 0, 1, 1]])
-    black, grey = np.zeros((2, 6, 6, 3), np.uint8), np.full((2, 6, 6, 3), 51, np.uint8)
-    scores = code_scores(tiny_vae(), black, codes, grey)
-    assert scores == pytest.approx(
-        {
-            "reconstruction_error": 0.04,
-            "psnr": 10 * np.log10(25),
-            "code_usage": 100 * 2 / CODES,
-            "code_perplexity": 2.0,
-        }
-    )
-    assert code_scores(tiny_vae(), black, codes, black)["psnr"] == pytest.approx(100.0)
-
-
 def test_pictures_are_alike_alone_and_in_any_batch(made):
     together = made.predict(TEXTS, samples=3)
     assert [str(each) for each in together] == ["picture 6x6"] * 4
@@ -73,6 +43,18 @@ def test_pictures_are_alike_alone_and_in_any_batch(made):
     assert made.predict(TEXTS, seed=2) != made.predict(TEXTS)
     assert made.predict([]) == []
     assert made.picture("red", together[0]) is together[0].pixels
+
+
+def test_samples_are_of_distinct_captions_from_all_over_a_corpus(made, monkeypatch):
+    shown = []
+
+    def predict(self, captions):
+        shown.extend(captions)
+        return [SimpleNamespace(pixels=each) for each in pictures(len(captions))]
+
+    monkeypatch.setattr(Painter, "predict", predict)
+    made.grid([str(number // 2) for number in range(100)])
+    assert shown == [str(number) for number in range(0, 48, 3)]
 
 
 def test_captions_that_are_cut_or_empty_are_counted(made, caplog):
@@ -88,12 +70,6 @@ def test_captions_that_are_cut_or_empty_are_counted(made, caplog):
 def test_one_caption_is_no_list_of_captions(made):
     with pytest.raises(TransductError, match=r"found one text, expected a list of texts: write \['red'\]"):
         made.predict("red")
-
-
-def test_equal_pictures_are_equal():
-    assert Drawn(pictures()[0]) == Drawn(pictures()[0])
-    assert Drawn(pictures()[0]) != Drawn(pictures()[1])
-    assert Drawn(pictures()[0]) != "picture 6x6"
 
 
 def test_a_text_that_is_too_long_loses_its_end(made, tokenizer):
@@ -123,6 +99,12 @@ def test_the_sample_with_the_median_gain_is_kept(made, tokenizer, monkeypatch):
         assert codes == seen[tuple(text)][gains.index(sorted(gains)[2])]
 
 
+def test_a_sheet_shows_what_is_drawn_from_captions(made):
+    page, alone = made.grid([*TEXTS, "blue"]), made.grid(["blue"])
+    assert page.dtype == np.uint8
+    assert page.shape[1] > 3 * alone.shape[1]
+
+
 def test_guidance_changes_what_is_drawn(made):
     assert made.predict(TEXTS, guidance=5.0) != made.predict(TEXTS, guidance=1.0)
     apart = made.predict(["red", "blue"], guidance=0.0, temperature=0.0)
@@ -133,7 +115,7 @@ def test_scores_of_pictures_and_captions(made):
     data = Examples(TEXTS, list(pictures()))
     report = made.evaluate(data, against=made)
     assert set(report.scores) == {*("nats_per_code", "reconstruction_error", "psnr", "code_usage", "code_perplexity")}
-    codes = painter.codes_of(made.model.vae, pictures())
+    codes = codes_of(made.model.vae, pictures())
     total = 0.0
     for text, row in zip(TEXTS, codes.tolist()):
         [tokens], _ = painter.text_tokens(made.tokenizer, made.model, [text])
@@ -184,23 +166,6 @@ def test_attention_shows_where_codes_looked_at_each_word(made):
     torch.testing.assert_close(panels[1].weights[1, 2], mean[3 + 1 * SIDE + 2, 1])  # what chose code 5, at word 1
     with pytest.raises(TransductError, match="found no words to attend to"):
         made.attention("")
-
-
-def test_a_page_holds_every_picture_and_its_caption(made):
-    page = sheet([[picture] for picture in pictures(9)], ["a long caption of several words"] * 9)
-    assert page.shape[1] > 8 * 128
-    bare = sheet([[picture] for picture in pictures(9)])
-    assert bare.shape[0] < page.shape[0]
-    assert np.array_equal(page[8:134:21, 8:134:21], pictures(9)[0])
-    stacked = sheet([pictures(2)])
-    assert np.array_equal(stacked[8 + 128 : 8 + 128 + 126 : 21, 8:134:21], pictures(2)[1])
-    assert made.grid(TEXTS).dtype == np.uint8
-
-
-def test_without_pillow_the_remedy_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
-    with pytest.raises(TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"):
-        painter.pillow()
 
 
 @pytest.mark.parametrize(

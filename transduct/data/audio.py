@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from transduct.data.files import LARGEST_FILE
-from transduct.errors import TransductError, missing_extra
+from transduct.errors import TransductError, needing
 
 Sound = NDArray[np.float32]
 ENDINGS = (".wav", ".flac")
@@ -124,10 +124,8 @@ def read_sound(data: bytes | Path, name: str, max_seconds: float = inf) -> tuple
     Raises:
         TransductError: the file is missing, damaged, empty, silent or too long.
     """
-    try:
+    with needing("speech", "soundfile"):
         import soundfile
-    except ImportError as error:
-        raise missing_extra("soundfile", "speech") from error
     content = _content(data, name) if isinstance(data, Path) else data
     check_size(content, name)
     seconds = 0.0
@@ -223,10 +221,8 @@ def resampled(samples: Sound, rate: int, wanted: int) -> Sound:
     """
     if rate == wanted:
         return samples
-    try:
+    with needing("speech", "scipy"):
         from scipy.signal import resample_poly
-    except ImportError as error:
-        raise missing_extra("scipy", "speech") from error
     ratio = Fraction(wanted, rate).limit_denominator(FINEST)
     return np.asarray(resample_poly(samples, ratio.numerator, ratio.denominator), np.float32)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from transduct.errors import missing_extra
+from transduct.errors import needing
 
 GREY = 128  # fills an erased rectangle
 MIXUP_ALPHA, CUTMIX_ALPHA = 0.8, 1.0  # as in Touvron et al. 2021
@@ -107,10 +107,8 @@ def operations() -> dict[str, Callable[[Any, float], Any]]:
     Raises:
         TransductError: Pillow is missing.
     """
-    try:
+    with needing("vision", "Pillow"):
         from PIL import Image, ImageEnhance, ImageOps
-    except ImportError as error:
-        raise missing_extra("Pillow", "vision") from error
 
     def affine(image: Any, *matrix: float) -> Any:
         return image.transform(image.size, Image.Transform.AFFINE, matrix)

@@ -75,7 +75,7 @@ class SceneSource:
 
     def files(self) -> list[str]:
         """The files of the corpus, by their names in the recipe."""
-        return [self.images, *filter(None, (self.boxes,))]
+        return [name for name in (self.images, self.boxes) if name is not None]
 
 
 @dataclass(frozen=True)
@@ -253,9 +253,8 @@ class Scenes:
         else:
             random = generator(self.seed, epoch if collage.fresh else 0, number)
             example = pasted(lambda i: self._row(start + i, PHOTOGRAPH), stop - start, collage, self.side, random)
-        if (
-            self.flip and generator(self.seed + 1, epoch, number).random() < 0.5
-        ):  # drawn anew each epoch even if not fresh
+        # drawn anew each epoch even if not fresh
+        if self.flip and generator(self.seed + 1, epoch, number).random() < 0.5:
             return flipped(example)
         return example
 

@@ -1,7 +1,7 @@
 """A prepared corpus: token ids in memory-mapped Arrow files, described by a manifest.json.
 
-`Corpus`, `build` and `write_rows` work on rows of integer lists with any number of columns; `prepare` makes a corpus of
-two columns from parallel text. Other tasks store labels, codes, pictures or sounds.
+`Corpus`, `build` and `write_rows` work on rows of integer lists with any number of columns: the tokens of a pair in two
+of them, or labels, codes, pictures, sounds.
 """
 
 import errno
@@ -21,21 +21,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from transduct.data.files import Notify, counted, files_below, names_of
-from transduct.data.filters import Filters, hold_out
-from transduct.data.sources import DataConfig, TextSource
-from transduct.data.text import read_pairs
+from transduct.data.files import Notify, files_below, names_of
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 
 Ragged = tuple[np.ndarray, np.ndarray]  # concatenated lists of integers, and the length of each
 
 FORMAT = 1
-MANIFEST, LENGTHS, HELD_OUT, SHARD = "manifest.json", "lengths.int32", "held_out.jsonl", "shard_{:05}.arrow"
+MANIFEST, LENGTHS, SHARD = "manifest.json", "lengths.int32", "shard_{:05}.arrow"
 RETIRED = {"metrics", "bleu_tokenize"}  # inputs in old manifests that have no effect on the corpus
 SHARD_TOKENS = 1 << 28  # 1 GiB of ids
 MADE_ELSEWHERE = ContextVar("MADE_ELSEWHERE", default=False)
-PROGRESS = 1_000_000  # pairs read between two progress messages
 
 
 class Corpus:
@@ -71,12 +67,6 @@ class Corpus:
 
     def __reduce__(self) -> tuple[type["Corpus"], tuple[Path]]:
         return Corpus, (self.directory,)
-
-    @property
-    def held_out(self) -> TextSource | None:
-        """The pairs held out for validation, unchanged from the files, as a source for `read_examples`."""
-        path = self.directory / HELD_OUT
-        return TextSource(pairs=str(path)) if path.exists() else None
 
     def columns(self, indices: np.ndarray) -> list[Ragged]:
         """Gather rows, in the order of `indices`: the concatenated ids and the lengths of each column, all int64."""
@@ -336,56 +326,3 @@ def inputs_of(data: Any, tokenizers: Mapping[str, Tokenizer], apart: Sequence[st
             file, reason = error.filename or path, error.strerror
             raise TransductError(f"{file}: cannot be read ({reason}); correct data.train or data.root") from error
     return inputs
-
-
-def prepare(
-    data: DataConfig, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, directory: Path, notify: Notify
-) -> Corpus:
-    """Prepare the training pairs as a corpus of two columns: read, encode and filter them, unless nothing has changed.
-
-    Raises:
-        TransductError: a file cannot be read, no pair is left, or as in `build`.
-    """
-    tokenizers = (source_tokenizer, target_tokenizer)
-
-    def fill(folder: Path) -> dict[str, Any]:
-        held_out = hold_out(data)
-        if held_out:
-            lines = (json.dumps({"source": source, "target": target}) + "\n" for source, target in held_out)
-            (folder / HELD_OUT).write_text("".join(lines), encoding="utf-8")
-        filters = Filters(data, held_out)
-        manifest = write_rows(folder, 2, _kept_columns(data, tokenizers, filters, notify))
-        counts = counted(filters.dropped)
-        left_out = f" (left out: {counts})" if counts else ""
-        if not manifest["rows"]:
-            remedy = f"check {', '.join(names_of(data.train)) or 'data.train'} and the filters"
-            if 2 * filters.dropped["held_out"] > sum(filters.dropped.values()):  # most share a text with one of them
-                remedy = "set data.held_out to 0, and validate on files of their own or on nothing"
-            raise TransductError(f"no pair is left to train on{left_out}; {remedy}")
-        notify(f"corpus prepared: {manifest['rows']:,} pairs{left_out}")
-        return manifest | {"dropped": filters.dropped}
-
-    named = {f"the {side} tokenizer": each for side, each in zip(("source", "target"), tokenizers)}
-    inputs = inputs_of(data, named, apart=tuple(RETIRED))
-    return build(directory, inputs, fill, notify)
-
-
-def _kept_columns(
-    data: DataConfig, tokenizers: Sequence[Tokenizer], filters: Filters, notify: Notify
-) -> Iterator[tuple[float, Iterator[list[Ragged]]]]:
-    """The weight of each source and its encoded pairs that pass the filters, in chunks."""
-    read = 0
-
-    def chunks(source: TextSource) -> Iterator[list[Ragged]]:
-        nonlocal read
-        for pairs in read_pairs(source, Path(data.root), data.replace):
-            columns = [ragged(tokenizer.encode(texts)) for texts, tokenizer in zip(zip(*pairs), tokenizers)]
-            keep = filters.keep(pairs, *(lengths for _, lengths in columns))
-            if keep.any():
-                yield [(flat[np.repeat(keep, lengths)], lengths[keep]) for flat, lengths in columns]
-            read += len(pairs)
-            if read // PROGRESS > (read - len(pairs)) // PROGRESS:
-                notify(f"preparing the corpus: {read:,} pairs read")
-
-    for source in data.train:
-        yield source.weight, chunks(source)

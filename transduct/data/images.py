@@ -14,7 +14,7 @@ import numpy as np
 
 from transduct.data.files import Refused, check_weight, read_members
 from transduct.data.text import tsv_rows
-from transduct.errors import TransductError, missing_extra
+from transduct.errors import TransductError, needing
 
 Picture = np.ndarray  # (height, width, 3), uint8
 Given = Any  # accepted by `as_picture`: str | Path | bytes | PIL.Image.Image | Picture
@@ -36,10 +36,8 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())  # errors are reporte
 
 
 def _pillow() -> Any:
-    try:
+    with needing("vision", "Pillow"):
         from PIL import Image
-    except ImportError as error:
-        raise missing_extra("Pillow", "vision") from error
     return Image
 
 
@@ -211,7 +209,7 @@ class ImageSource:
 
     def files(self) -> list[str]:
         """The files of the corpus, by their names in the recipe."""
-        return [self.images, *filter(None, (self.captions,))]
+        return [name for name in (self.images, self.captions) if name is not None]
 
 
 def read_pictures(source: ImageSource, root: Path, refused: Refused) -> Iterator[tuple[str, Picture]]:

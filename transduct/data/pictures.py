@@ -4,14 +4,14 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from transduct.data.corpus import Corpus, Ragged, build, write_rows
 from transduct.data.files import WORDS_AT_ONCE, Notify, Policy, Refused, check_section, check_weight
 from transduct.data.images import ImageSource, Picture, check_side, fitted, read_labelled, read_pictures
-from transduct.data.samples import Part
+from transduct.data.samples import Part, check_generated
 from transduct.data.scenes import generate
 from transduct.data.text import in_chunks
 from transduct.errors import TransductError
@@ -43,10 +43,7 @@ class PictureSource:
     def __post_init__(self) -> None:
         if (self.images is None) == (self.generate is None):
             raise ValueError("give images or generate: exactly one of them")
-        if (self.generate is not None) != (self.count > 0):
-            raise ValueError(f"count is {self.count}; give how many pictures to generate, only with generate")
-        if self.part != "train" and self.generate is None:
-            raise ValueError(f"part is '{self.part}'; give it only with generate")
+        check_generated(self, "pictures")
         if self.captions is not None and self.images is None:
             raise ValueError(f"captions is {self.captions}; give it only with images")
         check_weight(self.weight)
@@ -55,22 +52,18 @@ class PictureSource:
         """The files of the corpus, by their names in the recipe."""
         return [name for name in (self.images, self.captions) if name is not None]
 
-    def read(self, root: Path, size: int, refused: Refused, captioned: bool) -> Iterator[tuple[str, Picture]]:
-        """Iterate over captions and pictures (size, size, 3); broken ones are refused.
-
-        Args:
-            captioned: whether captions are needed: a picture without a caption, or a caption without its picture, is
-                then refused too.
-        """
+    def read(self, data: "PicturesConfig", refused: Refused) -> Iterator[tuple[str, Picture]]:
+        """Iterate over captions and pictures (size, size, 3), as the `data` section wants them; broken ones are
+        refused."""
         if self.images is None:
-            yield from generate(self.count, self.part, size)
+            yield from generate(self.count, self.part, data.size)
             return
-        source = ImageSource(self.images, self.captions)
-        if captioned:
+        source, root = ImageSource(self.images, self.captions), Path(data.root)
+        if data.captioned:
             pictures = ((text, picture) for _, picture, text in read_labelled(source, root, refused))
         else:
             pictures = (("", picture) for _, picture in read_pictures(source, root, refused))
-        yield from ((text, fitted(picture, size)) for text, picture in pictures)
+        yield from ((text, fitted(picture, data.size)) for text, picture in pictures)
 
 
 @dataclass(frozen=True)
@@ -81,6 +74,9 @@ class PicturesConfig:
         size: height and width in pixels; every picture is cropped to its central square and scaled to this size.
         broken: whether training stops at a broken picture or skips it.
     """
+
+    # Whether captions are needed: a picture without one, or a caption without its picture, is then refused.
+    captioned: ClassVar[bool] = False
 
     train: list[PictureSource]
     valid: PictureSource | None = None
@@ -113,16 +109,15 @@ class Unread:
     """Pictures in files, and their captions if any, to be read once their size is known."""
 
     source: PictureSource
-    captioned: bool
+    section: type[PicturesConfig]
 
     def at(self, size: int) -> Examples:
         """Read the pictures, scaled to `size` x `size` pixels; raises like `read_examples`."""
-        data = PicturesConfig([self.source], size=size)
-        return read_examples(self.source, data, captioned=self.captioned, advise=False)
+        return read_examples(self.source, self.section([self.source], size=size), advise=False)
 
 
 def read_examples(
-    source: PictureSource, data: PicturesConfig, *, captioned: bool, notify: Notify = log.warning, advise: bool = True
+    source: PictureSource, data: PicturesConfig, notify: Notify = log.warning, *, advise: bool = True
 ) -> Examples:
     """Read a whole corpus into memory.
 
@@ -133,7 +128,7 @@ def read_examples(
         TransductError: no picture is left, or as in `read_labelled`.
     """
     refused = Refused(data.broken, advise)
-    examples = list(source.read(Path(data.root), data.size, refused, captioned))
+    examples = list(source.read(data, refused))
     name = source.images or f"the {source.part} part of {source.generate}"
     refused.report(notify, f"{name}: ")
     if not examples:
@@ -142,20 +137,21 @@ def read_examples(
     return Examples([text for text, _ in examples], [picture for _, picture in examples], source.generate)
 
 
-def pictures_given(files_given: Mapping[str, str], captioned: bool) -> Unread:
+def pictures_given(files_given: Mapping[str, str], section: type[PicturesConfig]) -> Unread:
     """The pictures to evaluate on from the command line: `source`, with the captions in `reference` if given.
+
+    Args:
+        section: the `data` section of the task.
 
     Raises:
         TransductError: captions are given without pictures.
     """
     if "source" not in files_given:
         raise TransductError("found --reference, captions, without their pictures; give them as --source")
-    return Unread(PictureSource(files_given["source"], files_given.get("reference")), captioned)
+    return Unread(PictureSource(files_given["source"], files_given.get("reference")), section)
 
 
-def prepare(
-    data: PicturesConfig, columns: Columns, inputs: dict[str, Any], directory: Path, notify: Notify, *, captioned: bool
-) -> Corpus:
+def prepare(data: PicturesConfig, columns: Columns, inputs: dict[str, Any], directory: Path, notify: Notify) -> Corpus:
     """Prepare the training pictures as a corpus, with columns made by `columns`, unless nothing has changed.
 
     Args:
@@ -167,10 +163,7 @@ def prepare(
 
     def fill(folder: Path) -> dict[str, Any]:
         refused = Refused(data.broken)
-        sources = (
-            (source.weight, _chunks(source.read(Path(data.root), data.size, refused, captioned), columns))
-            for source in data.train
-        )
+        sources = ((source.weight, _chunks(source.read(data, refused), columns)) for source in data.train)
         manifest = write_rows(folder, len(columns([], np.empty((0, data.size, data.size, 3), np.uint8))), sources)
         refused.report(notify, "training pictures: ")
         if not manifest["rows"]:

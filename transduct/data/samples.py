@@ -8,7 +8,7 @@ are few (there are ten numbers of one digit), are seen often.
 from collections.abc import Callable, Iterator
 from itertools import islice
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 from zlib import crc32
 
 from transduct.errors import TransductError
@@ -47,6 +47,18 @@ def generate(name: str, count: int, part: Part = "train") -> Iterator[Texts]:
     if count > MOST:
         raise TransductError(f"cannot generate {count:,} pairs of '{name}'; ask for at most {MOST:,}")
     return islice(_drawn(CORPORA[name], part, Random(f"{name} {part}")), count)
+
+
+def check_generated(source: Any, what: str) -> None:
+    """Check `count` and `part` of a corpus in a recipe, which go with `generate`.
+
+    Raises:
+        ValueError: one of them is given without it, or `count` is missing; `what` it counts is named.
+    """
+    if (source.generate is not None) != (source.count > 0):
+        raise ValueError(f"count is {source.count}; give how many {what} to generate, only with generate")
+    if source.part != "train" and source.generate is None:
+        raise ValueError(f"part is '{source.part}'; give it only with generate")
 
 
 def _drawn(draw: Callable[[Random], Texts], part: Part, random: Random) -> Iterator[Texts]:

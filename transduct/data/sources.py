@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from transduct.data.files import check_section, check_weight, corpora
-from transduct.data.samples import CORPORA, WIDTHS, Pair, Part
+from transduct.data.samples import CORPORA, WIDTHS, Pair, Part, check_generated
 from transduct.data.trees import VIEWS
 
 FORMATS = (".tsv", ".jsonl", ".parquet")
@@ -61,10 +61,7 @@ class TextSource:
             raise ValueError(f"found {len(sources)} source and {len(targets)} target files; give as many of each")
         if self.generate is not None and self.generate not in CORPORA:
             raise ValueError(f"generate: no corpus '{self.generate}'; known are: {', '.join(CORPORA)}")
-        if (self.generate is not None) != (self.count > 0):
-            raise ValueError(f"count is {self.count}; give how many pairs to generate, only with generate")
-        if self.part != "train" and self.generate is None:
-            raise ValueError(f"part is '{self.part}'; give it only with generate")
+        check_generated(self, "pairs")
         check_weight(self.weight)
         tabular = {ending(name)[0] for name in pairs} == {".tsv"}
         if self.columns is not None:

@@ -305,9 +305,8 @@ class Utterances:
         texts = [part.astype(np.int32).tobytes().decode("utf-32-le") for part in letters]
         sounds = [unpack(part, 2 * len(part), np.int16).astype(np.float32) / 32768.0 for part in words]
         samples = spoken(sounds, drawn.pauses, augment, self.features.rate, drawn.random)
-        warp = 1.0 + round(
-            augment.warp * float(drawn.random.uniform(-1.0, 1.0)), 2
-        )  # rounded, so that the filters are cached
+        # rounded, so that the filters are cached
+        warp = 1.0 + round(augment.warp * float(drawn.random.uniform(-1.0, 1.0)), 2)
         mel = masked(filterbanks(samples, self.features, warp), self.features.kind, augment.masks, drawn.random)
         return mel, " ".join(texts)
 

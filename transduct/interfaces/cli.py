@@ -78,7 +78,7 @@ def options(
 
 def _say(line: object, stream: TextIO | None = None) -> None:
     """Print to stderr or to `stream`; under torchrun only rank 0 prints."""
-    from transduct.interfaces.ending import rank
+    from transduct.interfaces.process import rank
 
     if rank() == "0":
         print(line, file=stream or sys.stderr)
@@ -87,7 +87,7 @@ def _say(line: object, stream: TextIO | None = None) -> None:
 def main() -> None:
     """Run the program; an error that the user can fix is one line and exit status 2."""
     from transduct import share_cores
-    from transduct.interfaces.ending import ended, from_home, open_streams, rank, repeated
+    from transduct.interfaces.process import ended, from_home, open_streams, rank, repeated
 
     open_streams()
     words = from_home(sys.argv[1:])
@@ -186,7 +186,7 @@ def translate(
     Example: transduct translate runs/de-en input.de > output.en
     """
     from transduct.errors import TransductError
-    from transduct.interfaces.lines import chunks, counting, naming_lines, require_text, rows, typed
+    from transduct.interfaces.lines import chunks, counting, naming_lines, require_folders, require_text, rows, typed
     from transduct.interfaces.start import load
 
     named = {
@@ -197,7 +197,7 @@ def translate(
     options = {name: value for name, value in named.items() if value is not None}
     file = require_text(file)
     if attention is not None:
-        from transduct.interfaces.pictures import check_ending, draw_attention, require_folders
+        from transduct.interfaces.pictures import check_ending, draw_attention
 
         check_ending(attention)
         require_folders(attention)
@@ -235,12 +235,13 @@ def predict(
     transduct predict runs/shakespeare "ROMEO:" --set length=500
     transduct predict runs/detr street.jpg --out found.png
     """
-    from transduct.interfaces.pictures import check_ending, draw_attention, require_folders
-    from transduct.interfaces.requests import options_said
+    from transduct.interfaces.lines import require_folders
+    from transduct.interfaces.pictures import check_ending, draw_attention
+    from transduct.interfaces.requests import parsed_options
     from transduct.interfaces.start import load
     from transduct.tasks.showing import check_drawable, draw, places, read_once
 
-    chosen = options_said(options or [])
+    chosen = parsed_options(options or [])
     loaded = load(model, device)
     check_drawable(loaded, str(model), out, attention)
     check_ending(attention)
@@ -281,12 +282,12 @@ def evaluate(
     transduct evaluate runs/de-en --set beam=4 --set length_penalty=0.6
     """
     from transduct.interfaces.lines import check_output, table, write_outputs
-    from transduct.interfaces.requests import options_said
+    from transduct.interfaces.requests import parsed_options
     from transduct.tasks.base import evaluate as evaluate_model
 
     given = {"source": source, "reference": reference[0] if reference and len(reference) == 1 else reference or None}
     files = {name: value for name, value in given.items() if value is not None}
-    options = options_said(settings or []) | ({} if beam is None else {"beam": beam})
+    options = parsed_options(settings or []) | ({} if beam is None else {"beam": beam})
     check_output(out, [source, *(reference or [])])
     report = evaluate_model(model, files, against, device, precision, **options)
     print(*([report.as_json()] if as_json else table(report)), sep="\n", flush=True)
@@ -330,7 +331,7 @@ def bench(
     ] = None,
     size: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "base",
     vocabulary: Annotated[int, typer.Option(help="The size of the vocabulary.")] = 32_000,
-    sentences: Annotated[int | None, typer.Option(help="By default 512 to decode, 192 to train on.")] = None,
+    sentences: Annotated[int | None, typer.Option(help="By default 512 to decode, 4000 to train on.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of each side; by default all cores.")] = None,
     rounds: Annotated[int, typer.Option(help="Turns of each side; the median counts.")] = 3,
     only: Annotated[str, typer.Option(help="Measure only rows whose names contain this.")] = "",

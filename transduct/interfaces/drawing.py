@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from transduct.errors import missing_extra
+from transduct.errors import needing
 
 INK = "#24292f"
 # Fonts with Hangul. matplotlib lists the collection of all Noto Sans CJK fonts under its first face, the Japanese one.
@@ -79,10 +79,8 @@ class Photograph:
 
     def png(self) -> bytes:
         """The pixels as a PNG file. Raises TransductError if Pillow is not installed."""
-        try:
+        with needing("vision", "Pillow"):
             from PIL import Image
-        except ImportError as error:
-            raise missing_extra("Pillow", "vision") from error
         file = io.BytesIO()
         Image.fromarray(self.pixels).save(file, "PNG")
         return file.getvalue()
@@ -122,10 +120,8 @@ class Picture:
 
         Raises TransductError if matplotlib is not installed. Warns on stderr if no font holds its Hangul.
         """
-        try:
+        with needing("plots", "matplotlib"):
             from matplotlib.figure import Figure
-        except ImportError as error:
-            raise missing_extra("matplotlib", "plots") from error
         figure = Figure(figsize=(self.width / 100, self.height / 100), dpi=100 * scale)
         axes = figure.add_axes((0, 0, 1, 1), xlim=(0, self.width), ylim=(self.height, 0))
         axes.set_axis_off()

@@ -134,6 +134,13 @@ def counting(wanted: bool = True) -> Iterator[Callable[[int], None]]:
         yield done
 
 
+def require_folders(*paths: Path | None) -> None:
+    """Raise TransductError if the parent folder of a given path does not exist."""
+    for path in filter(None, paths):
+        if not path.parent.is_dir():
+            raise TransductError(f"{path}: there is no folder {path.parent}; make it, or give another file")
+
+
 def check_output(path: Path | None, inputs: Iterable[str | None] = ()) -> None:
     """Check, before the work, that its output can be written to a file.
 
@@ -142,8 +149,7 @@ def check_output(path: Path | None, inputs: Iterable[str | None] = ()) -> None:
     """
     if path is not None and os.path.realpath(path) in {os.path.realpath(each) for each in inputs if each}:
         raise TransductError(f"{path}: this is an input; write to another file")
-    if path is not None and not path.parent.is_dir():
-        raise TransductError(f"{path}: there is no folder {path.parent}; make it, or give another file")
+    require_folders(path)
     if path is not None and path.exists() and not path.is_file():
         raise TransductError(f"{path}: not a regular file; give another")
 
@@ -154,7 +160,7 @@ def write_outputs(outputs: Iterable[object], path: Path) -> None:
     Raises:
         TransductError: there are none that are text, or the file cannot be written.
     """
-    lines = [str(output).replace("\n", " ") for output in outputs if not hasattr(output, "shape")]
+    lines = [str(output).replace("\n", " ") for output in outputs if not hasattr(output, "pixels")]
     if not lines:
         raise TransductError(f"{path}: this model gives no answers as text to write; leave --out out")
     write_file(path, "".join(f"{line}\n" for line in lines).encode())

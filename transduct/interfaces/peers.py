@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from transduct.errors import missing_extra
+from transduct.errors import needing
 
 END, IGNORED = 2, -100
 Sentence = Sequence[int]
@@ -27,10 +27,8 @@ def ctranslate2_decoding(
     device: str,
 ) -> Run:
     """CTranslate2 with the same weights; `model` is the output of `transduct convert --format ctranslate2`."""
-    try:
+    with needing("ctranslate2", "ctranslate2"):
         import ctranslate2
-    except ImportError as error:
-        raise missing_extra("ctranslate2", "ctranslate2") from error
     kind, _, index = device.partition(":")
     translator = ctranslate2.Translator(
         model, kind, device_index=int(index or 0), compute_type=precision, inter_threads=workers, intra_threads=threads
@@ -160,12 +158,10 @@ def _training(model: Any, loss: Callable[[Any, Any], Any], batches: Any, precisi
 
 
 def _marian(shape: dict[str, Any], device: str) -> Any:
-    try:
+    with needing("bench", "transformers"):
         from transformers import MarianConfig, MarianMTModel
-    except ImportError as error:
-        raise missing_extra("transformers", "bench") from error
-    sides = {f"{side}_{name}": shape[key] for side in ("encoder", "decoder") for name, key in (
-        ("ffn_dim", "d_ff"), ("attention_heads", "num_heads"))}  # fmt: skip
+    sizes = {"ffn_dim": shape["d_ff"], "attention_heads": shape["num_heads"]}
+    sides = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sizes.items()}
     config = MarianConfig(
         vocab_size=shape["vocabulary"],
         d_model=shape["d_model"],

@@ -81,13 +81,6 @@ def check_ending(path: Path | None) -> None:
         raise TransductError(f"'{path}' does not name a picture; end it in .svg or .png")
 
 
-def require_folders(*paths: Path | None) -> None:
-    """Raise TransductError if the parent folder of a given path does not exist."""
-    for path in filter(None, paths):
-        if not path.parent.is_dir():
-            raise TransductError(f"{path}: there is no folder {path.parent}; make it, or give another file")
-
-
 def heatmap(
     matrix: Matrix, rows: Labels = None, columns: Labels = None, title: str = "", limits: Limits | None = None
 ) -> Picture:

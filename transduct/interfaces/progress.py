@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from transduct.interfaces.ending import rank
+from transduct.interfaces.process import rank
 
 
 class Forgiving:

@@ -83,7 +83,7 @@ def texts_of(values: Any, name: str) -> list[str]:
     return values
 
 
-def options_said(words: Sequence[str]) -> dict[str, Any]:
+def parsed_options(words: Sequence[str]) -> dict[str, Any]:
     """Parse options from the command line, such as beam=1."""
     options: dict[str, Any] = {}
     for word in words:
@@ -99,7 +99,7 @@ def _check_names(options: Iterable[str]) -> None:
             raise TransductError(f"'{name}' is not an option; leave it out")
 
 
-def options_of(options: dict[str, Any]) -> dict[str, Any]:
+def checked_options(options: dict[str, Any]) -> dict[str, Any]:
     """Check the options of a request: only numbers and short words, within limits that protect the server."""
     if len(options) > MOST_OPTIONS:  # the cost of every input is computed with them
         raise TransductError(f"found {len(options)} options, more than there are; leave out those that do not exist")

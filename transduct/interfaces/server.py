@@ -6,16 +6,14 @@ import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from transduct.errors import TrainingFailed, TransductError, missing_extra
+from transduct.errors import TrainingFailed, TransductError, needing
 from transduct.interfaces.service import PATIENCE, Service
 from transduct.interfaces.start import load
 
-try:
+with needing("serve"):
     import uvicorn
 
     from transduct.interfaces.connections import Impatient
-except ImportError as error:
-    raise missing_extra(error.name or "uvicorn", "serve") from error
 
 CONNECTIONS = 1000  # uvicorn answers further ones with 503
 

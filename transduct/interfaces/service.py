@@ -24,29 +24,27 @@ from typing import Any
 
 from transduct import __version__
 from transduct.config import record
-from transduct.errors import MissingExtra, NotFinite, TransductError, missing_extra
+from transduct.errors import MissingExtra, NotFinite, TransductError, needing
 from transduct.interfaces.batcher import DEAREST, Batcher, Full
 from transduct.interfaces.requests import (
     Attention,
     Predict,
     Problem,
     Score,
+    checked_options,
     is_json,
-    options_of,
     read,
     texts_of,
     value_of,
 )
 from transduct.tasks.showing import draw
 
-try:
+with needing("serve"):
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
     from starlette.applications import Starlette
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import HTMLResponse, JSONResponse, Response
     from starlette.routing import Route
-except ImportError as error:
-    raise missing_extra(error.name or "starlette", "serve") from error
 
 LARGEST, HELD = 16 << 20, 256 << 20  # the most bytes of a request body, and of all bodies held at once
 LARGEST_JSON, WEIGHT = 2 << 20, 32  # the most bytes of a JSON body, and the memory per byte once it is parsed
@@ -209,7 +207,7 @@ class Service:
         prefixes = texts_of(body.pop("prefixes", [""] * len(texts)), "prefixes")
         if len(texts) != len(prefixes):
             raise TransductError(f"found {len(texts)} texts and {len(prefixes)} prefixes; give one for each")
-        options = options_of(body)
+        options = checked_options(body)
         if any(prefixes):  # a kind of its own: prefixes turn captured search off, which must not affect other requests
             found = await self._ask(request, "continue", list(zip(texts, prefixes)), options)
         else:
@@ -237,7 +235,7 @@ class Service:
         inputs = texts_of(body.inputs, "inputs")
         if self.paints and len(inputs) != 1:
             raise TransductError(f"found {len(inputs)} inputs, the answer is one picture; send one")
-        outputs = await self._ask(request, "predict", inputs, options_of(body.options or {}))
+        outputs = await self._ask(request, "predict", inputs, checked_options(body.options or {}))
         if self.paints:
             drawn = await asyncio.to_thread(self._png, inputs[0], outputs[0])
             return Response(drawn, media_type="image/png")
@@ -247,7 +245,7 @@ class Service:
         """The answer to an uploaded file and, if the model paints, its picture."""
         if is_json(request.headers.get("content-type", "")):
             raise Problem(415, f"this model reads a {self.reads}; send the file itself as the body, with its type")
-        options = options_of({name: value_of(value) for name, value in request.query_params.items()})
+        options = checked_options({name: value_of(value) for name, value in request.query_params.items()})
         with tempfile.NamedTemporaryFile(suffix=ENDINGS[self.reads]) as file:
             file.write(await self._body(request, LARGEST))
             file.flush()

@@ -185,10 +185,8 @@ class Detr(nn.Module):
         logits, boxes = [], []
         for layer, near, inside, heads in zip(self.decoder, self.near, self.inside, self.heads, strict=True):
             boxes_so_far = current.detach().view(*shape, 4)  # (B, Q, 4)
-            self_bias, cross_bias = (
-                near(boxes_so_far, boxes_so_far[..., :2]),
-                inside(boxes_so_far, places),
-            )  # (B, H, Q, Q), (B, H, Q, P)
+            self_bias = near(boxes_so_far, boxes_so_far[..., :2])  # (B, H, Q, Q)
+            cross_bias = inside(boxes_so_far, places)  # (B, H, Q, P)
             x = x + self.place(box_positions(current.detach(), self.config.d_model).to(x.dtype))
             x = layer(x, segments, memory, grid, weights, causal=False, self_bias=self_bias, cross_bias=cross_bias)
             scores, moves = heads(self.decoder_norm(x))

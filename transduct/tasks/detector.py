@@ -6,7 +6,7 @@ Let B be the pictures of a batch, A their objects, Q the queries of a picture, P
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from transduct.data.collages import Example, SceneSource, read_scenes
 from transduct.data.files import Policy, Refused
 from transduct.data.images import Given, Picture, as_picture, resized
 from transduct.decoding.engine import in_batches
-from transduct.errors import TransductError, missing_extra
+from transduct.errors import TransductError, needing
 from transduct.evaluation.bootstrap import p_value
 from transduct.evaluation.detection import MOST_DETECTIONS, Objects, Scores, detection_scores
 from transduct.functional.boxes import to_centres, to_corners
@@ -27,7 +27,7 @@ from transduct.functional.losses import set_counts
 from transduct.models.detr import Config, Detr
 from transduct.tasks.base import Report
 from transduct.tasks.model import Movable, blank_of, named_weights, read_weights, require_finite, shown_labels
-from transduct.tasks.sections import PredictConfig, check_inputs, with_options
+from transduct.tasks.sections import PredictConfig, check_against, check_inputs, with_options
 from transduct.tasks.showing import Panel
 from transduct.training import checkpoint
 
@@ -79,7 +79,7 @@ class SceneAttention:
         found: the detections, each with the query it came from.
     """
 
-    weights: dict[str, Tensor]
+    weights: dict[str, Tensor] = field(repr=False)
     picture: Picture
     found: list[tuple[Detection, int]]
 
@@ -234,6 +234,7 @@ class Detector:
                 be evaluated on the same scenes.
         """
         decoding = with_options(self.decoding, options)
+        check_against(self, against)
         if against is not None:
             self._check_comparable(against, data)
         refused = Refused(data.broken if isinstance(data, SceneSet) else "stop", advise=False)
@@ -289,10 +290,8 @@ class Detector:
 
     def picture(self, given: Given, output: Detections) -> Picture:
         """Draw the boxes of `output` on the picture, each class in its own colour."""
-        try:
+        with needing("vision", "Pillow"):
             from PIL import Image, ImageDraw
-        except ImportError as error:
-            raise missing_extra("Pillow", "vision") from error
         image = Image.fromarray(as_picture(given, "the picture"))
         draw = ImageDraw.Draw(image)
         for detection in reversed(output):  # the highest score on top

@@ -1,6 +1,6 @@
 """Image codes: trains a discrete VAE that turns a picture into a small grid of codes, for a decoder to generate.
 
-Let B be the pictures, P the codes of a picture.
+Let B be the pictures.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,36 +18,13 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
 from transduct.data.files import names_of, pack, unpack
-from transduct.data.images import Given, Picture, as_picture, fitted
 from transduct.data.pictures import Examples, PicturesConfig, Unread, pictures_given, prepare, read_examples
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
 from transduct.tasks.base import Notify, Report
-from transduct.tasks.model import Movable, blank_of, card, files_said, only_train, read_weights, write_model
-from transduct.tasks.painter import (
-    CODE_ERRORS,
-    SHOWN,
-    Drawn,
-    Measured,
-    as_tensor,
-    code_score_names,
-    code_scores,
-    codes_of,
-    pictures_of,
-    pillow,
-    save_sheet,
-    scene_scores,
-    sheet,
-)
-from transduct.tasks.sections import (
-    Family,
-    ModelSection,
-    NoOptions,
-    check_inputs,
-    data_with_test,
-    filled,
-    training_section,
-    with_options,
-)
+from transduct.tasks.codec import Drawn, ImageCodes, as_tensor, code_score_names
+from transduct.tasks.model import Movable, card, files_said, only_train, write_model
+from transduct.tasks.sections import Family, ModelSection, NoOptions, data_with_test, filled, training_section
+from transduct.tasks.sheets import pillow, save_sheet
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -90,75 +67,6 @@ class MakeBatch:
         return Batch(torch.from_numpy(unpack(words, int(np.prod(shape))).reshape(shape)), self.places)
 
 
-class ImageCodes:
-    """Encodes pictures as codes and decodes them, with one model."""
-
-    reads, paints = "picture", True  # its inputs are files of pictures, its answers pictures
-
-    def __init__(self, model: DiscreteVAE) -> None:
-        self.model = model.eval()
-
-    @classmethod
-    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "ImageCodes":
-        """Load the model in a directory whose `config.json` has been read."""
-        model = blank_of(config, DiscreteVAE, CodesConfig, directory)
-        read_weights(model, directory, device, precision)
-        return cls(model)
-
-    def predict(self, inputs: Sequence[Given], **options: Any) -> list[Drawn]:
-        """Reconstruct each picture from its codes.
-
-        Args:
-            inputs: pictures in any form that `as_picture` takes.
-
-        Raises:
-            TransductError: an input is not a picture, or an option is given (there are none).
-        """
-        check_inputs(inputs, "picture")
-        with_options(NoOptions(), options)
-        # one by one, so that an answer does not depend on its batch
-        pictures = (self._read(given, f"input {number}") for number, given in enumerate(inputs, 1))
-        return [Drawn(self._remade(picture[None])[0]) for picture in pictures]
-
-    def picture(self, given: Given, output: Drawn) -> Picture:
-        """The picture as it was read, above its reconstruction."""
-        return np.concatenate((self._read(given, "the picture"), output.pixels))
-
-    def evaluate(self, data: Examples | Unread, against: "ImageCodes | None" = None, **options: Any) -> Report:
-        """The scores of `code_scores` and, for generated scenes, `attributes_right`: the percentage of reconstructions
-        that still show what their captions say.
-
-        Args:
-            against: another model; the details then hold its scores and, for generated scenes, the p-value of McNemar's
-                test.
-        """
-        with_options(NoOptions(), options)
-        ours = self._measured(data)
-        theirs = None if against is None else against._measured(data)
-        return ours.report(theirs, CODE_ERRORS)
-
-    def _measured(self, data: Examples | Unread) -> Measured:
-        shown = data.at(self.model.config.picture_size)
-        pictures = np.stack(shown.pictures)
-        codes = codes_of(self.model, pictures)
-        remade = pictures_of(self.model, codes)
-        scores = code_scores(self.model, pictures, codes, remade)
-        drawn = [Drawn(picture) for picture in remade]
-        ruled = scene_scores(shown, drawn)
-        return Measured(scores | ruled.scores, {"pictures": len(codes), **ruled.details}, drawn, ruled.right)
-
-    def grid(self, pictures: Sequence[Picture]) -> Picture:
-        """A sheet of up to `SHOWN` pictures, each above its reconstruction."""
-        shown = np.stack([self._read(picture, "the picture") for picture in pictures[:SHOWN]])
-        return sheet(list(zip(shown, self._remade(shown))))
-
-    def _remade(self, pictures: np.ndarray) -> np.ndarray:
-        return pictures_of(self.model, codes_of(self.model, pictures))
-
-    def _read(self, given: Given, name: str) -> Picture:
-        return fitted(as_picture(given, name), self.model.config.picture_size)
-
-
 class ImageCodesTask:
     """The task of learning image codes, for one recipe in one run directory; see `base.Task`."""
 
@@ -182,9 +90,9 @@ class ImageCodesTask:
         """
         pillow()
         if self.data.valid is not None:
-            self._validation = read_examples(self.data.valid, self.data, captioned=False, notify=self.notify)
+            self._validation = read_examples(self.data.valid, self.data, self.notify)
         inputs = inputs_of(self.data, {})
-        self.corpus = prepare(self.data, _packed, inputs, self.directory / "corpus", self.notify, captioned=False)
+        self.corpus = prepare(self.data, _packed, inputs, self.directory / "corpus", self.notify)
 
     def build_model(self) -> DiscreteVAE:
         """The recipe's model, with the weights of `model.start_from` if set."""
@@ -248,6 +156,6 @@ create, load = ImageCodesTask, ImageCodes.load  # called by name in `base.py` an
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples | Unread:
     """The pictures in the folder or archive `source`, or the recipe's test set."""
     if files_given:
-        return pictures_given(files_given, captioned=False)
+        return pictures_given(files_given, PicturesConfig)
     data = data_with_test(PicturesConfig, recipe, "--source, a folder or archive of pictures")
-    return read_examples(data.test, data, captioned=False)
+    return read_examples(data.test, data)

@@ -28,7 +28,7 @@ from transduct.functional.segments import Segments
 from transduct.models.gpt import GPT, Config
 from transduct.tasks.base import Report
 from transduct.tasks.model import Movable
-from transduct.tasks.sections import asked_for, check_inputs
+from transduct.tasks.sections import asked_for, check_against, check_inputs
 from transduct.tasks.text import read_model
 from transduct.training import checkpoint
 
@@ -151,6 +151,7 @@ class LanguageModel:
             WrongData: there are no lines.
             TransductError: an option is unknown or has a wrong value.
         """
+        check_against(self, against)
         if not data:
             raise WrongData("there is no line to measure; give some text")
         length = min(self.decoding.length, SHOWN)

@@ -24,7 +24,7 @@ from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks.base import Report
 from transduct.tasks.model import Movable, require_finite, three_of
-from transduct.tasks.sections import NoOptions, check_inputs, with_options
+from transduct.tasks.sections import NoOptions, check_against, check_inputs, with_options
 from transduct.tasks.text import encoder_input, read_model
 
 MASK = "[MASK]"
@@ -149,7 +149,7 @@ class MaskedLanguageModel:
                 outputs[asked[i]] = text
         return outputs
 
-    def evaluate(self, data: Sequence[str], against: Any = None, **options: Any) -> Report:
+    def evaluate(self, data: Sequence[str], against: "MaskedLanguageModel | None" = None, **options: Any) -> Report:
         """Score the lines of a text; the masks and the pairs of lines are the same in every evaluation.
 
         Args:
@@ -160,11 +160,12 @@ class MaskedLanguageModel:
             TransductError: the text is too short, an option is given, or the other model would get other masks.
         """
         with_options(NoOptions(), options)
+        check_against(self, against)
         scores, right = self._measure(data)
         details: dict[str, Any] = {name: {"interval": wilson_interval(sum(r), len(r))} for name, r in right.items()}
         details |= {"masked": len(right["masked_accuracy"]), **self._left_out(data), "samples": self._samples(data)}
         if against is not None:
-            if getattr(against, "_asked_for", None) != self._asked_for:
+            if against._asked_for != self._asked_for:
                 raise TransductError("the other model would be asked for other tokens; compare models of one recipe")
             details["against"], other = against._measure(data)
             details["p_values"] = {name: mcnemar(ours, other[name]) for name, ours in right.items()}

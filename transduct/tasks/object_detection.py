@@ -17,7 +17,7 @@ from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, writ
 from transduct.data.files import WORDS_AT_ONCE, Policy, Refused, check_section, corpora, names_of
 from transduct.data.images import check_side
 from transduct.data.text import in_chunks
-from transduct.errors import TransductError, missing_extra
+from transduct.errors import TransductError, needing
 from transduct.functional.losses import SET_WEIGHTS, set_losses
 from transduct.models.detr import SIZES, Config, Detr
 from transduct.tasks.base import Notify, Report
@@ -116,10 +116,8 @@ class ObjectDetectionTask:
     """The task of object detection, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
-        try:
+        with needing("vision", "SciPy"):
             import scipy.optimize  # noqa: F401  the loss uses it to match boxes
-        except ImportError as error:
-            raise missing_extra("SciPy", "vision") from error
         self.directory, self.notify = directory, notify
         self.data = record(DataConfig, recipe.data, "data")
         self.training = training_section(TrainingConfig, recipe.training, ("ap50", "ap"))

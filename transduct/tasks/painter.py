@@ -1,4 +1,4 @@
-"""Inference for text to image: decodes codes to pictures, and generates pictures from texts.
+"""Inference for text to image: generates pictures from texts.
 
 Let B be the pictures, P the codes of a picture, N the tokens of a batch, H the heads, T the tokens of a text and its
 picture.
@@ -6,145 +6,34 @@ picture.
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from transduct.config import record
-from transduct.data.images import Picture, encode_picture
-from transduct.data.pictures import Examples, PictureSource, Unread
-from transduct.data.scenes import COLOURS
+from transduct.data.images import Picture
+from transduct.data.pictures import Examples, Unread
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
 from transduct.decoding.engine import WIDEST, DecodingConfig
 from transduct.decoding.filters import FixedLength
-from transduct.errors import TransductError, missing_extra
-from transduct.evaluation.classification import Scores, mcnemar
-from transduct.evaluation.scenes import attribute_scores, require_ndimage
-from transduct.models.dalle import DALLE, Config, DiscreteVAE, Guided
+from transduct.errors import TransductError
+from transduct.models.dalle import DALLE, Config, Guided
 from transduct.tasks.base import Report
-from transduct.tasks.model import named_weights, require_finite
-from transduct.tasks.sections import check_inputs, for_draws
+from transduct.tasks.codec import CODE_ERRORS, Drawn, Measured, code_scores, codes_of, pictures_of, scene_scores
+from transduct.tasks.model import named_weights
+from transduct.tasks.sections import check_against, check_inputs, for_draws
+from transduct.tasks.sheets import SHOWN, sheet
 from transduct.tasks.showing import Panel
 from transduct.tasks.text import read_model
 from transduct.training import checkpoint
 
 log = logging.getLogger("transduct")
-AT_ONCE = 64  # pictures to encode or decode in one batch
-SHOWN = 16  # the most pictures on a sheet
-CODE_ERRORS = frozenset({"reconstruction_error"})  # scores that are better when lower
-CELL, PER_ROW, EDGE = 128, 8, 8  # of a sheet: the least width of a picture, the pictures in a row, the pixels between
-
-
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """A generated picture: pixels (height, width, 3), 0 to 255."""
-
-    pixels: Picture
-
-    def __str__(self) -> str:
-        height, width = self.pixels.shape[:2]
-        return f"picture {width}x{height}"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Drawn) and np.array_equal(self.pixels, other.pixels)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def as_tensor(pictures: np.ndarray | Tensor) -> Tensor:
-    """Scale pictures (B, height, width, 3) from 0..255 to (B, 3, height, width) in -1..1."""
-    return torch.as_tensor(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1.0  # (B, 3, height, width)
-
-
-def as_pictures(pixels: Tensor) -> np.ndarray:
-    """The inverse of `as_tensor`, rounded and clamped to 0..255."""
-    shown = ((pixels.float() + 1.0) * 127.5).round().clamp(0, 255).to(torch.uint8)
-    return shown.permute(0, 2, 3, 1).cpu().numpy()  # (B, height, width, 3)
-
-
-@torch.inference_mode()
-def codes_of(vae: DiscreteVAE, pictures: np.ndarray, at_once: int = AT_ONCE) -> np.ndarray:
-    """Encode pictures (B, height, width, 3), 0 to 255, as codes (B, P)."""
-    device, dtype = vae.codebook.device, vae.codebook.dtype
-    parts = [vae.encode(as_tensor(part).to(device, dtype)).cpu() for part in _parts(pictures, at_once)]
-    return torch.cat(parts).numpy() if parts else np.empty((0, vae.config.places), np.int64)
-
-
-@torch.inference_mode()
-def pictures_of(vae: DiscreteVAE, codes: np.ndarray, at_once: int = AT_ONCE) -> np.ndarray:
-    """Decode codes (B, P) to pictures (B, height, width, 3), 0 to 255.
-
-    Raises:
-        NotFinite: the model answers with NaN.
-    """
-    remade = [vae.decode(torch.from_numpy(part).to(vae.codebook.device)) for part in _parts(codes, at_once)]
-    require_finite(*remade)
-    return np.concatenate([as_pictures(each) for each in remade])
-
-
-def _parts(rows: np.ndarray, at_once: int) -> Iterator[np.ndarray]:
-    return (rows[start : start + at_once] for start in range(0, len(rows), at_once))
-
-
-def code_score_names(valid: PictureSource | None) -> list[str]:
-    """The names of the scores of a validation on these pictures; `attributes_right` needs generated scenes.
-
-    Raises MissingExtra, before training begins, if generated scenes are to be scored and SciPy is not installed.
-    """
-    ruled = valid is None or valid.generate == "scenes"  # a missing validation set is refused elsewhere
-    if ruled:
-        require_ndimage()
-    return ["reconstruction_error", "psnr", "code_usage", "code_perplexity"] + ["attributes_right"] * ruled
-
-
-def code_scores(vae: DiscreteVAE, pictures: np.ndarray, codes: np.ndarray, remade: np.ndarray) -> dict[str, float]:
-    """Reconstruction quality, and how much of the codebook is used.
-
-    `reconstruction_error` is the mean squared error of colour values in 0..1, and `psnr` the same in decibels.
-    `code_usage` is the percentage of codes that occur, `code_perplexity` the exponential of the entropy of the codes.
-    """
-    error = float(np.mean(np.square((pictures.astype(np.float64) - remade) / 255.0)))
-    shares = np.bincount(codes.flatten(), minlength=vae.config.codes) / codes.size
-    used = shares[shares > 0]
-    return {
-        "reconstruction_error": error,
-        "psnr": -10.0 * math.log10(max(error, 1e-10)),
-        "code_usage": 100.0 * len(used) / vae.config.codes,
-        "code_perplexity": float(np.exp(-(used * np.log(used)).sum())),
-    }
-
-
-class Measured(NamedTuple):
-    """An evaluation: scores, details, the pictures made, and whether each is right where that can be decided."""
-
-    scores: dict[str, float]
-    details: dict[str, Any]
-    pictures: list[Drawn]
-    right: list[bool]
-
-    def report(self, theirs: "Measured | None", lower_is_better: frozenset[str]) -> Report:
-        """The report; its details compare the model with another on the same pictures, if given (McNemar's test)."""
-        details = dict(self.details)
-        if theirs is not None:
-            details["against"] = theirs.scores
-            details["p_values"] = {"attributes_right": mcnemar(self.right, theirs.right)} if self.right else {}
-        return Report(self.scores, details, self.pictures, lower_is_better)
-
-
-def scene_scores(shown: Examples, pictures: Sequence[Drawn]) -> Scores:
-    """`attributes_right`, the percentage of pictures that show what the captions of generated scenes say.
-
-    Empty for other pictures, which no rule can judge.
-    """
-    if shown.generated != "scenes":
-        return Scores({}, {}, [])
-    return attribute_scores(shown.captions, [each.pixels for each in pictures], COLOURS)
 
 
 @dataclass(frozen=True)
@@ -180,7 +69,7 @@ class PaintingAttention:
 
     words: list[str]
     picture: Picture
-    weights: dict[str, Tensor]
+    weights: dict[str, Tensor] = field(repr=False)
 
     def panels(self) -> list[Panel]:
         """For each word, how much each code attended to it when it was chosen, over the picture.
@@ -250,6 +139,7 @@ class Painter:
                 test.
             options: as for `predict`.
         """
+        check_against(self, against)
         ours = self._measured(data, options)
         theirs = None if against is None else against._measured(data, options)
         return ours.report(theirs, CODE_ERRORS | {"nats_per_code"})
@@ -349,58 +239,3 @@ def log_likelihoods(
 def places_of(tokens: Tensor, begin: int) -> Tensor:
     """The positions (B * P,) in tokens (N,) at which codes are predicted: from `begin` on."""
     return (tokens <= begin).nonzero().squeeze(1)
-
-
-def save_sheet(page: Picture, directory: Path) -> Path:
-    """Write a sheet of pictures into a run directory; from there it is copied into the model directory."""
-    path = directory / "samples.png"
-    checkpoint.write_file(path, encode_picture(page, path))
-    return path
-
-
-def sheet(stacks: Sequence[Sequence[Picture]], captions: Sequence[str] | None = None) -> Picture:
-    """One page of pictures: stacks of equal height side by side, each with an optional caption below."""
-    image, drawing, font = pillow()
-    height, width = stacks[0][0].shape[:2]
-    scale = max(1, CELL // width)
-    lines = [_wrapped(text, width * scale, font) for text in captions or [""] * len(stacks)]
-    line = font.getbbox("Ag")[3] + 2
-    cell = (
-        width * scale + EDGE,
-        len(stacks[0]) * (height * scale + 2) + EDGE + line * max(map(len, lines)),
-    )
-    rows = -(-len(stacks) // PER_ROW)
-    page = image.new("RGB", (min(PER_ROW, len(stacks)) * cell[0] + EDGE, rows * cell[1] + EDGE), "white")
-    pen = drawing.Draw(page)
-    for number, (stack, text) in enumerate(zip(stacks, lines)):
-        left, top = (EDGE + place * size for place, size in zip((number % PER_ROW, number // PER_ROW), cell))
-        for picture in stack:
-            enlarged = picture.repeat(scale, 0).repeat(scale, 1)
-            page.paste(image.fromarray(enlarged), (left, top))
-            pen.rectangle((left - 1, top - 1, left + width * scale, top + height * scale), outline="lightgrey")
-            top += height * scale + 2
-        for words in text:
-            pen.text((left, top), words, fill="black", font=font)
-            top += line
-    return np.array(page)
-
-
-def _wrapped(text: str, width: int, font: Any) -> list[str]:
-    """Wrap a text into lines no wider than `width`, unless a single word is wider."""
-    lines: list[str] = []
-    for word in text.split():
-        longer = f"{lines[-1]} {word}" if lines else word
-        if lines and font.getlength(longer) <= width:
-            lines[-1] = longer
-        else:
-            lines.append(word)
-    return lines
-
-
-def pillow() -> tuple[Any, Any, Any]:
-    """The parts of Pillow that draw sheets: its modules Image and ImageDraw, and a font."""
-    try:
-        from PIL import Image, ImageDraw, ImageFont
-    except ImportError as error:
-        raise missing_extra("Pillow", "vision") from error
-    return Image, ImageDraw, ImageFont.load_default(size=11)

@@ -5,10 +5,10 @@ Let B be the pictures, S the tokens of each (the class token if there is one, th
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from transduct.evaluation.classification import label_scores, mcnemar
 from transduct.models.vit import Config, ViT
 from transduct.tasks.base import Report
 from transduct.tasks.model import blank_of, named_weights, read_weights, require_finite, shown_labels
-from transduct.tasks.sections import PredictConfig, check_inputs, with_options
+from transduct.tasks.sections import PredictConfig, check_against, check_inputs, with_options
 from transduct.tasks.showing import Panel
 from transduct.training import checkpoint
 
@@ -109,8 +109,8 @@ class HeldOut:
     corpus: Corpus
     start: int
     size: int
-    broken: Policy = "stop"
-    said: bool = True
+    broken: ClassVar[Policy] = "stop"
+    said: ClassVar[bool] = True
 
     def read(self, known: Sequence[str], refused: Refused) -> Iterator[tuple[Picture, str]]:  # noqa: ARG002
         """Yields each picture and its label."""
@@ -129,7 +129,7 @@ class PictureAttention:
         grid: the number of patches on each side.
     """
 
-    weights: dict[str, Tensor]
+    weights: dict[str, Tensor] = field(repr=False)
     picture: Picture
     grid: int
 
@@ -206,6 +206,7 @@ class PictureClassifier:
             TransductError: as `predict`; a picture has no label, or one that the model does not know; or the other
                 model has other labels.
         """
+        check_against(self, against)
         if against is not None and {*against.about.labels} != {*self.about.labels}:
             raise TransductError("the other model has other labels; compare equals")
         refused = Refused(data.broken, advise=False)

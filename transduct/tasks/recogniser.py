@@ -38,7 +38,7 @@ from transduct.functional.segments import Segments
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.tasks.base import Report
 from transduct.tasks.model import named_weights
-from transduct.tasks.sections import Family, check_inputs, check_nothing_given, with_options
+from transduct.tasks.sections import Family, check_against, check_inputs, check_nothing_given, with_options
 from transduct.tasks.showing import Panel
 from transduct.tasks.text import read_model
 from transduct.training import checkpoint
@@ -131,7 +131,7 @@ class SoundAttention:
 
     text: list[str]
     times: list[str]
-    weights: dict[str, Tensor]
+    weights: dict[str, Tensor] = field(repr=False)
     ctc: Tensor
     bands: list[str]
 
@@ -197,6 +197,7 @@ class Recogniser:
         Raises:
             TransductError: as `predict`.
         """
+        check_against(self, against)
         refused = Refused(data.broken if isinstance(data, Spoken) else "stop", advise=False)
         recordings = data.read(self.hearing, refused) if isinstance(data, Spoken) else data
         refused.report(log.warning)

@@ -252,9 +252,11 @@ class SpeechRecognitionTask:
         if data.test is not None and not out <= self._speakers:
             found = Tally(Refused("skip"))
             self._speakers.update(each.speaker for each in self._all_recordings(data.test, found))
-        for name in sorted(out - self._speakers):
+        if unknown := sorted(out - self._speakers):
             there = ", ".join(sorted(filter(None, self._speakers))) or "none"
-            raise TransductError(f"recipe: data.leave_out names '{name}', who says nothing; speakers are: {there}")
+            raise TransductError(
+                f"recipe: data.leave_out names '{unknown[0]}', who says nothing; speakers are: {there}"
+            )
 
     @property
     def _longest(self) -> int:

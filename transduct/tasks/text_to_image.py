@@ -28,17 +28,9 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.dalle import DALLE, SIZES, CodesConfig, Config, DiscreteVAE
 from transduct.tasks.base import Notify, Report
+from transduct.tasks.codec import Drawn, code_score_names, codes_of
 from transduct.tasks.model import Movable, card, files_said, only_train, write_model
-from transduct.tasks.painter import (
-    Drawn,
-    Painter,
-    PaintingConfig,
-    code_score_names,
-    codes_of,
-    pillow,
-    places_of,
-    save_sheet,
-)
+from transduct.tasks.painter import Painter, PaintingConfig, places_of
 from transduct.tasks.sections import (
     ANY_SIZE,
     Family,
@@ -48,6 +40,7 @@ from transduct.tasks.sections import (
     tokenizer_section,
     training_section,
 )
+from transduct.tasks.sheets import pillow, save_sheet
 from transduct.tasks.text import TOKENIZER, run_tokenizer
 from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
@@ -70,6 +63,8 @@ class CaptionedConfig(PicturesConfig):
         max_length: the most tokens of a caption; longer ones are truncated.
         drop_captions: the probability of training on a picture without its caption, which guidance needs.
     """
+
+    captioned = True
 
     max_length: int = 64
     drop_captions: float = 0.1
@@ -181,7 +176,7 @@ class TextToImageTask:
         data, refused = self.data, Refused(self.data.broken)  # reported when the corpus is prepared
         for source in filter(None, (data.valid, *data.train)):
             if source.images is not None:
-                deque(source.read(Path(data.root), data.size, refused, True), maxlen=0)
+                deque(source.read(data, refused), maxlen=0)
 
     def prepare(self) -> None:
         """Read the validation set, train the tokenizer unless the run has one, and encode all pictures as codes.
@@ -197,7 +192,7 @@ class TextToImageTask:
             )
         pillow()
         if data.valid is not None:
-            self._validation = read_examples(data.valid, data, captioned=True, notify=self.notify)
+            self._validation = read_examples(data.valid, data, self.notify)
         self.tokenizer = run_tokenizer(self.directory / TOKENIZER, start, self._trained_tokenizer, self.notify)
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, apart=("drop_captions",))
         weights = self._codes_weights(start)
@@ -215,7 +210,7 @@ class TextToImageTask:
             cut += sum(len(ids) > data.max_length for ids in words)
             return [ragged([ids[: data.max_length] for ids in words]), ragged(list(codes_of(vae, pictures)))]
 
-        self.corpus = prepare(data, columns, inputs, self.directory / "corpus", self.notify, captioned=True)
+        self.corpus = prepare(data, columns, inputs, self.directory / "corpus", self.notify)
         if cut:
             self.notify(
                 f"{cut:,} captions are longer than data.max_length, {data.max_length} tokens: they lose their ends"
@@ -223,8 +218,7 @@ class TextToImageTask:
 
     def _trained_tokenizer(self) -> Tokenizer:
         refused = Refused(self.data.broken)  # reported when the corpus is prepared
-        root, size = Path(self.data.root), self.data.size
-        captions = (text for source in self.data.train for text, _ in source.read(root, size, refused, True))
+        captions = (text for source in self.data.train for text, _ in source.read(self.data, refused))
         return train_tokenizer(captions, self.tokenizer_config)
 
     def _codes_weights(self, start: Path) -> dict[str, Tensor]:
@@ -292,6 +286,6 @@ create, load = TextToImageTask, Painter.load  # called by name in `base.py` and 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples | Unread:
     """Pictures (`source`) and their captions (`reference`), or the recipe's test set."""
     if files_given:
-        return pictures_given(files_given, captioned=True)
+        return pictures_given(files_given, CaptionedConfig)
     data = data_with_test(CaptionedConfig, recipe, "--source, a folder or archive of pictures, and --reference")
-    return read_examples(data.test, data, captioned=True)
+    return read_examples(data.test, data)

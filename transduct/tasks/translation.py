@@ -21,9 +21,10 @@ from transduct.blocks.tables import output_of
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
-from transduct.data.corpus import Corpus, lists_of, prepare
+from transduct.data.corpus import Corpus, lists_of
 from transduct.data.files import names_of, opened, readable
 from transduct.data.growth import growth
+from transduct.data.pairs import held_out_of, prepare
 from transduct.data.sources import DataConfig, Replacement, TextSource, changes_of, listed
 from transduct.data.text import read_examples, read_lines, read_pairs
 from transduct.data.tokenizer import FILES, Tokenizer, TokenizerConfig, train_tokenizers
@@ -37,7 +38,6 @@ from transduct.tasks import ensemble, shortcut
 from transduct.tasks.base import Notify, Report
 from transduct.tasks.model import card, files_said, only_train, searched, three_of, write_model
 from transduct.tasks.sections import ANY_SIZE, ModelSection, are_given, data_with_test, filled, training_section
-from transduct.tasks.shortcut import DERIVED
 from transduct.tasks.text import (
     TOKENIZER,
     Batch,
@@ -48,7 +48,8 @@ from transduct.tasks.text import (
     make_flat_batch,
     run_tokenizer,
 )
-from transduct.tasks.translator import FAMILIES, Translator
+from transduct.tasks.translation_families import DERIVED, FAMILIES
+from transduct.tasks.translator import Translator
 from transduct.training.checkpoint import CONFIG, read_json
 from transduct.training.step import Terms
 
@@ -160,8 +161,9 @@ class TranslationTask:
             raise TransductError(ONE_VOCABULARY)  # an encoder brings the source's tokenizer alone
         self.tokenizers = prepare_tokenizers(self.data, self.tokenizer, self.directory, self.model.start, self.notify)
         self.corpus = prepare(self.data, *self.tokenizers, self.directory / "corpus", self.notify)
-        if self.corpus.held_out is not None:
-            self._validation = read_examples(self.corpus.held_out, Path(), self.data.replace)
+        held_out = held_out_of(self.corpus)
+        if held_out is not None:
+            self._validation = read_examples(held_out, Path(), self.data.replace)
         if not self.decoding.expansion:
             self.decoding = replace(self.decoding, expansion=_expansion(self.corpus.lengths))
 

@@ -1,4 +1,4 @@
-"""Preprocessing of command-line arguments, standard streams, and error messages with their exit status."""
+"""The program as a process: its arguments, its rank, its standard streams, and how an error ends it."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Whatever goes wrong ends the program with one line and the right exit status."""
+"""Arguments and streams are made usable, and whatever goes wrong ends the program with one line and its status."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from transduct.errors import TrainingFailed, TransductError
-from transduct.interfaces.ending import ended, from_home, repeated
+from transduct.interfaces.process import ended, from_home, repeated
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_home_folder_is_found_behind_an_option_too(monkeypatch):
     assert from_home(words) == ["train", "--out=/home/me/run", "--source=a~b", "x=~/y", "~/z", "--resume"]
 
 
-PROGRAM = "from transduct.interfaces.ending import open_streams; import sys; open_streams(); "
+PROGRAM = "from transduct.interfaces.process import open_streams; import sys; open_streams(); "
 
 
 @pytest.mark.parametrize("streams", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 if not torch.cuda.is_available():  # it hides from Python what `to` is made of; read where functions are decorated
-    torch.inference_mode = torch.no_grad
+    torch.inference_mode = lambda mode=True: torch.no_grad() if mode else torch.enable_grad()
 
 from tests.families import RECIPES, in_folder
 from tests.tasks.test_families import inputs_of

@@ -101,6 +101,15 @@ def test_as_many_operations_are_done_as_asked_for():
     assert share_of(many(operations=1), lambda picture: np.array_equal(picture, PICTURE)) < 0.25
 
 
+def test_operations_are_of_every_kind_and_of_any_strength_to_either_side(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(augmentation, "operated", lambda picture, *how: drawn.append(how) or picture)
+    many(operations=1)
+    names, strengths = zip(*drawn)
+    assert {*names} == {*operations()}
+    assert -1.0 <= min(strengths) < -0.95 < 0.95 < max(strengths) <= 1.0
+
+
 def test_a_piece_is_erased_of_as_many_as_asked_for():
     pictures = many(erase=0.4)
     grey = [(picture == GREY).all(2).mean() for picture in pictures]

@@ -108,6 +108,12 @@ def test_as_many_objects_as_asked_for_where_there_is_room():
     assert len(paste(objects=[5, 5], sizes=[60, 64]).labels) == 1, "a full canvas takes no more"
 
 
+def test_no_photograph_is_larger_than_the_canvas():
+    boxes = np.concatenate([paste(number, objects=[1, 1], sizes=[40, 200]).boxes for number in range(20)])
+    assert boxes.max() <= 64
+    assert (boxes[:, 2:] - boxes[:, :2]).min() < 60
+
+
 def test_backgrounds_differ():
     backgrounds = [collages.background(32, collages.generator(1, 0, n)) for n in range(40)]
     assert any((each == each[0, 0]).all() for each in backgrounds), "plain"

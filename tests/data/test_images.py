@@ -21,6 +21,7 @@ from transduct.data.images import (
     fitted,
     read_labelled,
     read_picture,
+    read_pictures,
     resized,
 )
 from transduct.errors import TransductError
@@ -65,6 +66,7 @@ def test_every_mode_is_read_as_colours(mode):
     picture = read_picture(data, "a picture")
     assert picture.shape == (4, 6, 3)
     assert picture.dtype == np.uint8
+    assert picture.flags.writeable
     assert np.abs(picture.astype(int) - colour).max() <= 1
 
 
@@ -255,9 +257,11 @@ def test_without_pillow_the_line_that_installs_it_is_named(monkeypatch):
 def test_fitting_takes_the_middle_and_resizing_keeps_means():
     picture = np.zeros((10, 30, 3), np.uint8)
     picture[:, 10:20] = RED
-    assert np.array_equal(fitted(picture, 10), np.full((10, 10, 3), RED))
+    for one in (picture, picture.transpose(1, 0, 2)):
+        assert np.array_equal(fitted(one, 10), np.full((10, 10, 3), RED))
     assert np.array_equal(resized(fitted(picture, 10), 5, 7), np.full((5, 7, 3), RED))
     assert resized(picture, 10, 30) is picture
+    assert resized(NOISE, 4, 4).std() < 0.5 * NOISE.std(), "no pixel is left out"
 
 
 def test_what_is_fitted_keeps_no_larger_picture_in_memory():
@@ -323,6 +327,12 @@ def test_folders_are_labels(corpus):
     assert refused.said().startswith("all: cat/2.png: not a whole picture")
 
 
+def test_a_broken_picture_is_named_with_its_archive(corpus):
+    refused = Refused("skip")
+    assert [name for name, _ in read_pictures(ImageSource("all"), corpus, refused)] == ["cat/1.png", "dog/1.png"]
+    assert refused.said().startswith("all: cat/2.png: not a whole picture")
+
+
 def test_captions_and_pictures_must_find_each_other(corpus):
     refused = Refused("skip")
     found = list(read_labelled(ImageSource("all", "captions.tsv"), corpus, refused))
@@ -330,6 +340,14 @@ def test_captions_and_pictures_must_find_each_other(corpus):
     assert refused.dropped == {"broken": 3}
     assert "all: dog/1.png: found no text for it, expected a caption of it" in refused.said()
     assert "captions.tsv: dog/2.png: found a caption without its picture in all" in refused.said()
+
+
+def test_a_caption_of_blanks_is_none_and_blanks_around_one_are_no_part_of_it(corpus):
+    (corpus / "captions.tsv").write_text("cat/1.png\t  a cat \ncat/2.png\tbroken\ndog/1.png\t  \n")
+    refused = Refused("skip")
+    found = [(name, text) for name, _, text in read_labelled(ImageSource("all", "captions.tsv"), corpus, refused)]
+    assert found == [("cat/1.png", "a cat")]
+    assert "all: dog/1.png: found no text for it" in refused.said()
 
 
 def test_a_broken_picture_with_a_caption_counts_once(corpus):

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.decoding.test_device import assert_same
-from tests.helpers import BEGIN, END, PLACES, SIZE, tiny
+from tests.helpers import BEGIN, END, PLACES, SIZE, randomise, tiny
 from transduct.decoding import captured
 from transduct.decoding.captured import (
     MOST,
@@ -100,7 +100,7 @@ def test_a_source_is_given_the_same_hypotheses_alone_and_in_any_batch(beam):
 @pytest.mark.parametrize("beam", [1, 3])
 def test_once_half_are_done_the_others_go_on_in_a_smaller_graph(monkeypatch, beam, every_capture_warms_up):
     monkeypatch.setattr(captured, "FEW", 1)
-    model, (sources, _) = tiny(seed=2), drawn(13)
+    model, (sources, _) = randomise(tiny(seed=2), spread=0.4), drawn(13)  # its beams exchange rows at most steps
     limits = [*range(1, 12), 14, 14]
     search = CapturedSearch(model)
     rules = Rules(END, (0, BEGIN), True)
@@ -144,6 +144,18 @@ def test_batches_are_kept_and_the_oldest_given_up(monkeypatch):
     for beam in range(3, 3 + MOST):
         found_by(model, sources, limits, True, beam)
     assert [key[0] for key in search.batches] == list(range(3, 3 + MOST))
+    for beam in (3, 2):
+        found_by(model, sources, limits, True, beam)
+    assert [key[0] for key in search.batches] == [*range(5, 3 + MOST), 3, 2], "what is used again stays"
+
+
+def test_longer_sources_and_outputs_have_buffers_of_their_own():
+    model, most = tiny(seed=3, max_length=64), [20, 5]
+    for longest, limits in ((9, [4, 5]), (30, [4, 5]), (9, most)):
+        sources = [[3 + i % 5 for i in range(longest)], [4, END]]
+        found = [found_by(model, sources, limits, asked, constrain=fixed(limits, 2)) for asked in (True, False)]
+        assert_same(*found)
+        assert [len(h[0].tokens) + 1 for h in found[0]] == limits
 
 
 def test_buffers_past_their_share_of_memory_are_given_up_but_for_the_newest(monkeypatch):

@@ -104,6 +104,23 @@ def test_a_long_output_is_worth_what_the_loss_says(sharpness):
     torch.testing.assert_close(scorer.scores[:, END], -loss, rtol=1e-5, atol=1e-4)
 
 
+def test_a_token_that_cannot_be_in_one_frame_may_be_in_the_next():
+    frames = torch.zeros(6, SIZE).index_put((torch.tensor([2]), torch.tensor([3])), torch.tensor(-math.inf))
+    frames, segments, row = frames.log_softmax(-1), Segments.of([6]), torch.tensor([[1, 3]])
+    scorer = CTCPrefix(frames, segments, 1, BLANK, END, 0.5)
+    for length in (1, 2):
+        scorer(torch.zeros(1, SIZE), row[:, :length])
+    loss = ctc_loss(frames, segments, torch.tensor([3]), Segments.of([1]), BLANK)
+    torch.testing.assert_close(scorer.scores[:, END], -loss)
+
+
+def test_narrow_frames_are_scored_in_single_precision(frames):
+    narrow, segments = frames[0].bfloat16(), frames[1]
+    history, logits = torch.full((2, 1), BLANK), torch.zeros(2, SIZE)
+    found, expected = (CTCPrefix(x, segments, 1, BLANK, END, 0.5)(logits, history) for x in (narrow, narrow.float()))
+    assert torch.equal(found, expected)
+
+
 def test_who_stays_goes_on_as_without_those_who_leave():
     random = torch.Generator().manual_seed(1)
     parts = [(3 * torch.randn(length, SIZE, generator=random)).log_softmax(-1) for length in (7, 3, 5)]

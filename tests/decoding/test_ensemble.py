@@ -23,6 +23,8 @@ def test_the_probability_of_a_token_is_the_mean_of_theirs():
     logits = [torch.randn(4, 7) * scale for scale in (1, 5, 20)]
     expected = torch.stack([each.double().softmax(-1) for each in logits]).mean(0)
     torch.testing.assert_close(mean(logits).exp().double(), expected, atol=1e-6, rtol=0)
+    narrow = [each.bfloat16() for each in logits]
+    assert torch.equal(mean(narrow), mean([each.float() for each in narrow])), "of narrow logits, not a narrow mean"
 
 
 def test_a_model_agrees_with_itself():

@@ -101,10 +101,14 @@ def test_only_the_tokens_of_the_list_are_scored_and_written():
     torch.testing.assert_close(part, whole[:, tokens])
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("beam", [1, 3])
-def test_what_a_neighbour_may_use_changes_nothing(beam):
+def test_what_a_neighbour_may_use_changes_nothing(beam, packed):
     """Sources of other lengths end at other steps, so that their rows are dropped in between."""
     model, random = randomise(tiny(), spread=0.4), torch.Generator().manual_seed(1)
+    if packed:  # whose steps are taken ahead by the kernels
+        pack_layers(model)
+        fuse(model)
     source, target = torch.randint(3, 10, (2, 40), generator=random)
     made = Shortlist.of(source, target, 10, always=[0, BEGIN, END], most=2, common=0)
 

@@ -48,6 +48,16 @@ def test_the_projected_loss_and_its_gradients_are_torchs_in_any_pieces(example, 
         torch.testing.assert_close(mine, reference)
 
 
+def test_the_loss_of_large_logits_is_finite(example, either_way):
+    hidden, weight, targets = example
+    loss, nll = losses.projected_cross_entropy(100.0 * hidden, weight.requires_grad_(), targets, 0.1)
+    expected = [
+        F.cross_entropy(100.0 * hidden @ weight.T, targets, reduction="sum", label_smoothing=e) for e in (0.1, 0)
+    ]
+    torch.testing.assert_close([loss, nll], expected)
+    assert torch.autograd.grad(loss, weight)[0].isfinite().all()
+
+
 @pytest.mark.parametrize("frozen", ["hidden", "weight", "both"])
 def test_what_needs_no_gradient_changes_no_number(example, frozen):
     hidden, weight, targets = example
@@ -169,6 +179,16 @@ def test_under_autocast_the_projection_alone_is_rounded(example):
     for mine, reference in zip(*(torch.autograd.grad(x, (hidden, weight)) for x in (loss, expected))):
         assert mine.dtype == torch.float32
         torch.testing.assert_close(mine, reference, rtol=0.05, atol=0.05)
+
+
+def test_many_pieces_under_autocast_add_up_in_single_precision(monkeypatch):
+    monkeypatch.setattr(losses, "CHUNK", 1)
+    monkeypatch.setattr(losses, "FEWEST", 1)
+    hidden, weight, targets = torch.ones(1000, 2), torch.zeros(3, 2, requires_grad=True), torch.zeros(1000).long()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = losses.projected_cross_entropy(hidden, weight, targets)
+    expected = 1000 / 3 * torch.tensor([[-2.0, -2.0], [1.0, 1.0], [1.0, 1.0]])
+    torch.testing.assert_close(torch.autograd.grad(loss, weight)[0], expected, rtol=0.01, atol=0.0)
 
 
 # sets of boxes

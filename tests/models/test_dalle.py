@@ -8,6 +8,7 @@ from tests.helpers import randomise
 from transduct.decoding import engine
 from transduct.decoding.engine import DecodingConfig
 from transduct.decoding.filters import FixedLength
+from transduct.functional.losses import divergence_from_uniform
 from transduct.functional.segments import Segments
 from transduct.models import gpt
 from transduct.models.dalle import DALLE, CodesConfig, Config, DiscreteVAE, Guided, guided_logits
@@ -75,6 +76,15 @@ def test_gumbel_codes_are_the_likeliest_at_low_temperatures():
     torch.testing.assert_close(vectors, vae.codebook[codes])
     assert torch.equal(codes, logits.argmax(1))
     assert penalty == 0.0
+
+
+@torch.no_grad()
+def test_gumbel_codes_are_mixed_evenly_at_a_high_temperature_and_their_divergences_added_up():
+    vae = tiny_vae(quantiser="gumbel", beta=0.5)
+    logits = torch.randn(6, CODES)
+    vectors, _, penalty = vae._quantised(logits, 1e4)
+    torch.testing.assert_close(vectors, vae.codebook.mean(0).expand(6, -1), atol=1e-3, rtol=0)
+    torch.testing.assert_close(penalty, 0.5 * divergence_from_uniform(logits).sum())
 
 
 @pytest.mark.parametrize("quantiser", ["vq", "gumbel"])

@@ -62,6 +62,18 @@ def test_colours_are_read_from_minus_one_to_one():
     torch.testing.assert_close(read[0], expected)
 
 
+@torch.no_grad()
+def test_cells_know_their_row_by_the_first_half_of_their_positions():
+    model, read = tiny_detr(), []
+    model.projection.weight.zero_(), model.projection.bias.zero_()
+    model.encoder.register_forward_pre_hook(lambda _, given: read.append(given[0]))
+    model.encode(pictures(1))
+    lines, columns = read[0].view(8, 8, 16).split(8, 2)  # (row, column, half of the width)
+    assert torch.equal(lines, lines[:, :1].expand(8, 8, 8))
+    assert torch.equal(columns, columns[:1].expand(8, 8, 8))
+    assert not torch.allclose(lines[0], lines[1])
+
+
 def test_a_picture_s_boxes_are_its_own():
     model, given = tiny_detr(), pictures(3)
     together = found(model, given)

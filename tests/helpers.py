@@ -1,4 +1,4 @@
-"""What many tests need: a tiny Transformer whose every parameter matters, and flat batches for it."""
+"""What many tests need: a tiny Transformer whose every parameter matters, flat batches for it, and tasks and runs."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ import torch
 from transduct.functional import kernels
 from transduct.functional.segments import Segments
 from transduct.models.transformer import Config, Transformer
+from transduct.training.machine import seed_generators
 
 BEGIN, END = 1, 2
 SIZE = 11  # the vocabulary
@@ -52,6 +53,22 @@ def tokens_of(lengths, seed=1, size=SIZE):
     """Random tokens of sequences of these lengths, and their segments."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(size, (sum(lengths),), generator=generator), Segments.of(lengths)
+
+
+def ready(task):
+    """A task that is ready to train, and its model."""
+    task.prepare()
+    seed_generators(1)
+    return task, task.build_model()
+
+
+def weights(run):
+    """The weights that a run has left, as bytes."""
+    return (run / "model" / "model.safetensors").read_bytes()
+
+
+class Interrupted(Exception):
+    """Ends a run where a test wants it to."""
 
 
 def gradients(output, inputs):

@@ -28,9 +28,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"blocks", "functional"},
     "training": {"training", "config", "errors", "functional"},
     "decoding": {"decoding", "errors", "functional", "blocks.attention"},
-    "tasks.base": {"config", "errors", "training", "tasks.claim"},
+    "tasks.base": {"config", "errors", "training"},
     "tasks.runs": {"config", "errors", "data.files", "data.corpus", "training", "tasks.base", "tasks.claim"},
-    "tasks.claim": {"config", "errors", "training"},
+    "tasks.claim": {"config", "errors", "training", "tasks.base"},
     "tasks": {
         *("transduct", "config", "errors", "functional", "blocks", "data", "evaluation", "models", "training"),
         *("decoding", *(f"tasks.{name}" for name in HELPERS)),  # no other task

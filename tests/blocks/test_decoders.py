@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.helpers import PLACES, SIZE, randomise, tiny, tokens_of
 from transduct.blocks.attention import MultiHeadAttention
-from transduct.blocks.decoders import Decoder, MemoryState, PromptState, layer_inputs
+from transduct.blocks.decoders import Decoder, PromptDecoder
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer, LayerShape
 from transduct.functional.segments import Segments
 
@@ -20,48 +20,44 @@ def attention():
     return MultiHeadAttention(D, 4)
 
 
-def layers(make):
+def made(kind):
     torch.manual_seed(1)
-    return randomise(Decoder(make() for _ in range(2)).eval())
+    if kind is PromptDecoder:
+        return randomise(PromptDecoder(EncoderLayer(SHAPE, attention()) for _ in range(2)).eval())
+    return randomise(Decoder(DecoderLayer(SHAPE, attention(), attention()) for _ in range(2)).eval())
 
 
 def stepped(decoder, state, x):
     """A step on vectors (R, D) in place of tokens, which returns hidden states in place of logits."""
-    if isinstance(state, PromptState):
-        return state.step(decoder, x, state.positions)
+    if isinstance(decoder, PromptDecoder):
+        return decoder.step(x, state.positions, state)
     around = {"target_embedding": lambda x, _: x, "decoder_norm": nn.Identity(), "logits": nn.Identity()}
     return decoder.step(SimpleNamespace(**around), x, state)
 
 
-def run(decoder, x, *rest):
-    for layer in decoder:
-        x = layer(x, *rest)
-    return x
-
-
 @torch.no_grad()
 def test_a_state_over_a_memory_is_the_decoder_a_token_at_a_time():
-    decoder = layers(lambda: DecoderLayer(SHAPE, attention(), attention()))
+    decoder = made(Decoder)
     memory, segments = torch.randn(sum(LENGTHS), D), Segments.of(LENGTHS)
-    state = MemoryState.start(decoder, memory, segments, BEAM)
+    state = decoder.start(memory, segments, BEAM)
     tokens = torch.randn(3, len(LENGTHS) * BEAM, D)  # (steps, R, D)
     for number, newest in enumerate(tokens):
         assert state.length == number
         found = stepped(decoder, state, newest)
     for row, source in enumerate([0, 0, 1, 1, 2, 2]):
         part = memory.split(LENGTHS)[source]
-        whole = run(decoder, tokens[:, row], Segments.of([3]), part, Segments.of([len(part)]))
+        whole = decoder(tokens[:, row], Segments.of([3]), part, Segments.of([len(part)]))
         torch.testing.assert_close(found[row], whole[-1], atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()
 def test_a_state_goes_on_from_its_prompt():
-    decoder = layers(lambda: EncoderLayer(SHAPE, attention()))
+    decoder = made(PromptDecoder)
     prompts, segments = torch.randn(sum(LENGTHS), D), Segments.of(LENGTHS)
-    inputs = layer_inputs(decoder, prompts, segments)
+    inputs = decoder.inputs(prompts, segments)
     assert torch.equal(inputs[0], prompts)
     assert torch.equal(inputs[1], decoder[0](prompts, segments, True))
-    state = PromptState.start(decoder, inputs, segments, BEAM)
+    state = decoder.start(inputs, segments, BEAM)
     assert state.positions.tolist() == [3, 3, 1, 1, 4, 4]
     tokens = torch.randn(2, len(LENGTHS) * BEAM, D)
     for newest in tokens:
@@ -69,26 +65,21 @@ def test_a_state_goes_on_from_its_prompt():
     assert state.positions.tolist() == [5, 5, 3, 3, 6, 6]
     for row, source in enumerate([0, 0, 1, 1, 2, 2]):
         whole = torch.cat((prompts.split(LENGTHS)[source], tokens[:, row]))
-        torch.testing.assert_close(
-            found[row], run(decoder, whole, Segments.of([len(whole)]), True)[-1], atol=1e-5, rtol=1e-5
-        )
+        expected = decoder(whole, Segments.of([len(whole)]))[-1]
+        torch.testing.assert_close(found[row], expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["memory", "prompt"])
+@pytest.mark.parametrize("kind", [Decoder, PromptDecoder])
 @torch.no_grad()
 def test_rows_are_exchanged_and_finished_sources_leave(kind):
-    if kind == "memory":
-        decoder = layers(lambda: DecoderLayer(SHAPE, attention(), attention()))
-    else:
-        decoder = layers(lambda: EncoderLayer(SHAPE, attention()))
+    decoder = made(kind)
     given, segments = torch.randn(sum(LENGTHS), D), Segments.of(LENGTHS)
     first, second = torch.randn(2, len(LENGTHS) * BEAM, D)
     rows = torch.tensor([1, 1, 5, 4])  # the second source has left
 
     def started():
-        if kind == "memory":
-            return MemoryState.start(decoder, given, segments, BEAM)
-        return PromptState.start(decoder, layer_inputs(decoder, given, segments), segments, BEAM)
+        before = given if kind is Decoder else decoder.inputs(given, segments)
+        return decoder.start(before, segments, BEAM)
 
     state = started()
     stepped(decoder, state, first)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import everything_in
+from tests.helpers import Interrupted, everything_in
 from tests.recipes import tiny_recipe
 from transduct.config import Recipe, load_recipe
 from transduct.errors import TrainingFailed, TransductError
@@ -72,10 +72,6 @@ def test_a_process_that_was_forked_does_not_hold_the_lock(tmp_path, monkeypatch)
     finally:
         os.kill(children[0], signal.SIGKILL)
         os.waitpid(children[0], 0)
-
-
-class Interrupted(Exception):
-    pass
 
 
 def test_half_written_files_of_a_killed_run_are_removed(tmp_path):

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 import transduct
 from tests.changes import Gated, becomes
 from tests.families import RECIPES, in_folder
+from tests.helpers import Interrupted, weights
 from tests.pictures import BARS, bar
 from tests.tones import string
 from transduct.errors import NotFinite, TransductError
@@ -44,10 +45,6 @@ def inputs_of(recipe):
     return inputs[recipe.data["kind"]] if isinstance(inputs, dict) else inputs
 
 
-class Interrupted(Exception):
-    pass
-
-
 @pytest.fixture(scope="module", params=RECIPES)
 def finished(request, tmp_path_factory):
     """A recipe and the run it has left."""
@@ -55,10 +52,6 @@ def finished(request, tmp_path_factory):
     recipe = in_folder(RECIPES[request.param], folder)
     runs.train(recipe, folder / "run", notify=str)
     return recipe, folder / "run"
-
-
-def weights(run):
-    return (run / "model" / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("step", [2, 5])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.helpers import randomise
+from tests.helpers import randomise, ready
 from tests.pictures import BARS, SIDE, bar, png, write_pictures
 from transduct.config import Recipe, record
 from transduct.data.files import Refused
@@ -21,7 +21,6 @@ from transduct.tasks import base, image_classification, runs
 from transduct.tasks.image_classification import DataConfig, share, test_set
 from transduct.tasks.picture_classifier import Labelled, rows_of
 from transduct.training.checkpoint import read_tensors
-from transduct.training.machine import seed_generators
 
 test_set.__test__ = False  # it is no test
 TRAIN, TEST = {"images": "train.tar"}, {"images": "test.tar.xz"}
@@ -60,10 +59,7 @@ def packed(folder):
 
 
 def prepared(directory, said=str, **sections):
-    task = make_task(directory, said, **sections)
-    task.prepare()
-    seed_generators(1)
-    return task, task.build_model()
+    return ready(make_task(directory, said, **sections))
 
 
 def batches(task, epoch=0):

@@ -14,13 +14,13 @@ import pytest
 import torch
 import yaml
 
+from tests.helpers import ready
 from tests.tasks.test_language_model import CONTEXT, LINES, PROMPTS, whole_run
 from transduct.config import Recipe, load_recipe, merge
 from transduct.errors import TransductError
 from transduct.tasks import base, language_modeling, runs
 from transduct.tasks.language_model import windows
 from transduct.tasks.language_modeling import LanguageModelingTask, in_rows
-from transduct.training.machine import seed_generators
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "tinyshakespeare_gpt.yaml"
 
@@ -53,18 +53,16 @@ def texts(tmp_path_factory):
     return folder
 
 
-def make_task(texts, directory, said=str, **sections):
+def prepared(texts, directory, said=str, **sections):
     """A task that is ready to train, with a model."""
     directory.mkdir(exist_ok=True)
-    task = LanguageModelingTask(text_recipe(texts, **sections), directory, said)
-    task.prepare()
-    seed_generators(1)
-    return task, task.build_model().eval()
+    task, model = ready(LanguageModelingTask(text_recipe(texts, **sections), directory, said))
+    return task, model.eval()
 
 
 @pytest.fixture(scope="module")
 def made(texts, tmp_path_factory):
-    return make_task(texts, tmp_path_factory.mktemp("task") / "run")
+    return prepared(texts, tmp_path_factory.mktemp("task") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -138,19 +136,19 @@ def test_several_texts_are_read_one_after_the_other(texts, tmp_path):
     shutil.copy(texts / "train.txt", tmp_path / "a.txt")
     (tmp_path / "b.tsv").write_text("x\tlast line")
     sources = [{"text": str(tmp_path / "a.txt")}, {"pairs": str(tmp_path / "b.tsv"), "columns": [1]}]
-    task, _ = make_task(texts, tmp_path / "run", data={"train": sources})
+    task, _ = prepared(texts, tmp_path / "run", data={"train": sources})
     rows, _ = task.corpus.columns(np.arange(len(task.corpus)))[0]
     assert rows.tolist() == whole_run(task.tokenizer, [*LINES, "last line"])
 
 
 def test_tokenizer_and_corpus_are_made_once_and_again_for_another_context(texts, tmp_path):
     said = []
-    one, _ = make_task(texts, tmp_path, said.append)
+    one, _ = prepared(texts, tmp_path, said.append)
     assert [line.split(":")[0] for line in said] == ["tokenizer.json"]
-    two, _ = make_task(texts, tmp_path, said.append)
+    two, _ = prepared(texts, tmp_path, said.append)
     assert said[1].startswith("corpus unchanged")
     assert one.tokenizer.digest == two.tokenizer.digest
-    make_task(texts, tmp_path, said.append, data={"context": 20})
+    prepared(texts, tmp_path, said.append, data={"context": 20})
     assert said[2:] == ["corpus prepared again: context changed"]
 
 
@@ -210,7 +208,7 @@ def test_a_test_set_is_one_text(texts):
 
 def test_training_may_start_from_another_model(made, saved, texts, tmp_path):
     said = []
-    task, model = make_task(texts, tmp_path, said.append, model={"start_from": str(saved)}, tokenizer={"kind": "bpe"})
+    task, model = prepared(texts, tmp_path, said.append, model={"start_from": str(saved)}, tokenizer={"kind": "bpe"})
     assert task.tokenizer.kind == "verbatim", "the tokenizer comes along"
     assert task.recipe.model["start_from"] == str(saved)
     held = made[1].state_dict()
@@ -293,16 +291,16 @@ def test_a_text_that_cannot_be_trained_on_is_refused_and_leaves_nothing(texts, t
 def test_a_mistake_in_the_validation_text_is_found_before_any_work(texts, tmp_path):
     said = []
     with pytest.raises(TransductError, match="none: no such file"):
-        make_task(texts, tmp_path, said.append, data={"valid": {"text": "none"}})
+        prepared(texts, tmp_path, said.append, data={"valid": {"text": "none"}})
     assert not said
 
 
 def test_a_text_that_is_gone_when_a_run_goes_on_is_missed(texts, tmp_path):
     shutil.copytree(texts, tmp_path / "texts")
-    make_task(tmp_path / "texts", tmp_path / "run")
+    prepared(tmp_path / "texts", tmp_path / "run")
     (tmp_path / "texts" / "train.txt").unlink()
     with pytest.raises(TransductError, match=r"train.txt: cannot be read \(No such file.*\); correct data.train or"):
-        make_task(tmp_path / "texts", tmp_path / "run")
+        prepared(tmp_path / "texts", tmp_path / "run")
 
 
 def test_each_profile_of_the_recipe_is_whole_and_its_quick_one_runs(texts, tmp_path):

@@ -10,7 +10,8 @@ import torch
 from transduct.data.masking import Masking
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.evaluation.classification import mcnemar
+from transduct.evaluation.bootstrap import Share
+from transduct.evaluation.classification import mcnemar, wilson_interval
 from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks import masked_language_model
@@ -74,6 +75,35 @@ def test_untrained_scores_are_those_of_chance():
     assert scores["nats_per_token"] == pytest.approx(math.log(model.tokenizer.size + 1), rel=0.3)
 
 
+def test_masked_tokens_of_one_line_are_no_examples_of_their_own(monkeypatch):
+    """A model that guesses all masked tokens of a few pairs of lines, and of the others none."""
+    model = make(share=0.9)
+    guessed, make_whole = {3, 11, 12, 20}, masked_language_model.make_batch
+    held = []
+
+    def make_batch(numbers, *given):
+        held[:] = [numbers, make_whole(numbers, *given)]
+        return held[1]
+
+    def answers(_, batch):
+        numbers, _ = held
+        known = torch.tensor([numbers[row] in guessed for row in batch.segments.sequence[batch.places]])
+        logits = torch.nn.functional.one_hot(torch.where(known, batch.targets, batch.targets - 1), 70).float()
+        return {"tokens": (logits, batch.targets), "pairs": (torch.eye(2)[batch.apart], batch.apart)}
+
+    monkeypatch.setattr(masked_language_model, "make_batch", make_batch)
+    monkeypatch.setattr(masked_language_model, "answers", answers)
+    monkeypatch.setattr(masked_language_model, "BATCH_TOKENS", 60)
+    report = model.evaluate(stanzas(4, 2))
+    score, masked = report.scores["masked_accuracy"], report.details["masked"]
+    assert score == pytest.approx(100 * 4 / 31, abs=2.0)
+    low, high = report.details["masked_accuracy"]["interval"]
+    narrow = wilson_interval(round(score * masked / 100), masked)
+    assert high - low > 2 * (narrow[1] - narrow[0])
+    assert report.scores["accuracy"] == 100.0
+    assert report.details["accuracy"]["interval"] == wilson_interval(31, 31), "pairs are independent"
+
+
 def test_samples_are_lines_with_a_word_hidden_that_the_model_can_hold():
     model = make()
     samples = model.evaluate(stanzas(4, 2)).details["samples"]
@@ -92,11 +122,12 @@ def test_a_model_is_compared_with_another_on_the_same_masks():
     assert report.details["against"] == other.evaluate(stanzas(4, 2)).scores
     assert report.details["p_values"].keys() == {"masked_accuracy", "accuracy"}
     assert ours.evaluate(stanzas(4, 2), ours).details["p_values"] == {"masked_accuracy": 1.0, "accuracy": 1.0}
-    right = [True] * 10 + [False] * 10
+    right, one = [True] * 10 + [False] * 10, np.ones(20)
     for model, answers in ((ours, right), (other, right[::-1])):
-        model._measure = lambda data, answers=answers: ({"masked_accuracy": 50.0}, {"masked_accuracy": answers})
+        share = Share(np.array(answers, float), one)
+        model._measure = lambda data, share=share: ({"masked_accuracy": 50.0}, {"masked_accuracy": share})
     assert ours.evaluate(stanzas(4, 2), other).details["p_values"] == {"masked_accuracy": 1.0}, "ten against ten"
-    other._measure = lambda data: ({"masked_accuracy": 0.0}, {"masked_accuracy": [False] * 20})
+    other._measure = lambda data: ({"masked_accuracy": 0.0}, {"masked_accuracy": Share(np.zeros(20), one)})
     [p_value] = ours.evaluate(stanzas(4, 2), other).details["p_values"].values()
     assert p_value == mcnemar(right, [False] * 20) < 0.05
     with pytest.raises(TransductError, match="the other model would be asked for other tokens; compare models of"):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from tests.helpers import ready
 from tests.tasks.test_masked_language_model import BEGIN, END, stanzas, whole
 from transduct.config import Recipe, merge
 from transduct.data.tokenizer import Tokenizer
@@ -18,7 +19,6 @@ from transduct.tasks import base, runs
 from transduct.tasks import masked_language_modeling as task_file
 from transduct.tasks.masked_language_modeling import MaskedLanguageModelingTask
 from transduct.training.checkpoint import load_weights, read_tensors, weights_of
-from transduct.training.machine import seed_generators
 
 
 def make_recipe(folder, **sections):
@@ -41,19 +41,16 @@ def make_recipe(folder, **sections):
     return Recipe("masked_language_modeling", **merge(tree, sections))
 
 
-def make_task(folder, said=str, **sections):
+def prepared(folder, said=str, **sections):
     """A task that is ready to train, with a model."""
     directory = folder / "run"
     directory.mkdir(exist_ok=True)
-    task = MaskedLanguageModelingTask(make_recipe(folder, **sections), directory, said)
-    task.prepare()
-    seed_generators(1)
-    return task, task.build_model()
+    return ready(MaskedLanguageModelingTask(make_recipe(folder, **sections), directory, said))
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    return make_task(tmp_path_factory.mktemp("task"))
+    return prepared(tmp_path_factory.mktemp("task"))
 
 
 def lines_in(task, sequence):
@@ -119,12 +116,12 @@ def test_an_epoch_can_be_entered_anywhere_and_the_next_differs(made):
         for number in (0, 0, 1)
     ]
     assert pairs[0] == pairs[1] != pairs[2], "other lines follow, not only in another order"
-    with pytest.raises(TransductError, match="unknown split 'test'; masked language modeling has batches of 'train'"):
+    with pytest.raises(TransductError, match="unknown split 'test'; masked language modelling has batches of 'train'"):
         task.batches("test", 0, 0, 0, 1)
 
 
 def test_without_next_sentence_lines_stand_alone(tmp_path):
-    task, model = make_task(tmp_path, data={"next_sentence": False})
+    task, model = prepared(tmp_path, data={"next_sentence": False})
     batches = list(task.batches("train", 0, 0, 0, 1))
     assert Counter(lines_in(task, s) for b in batches for s in whole(b)) == Counter((line,) for line in stanzas(20, 1))
     assert all(batch.apart is None and not batch.types.any() for batch in batches)
@@ -136,12 +133,12 @@ def test_without_next_sentence_lines_stand_alone(tmp_path):
 
 def test_a_corpus_counts_as_often_as_it_weighs(tmp_path):
     train = [{"text": "train"}, {"text": "valid", "weight": 3.0}]
-    task, _ = make_task(tmp_path, data={"train": train, "next_sentence": False})
+    task, _ = prepared(tmp_path, data={"train": train, "next_sentence": False})
     assert sum(len(batch.segments) for batch in task.batches("train", 0, 0, 0, 1)) == 160 + 3 * 32
 
 
 def test_the_share_to_predict_is_the_recipe_s_in_training_and_after(tmp_path):
-    task, model = make_task(tmp_path, data={"mask": 0.5})
+    task, model = prepared(tmp_path, data={"mask": 0.5})
     for batch in task.batches("train", 0, 0, 0, 1):
         assert len(batch.places) == 4 * len(batch.segments), "of two lines of four words"
     task.save(model.eval(), tmp_path / "model", {"step": 0, "seconds": 0.0})
@@ -152,7 +149,7 @@ def test_the_share_to_predict_is_the_recipe_s_in_training_and_after(tmp_path):
 
 def test_a_long_pair_is_cut_and_still_fits_the_batch(tmp_path):
     (tmp_path / "train").write_text("".join(f"{'a b c d ' * n}\n" for n in (1, 9, 2, 9, 1)))
-    task, _ = make_task(tmp_path)
+    task, _ = prepared(tmp_path)
     for batch in task.batches("train", 0, 0, 0, 1):
         assert batch.segments.longest <= 16
         assert batch.tokens <= 200
@@ -160,7 +157,7 @@ def test_a_long_pair_is_cut_and_still_fits_the_batch(tmp_path):
 
 
 def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
-    task, _ = make_task(tmp_path, tokenizer={"kind": "bpe", "size": 60, "dropout": 0.5}, data={"max_length": 64})
+    task, _ = prepared(tmp_path, tokenizer={"kind": "bpe", "size": 60, "dropout": 0.5}, data={"max_length": 64})
 
     def drawn(epoch, batch_tokens):
         object.__setattr__(task.training, "batch_tokens", batch_tokens)
@@ -173,7 +170,7 @@ def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
 
 
 def test_batches_are_planned_for_what_dropout_makes_of_them(tmp_path, monkeypatch):
-    task, _ = make_task(tmp_path, tokenizer={"kind": "bpe", "size": 60, "dropout": 0.5}, data={"max_length": 64})
+    task, _ = prepared(tmp_path, tokenizer={"kind": "bpe", "size": 60, "dropout": 0.5}, data={"max_length": 64})
     assert median(batch.tokens for batch in task.batches("train", 0, 0, 0, 1)) < 1.05 * task.training.batch_tokens
     monkeypatch.setitem(task.__dict__, "growth", 1.0)  # the control
     assert median(batch.tokens for batch in task.batches("train", 0, 0, 0, 1)) > 1.2 * task.training.batch_tokens
@@ -183,7 +180,7 @@ def test_batches_are_planned_for_what_dropout_makes_of_them(tmp_path, monkeypatc
 
 
 def test_the_loss_is_cross_entropy_over_hidden_tokens_and_over_pairs(tmp_path):
-    task, model = make_task(tmp_path, training={"label_smoothing": 0.1})
+    task, model = prepared(tmp_path, training={"label_smoothing": 0.1})
     batch = next(task.batches("train", 0, 0, 0, 1))
     terms = task.loss(model, batch)
     x = model.encode(batch.ids, batch.types, batch.segments)
@@ -236,7 +233,7 @@ def test_what_is_saved_answers_like_what_was_trained(tmp_path):
     for part in ("# Masked language model", "on 159 pairs from train (left out: none)", "| masked_accuracy | "):
         assert part in card
     loaded = base.load(model)
-    task, fresh = make_task(tmp_path)
+    task, fresh = prepared(tmp_path)
     with torch.no_grad():
         load_weights(fresh, read_tensors(model / "model.safetensors"), model)
     texts = ["a1 [MASK] a3 a4", "b1"]
@@ -273,7 +270,7 @@ def test_a_size_is_written_out_and_overridden(tmp_path):
 def test_training_may_start_from_another_model(tmp_path):
     held = runs.train(make_recipe(tmp_path, tokenizer={"size": 30}), tmp_path / "held", notify=str)
     said = []
-    task, model = make_task(tmp_path, said.append, model={"start_from": str(held)})
+    task, model = prepared(tmp_path, said.append, model={"start_from": str(held)})
     assert f"tokenizer.json: 30 tokens, taken from {held} and saved" in said
     own, other = weights_of(model), read_tensors(held / "model.safetensors")
     assert own.keys() == other.keys()
@@ -284,9 +281,9 @@ def test_training_may_start_from_another_model(tmp_path):
 def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):
     (tmp_path / "valid").write_text("a1\n\nb1\n")
     with pytest.raises(TransductError, match=r"^valid: found 1 pairs of lines that are not blank, expected at least 3"):
-        make_task(tmp_path)
+        prepared(tmp_path)
     with pytest.raises(TransductError, match="none: no such file"):
-        make_task(tmp_path, data={"valid": {"text": "none"}})
+        prepared(tmp_path, data={"valid": {"text": "none"}})
 
 
 @pytest.mark.parametrize(

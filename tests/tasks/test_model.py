@@ -10,6 +10,7 @@ from tests.families import tiny_gpt, tiny_rnn
 from tests.helpers import tiny, tokens_of
 from transduct.blocks.packed import PackedLinear, PackedTable
 from transduct.blocks.quantised import QuantisedLinear, quantise
+from transduct.data.sources import DataConfig, TextSource
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional import kernels
@@ -121,7 +122,9 @@ def started(directory, labels, other, held=None, **named):
     model, said = classifier(labels, 2), []
     before = model.output.weight.detach().clone()
     written(directory, held or classifier(other, 1))
-    (directory / checkpoint.CONFIG).write_text(json.dumps({"format": 1, "pictures": {"labels": other}} | named))
+    (directory / checkpoint.CONFIG).write_text(
+        json.dumps({"format": 1, "task": "any", "pictures": {"labels": other}} | named)
+    )
     rows = shared.LabelRows(labels, ("pictures", "labels"), ("output.*",))
     shared.start_from(model, directory, said.append, lambda held: rows.order(model, directory, said.append, held))
     return model.output.weight, before, said
@@ -152,7 +155,7 @@ def test_rows_are_taken_from_the_head_that_has_as_many_as_labels(tmp_path):
     for first, second in (((9, 4), (2, 4)), ((2, 4), (9, 4))):
         model = torch.nn.ModuleDict({"a": torch.nn.Linear(4, 2), "b": torch.nn.Linear(4, 2)})
         held = {"a.weight": torch.ones(first), "b.weight": torch.ones(second)}
-        (tmp_path / checkpoint.CONFIG).write_text(json.dumps({"format": 1, "labels": ["sea", "apple"]}))
+        (tmp_path / checkpoint.CONFIG).write_text(json.dumps({"format": 1, "task": "any", "labels": ["sea", "apple"]}))
         said = []
         shared.LabelRows(["apple", "sea"], ("labels",), ("*.weight",)).order(model, tmp_path, said.append, held)
         assert [float(held[name].min()) == 1.0 for name in held] == [first == (2, 4), second == (2, 4)]
@@ -296,8 +299,10 @@ def test_the_memory_of_a_gpu_is_not_laid_out_for_a_processor(tmp_path):
 
 
 def test_files_and_what_was_left_out_are_said():
-    assert shared.files_said(["a", "b"], {"too_long": 1200, "empty": 0}) == "from a, b (left out: 1,200 too long)"
-    assert shared.files_said([], {}) == "from a generated corpus (left out: none)"
+    data = DataConfig(train=[TextSource(source="a", target="b")])
+    assert shared.files_said(data, {"too_long": 1200, "empty": 0}) == "from a, b (left out: 1,200 too long)"
+    data = DataConfig(train=[TextSource(generate="copy", count=9)])
+    assert shared.files_said(data, {}) == "from a generated corpus (left out: none)"
 
 
 def test_a_card_counts_the_tokens_of_a_step_on_all_ranks():

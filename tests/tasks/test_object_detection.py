@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import transduct
 from tests.data.test_collages import write_photographs
+from tests.helpers import ready
 from transduct.config import Recipe, record
 from transduct.data.collages import Example
 from transduct.errors import TransductError
@@ -23,7 +24,6 @@ from transduct.tasks import base, object_detection, runs
 from transduct.tasks.detector import SceneSet, make_batch
 from transduct.tasks.object_detection import DataConfig, test_set
 from transduct.training.checkpoint import read_tensors
-from transduct.training.machine import seed_generators
 
 test_set.__test__ = False  # it is no test
 COLLAGE = {"count": 12, "objects": [1, 3], "sizes": [8, 16]}
@@ -57,10 +57,7 @@ def make_task(folder, said=str, **sections):
 
 
 def prepared(folder, **sections):
-    task = make_task(folder, **sections)
-    task.prepare()
-    seed_generators(1)
-    return task, task.build_model()
+    return ready(make_task(folder, **sections))
 
 
 def annotate(folder, lines):

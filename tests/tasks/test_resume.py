@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import Interrupted, weights
 from tests.recipes import tiny_recipe
 from transduct.config import dump
 from transduct.errors import TrainingFailed
@@ -87,14 +88,6 @@ def test_a_killed_run_ends_with_the_bytes_of_one_that_was_not(tmp_path):
 
 def assert_same_model(one: Path, other: Path) -> None:
     assert weights(one) == weights(other)
-
-
-def weights(run: Path) -> bytes:
-    return (run / "model" / "model.safetensors").read_bytes()
-
-
-class Interrupted(Exception):
-    pass
 
 
 def interrupted_run(directory: Path, step: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import transduct
-from tests.helpers import everything_in
+from tests.helpers import Interrupted, everything_in
 from tests.recipes import tiny_recipe
 from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TransductError
@@ -214,10 +214,6 @@ def test_a_stage_has_the_tokenizer_of_the_one_before(tmp_path):
     runs.train(staged(tmp_path, tokenizer={"size": 20}), tmp_path / "run", notify=str)
     one, two = ((tmp_path / "run" / f"stage_{number}" / "tokenizer.json").read_bytes() for number in (1, 2))
     assert one == two
-
-
-class Interrupted(Exception):
-    pass
 
 
 @pytest.mark.parametrize("stop", [1, 4])  # in the first stage and in the second

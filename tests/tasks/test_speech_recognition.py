@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import transduct
+from tests.helpers import ready
 from tests.tones import PATTERN, RATE, encoded, string, tone, write_archive, write_tones
 from transduct.config import Recipe
 from transduct.data.tokenizer import Tokenizer
@@ -16,7 +17,6 @@ from transduct.errors import TransductError
 from transduct.functional.segments import pad
 from transduct.tasks import base, recogniser, runs, speech_recognition
 from transduct.tasks.speech_recognition import SpeechRecognitionTask, ctc_frames, make_batch
-from transduct.training.machine import seed_generators
 
 STRINGS = {"sounds": "tones.tar", "pattern": PATTERN, "join": [2, 4], "strings": 30}
 DATA = {
@@ -48,17 +48,14 @@ def root(tmp_path_factory):
     return folder
 
 
-def make_task(root, folder, said=str, **sections):
+def prepared(root, folder, said=str, **sections):
     folder.mkdir(exist_ok=True)
-    task = SpeechRecognitionTask(recipe_of(root, **sections), folder, said)
-    task.prepare()
-    seed_generators(1)
-    return task, task.build_model()
+    return ready(SpeechRecognitionTask(recipe_of(root, **sections), folder, said))
 
 
 @pytest.fixture(scope="module")
 def made(root, tmp_path_factory):
-    return make_task(root, tmp_path_factory.mktemp("run"), data={"ctc": 0.4}, training={"label_smoothing": 0.3})
+    return prepared(root, tmp_path_factory.mktemp("run"), data={"ctc": 0.4}, training={"label_smoothing": 0.3})
 
 
 def test_a_batch_is_flat_with_its_ends_and_beginnings():
@@ -97,7 +94,7 @@ def test_an_epoch_holds_every_utterance_once_within_its_budget(made):
 
 def test_workers_change_nothing(made, root, tmp_path):
     task, _ = made
-    other, _ = make_task(root, tmp_path, data={"workers": 2})
+    other, _ = prepared(root, tmp_path, data={"workers": 2})
     ours, theirs = (next(each.batches("train", 0, 0, 0, 1)) for each in (task, other))
     assert torch.equal(ours.features, theirs.features)
 
@@ -124,7 +121,7 @@ def test_a_text_needs_a_frame_a_token_and_one_between_two_of_a_kind():
 
 def test_recordings_of_a_speaker_left_out_are_not_trained_on(root, tmp_path):
     said = []
-    task, _ = make_task(root, tmp_path, said.append, data={"leave_out": ["bela"]})
+    task, _ = prepared(root, tmp_path, said.append, data={"leave_out": ["bela"]})
     assert len(task.corpus) == 3 * 5 * 3  # speeds, digits, recordings
     assert {each.speaker for each in task._validation} == {"anna"}
     assert "corpus prepared: 15 recordings from tones.tar (left out: none)" in said
@@ -132,29 +129,29 @@ def test_recordings_of_a_speaker_left_out_are_not_trained_on(root, tmp_path):
     for kind in ("byte", "character"):  # the second learns from texts, and finds none
         message = r"no recording is left to train on .*check data.train and data.leave_out"
         with pytest.raises(TransductError, match=message):
-            make_task(root, tmp_path / "none", data={**nobody, "valid": None}, tokenizer={"kind": kind})
+            prepared(root, tmp_path / "none", data={**nobody, "valid": None}, tokenizer={"kind": kind})
     message = (
         r"data.valid: each of its \d+ recordings is of a speaker that data.leave_out names; leave one of them in, or"
     )
     with pytest.raises(TransductError, match=message):
-        make_task(root, tmp_path / "unheard", data=nobody)
+        prepared(root, tmp_path / "unheard", data=nobody)
 
 
 def test_each_source_has_a_recording_left_to_train_on(root, tmp_path):
     bela = {**STRINGS, "pattern": PATTERN.replace("\\w+", "bela")}
     with pytest.raises(TransductError, match=r"tones\.tar: no recording is left to train on .*data\.leave_out"):
-        make_task(root, tmp_path, data={"train": [STRINGS, bela], "leave_out": ["bela"]})
+        prepared(root, tmp_path, data={"train": [STRINGS, bela], "leave_out": ["bela"]})
 
 
 def test_a_speaker_to_leave_out_has_said_something(root, tmp_path):
     with pytest.raises(
         TransductError, match=r"data\.leave_out names 'bella', who says nothing; speakers are: anna, bela"
     ):
-        make_task(root, tmp_path / "run", data={"leave_out": ["anna", "bella"]})
+        prepared(root, tmp_path / "run", data={"leave_out": ["anna", "bella"]})
     alone = {**STRINGS, "pattern": PATTERN.replace("\\w+", "anna")}
     for part in ("valid", "test"):
         data = {"train": [alone], "valid": None, "test": None, part: STRINGS, "leave_out": ["bela"]}
-        task, model = make_task(root, tmp_path / part, data=data)
+        task, model = prepared(root, tmp_path / part, data=data)
         assert len(task.corpus) == 45
     assert task.evaluate(model).scores == {}  # nothing to validate on
 
@@ -162,15 +159,15 @@ def test_a_speaker_to_leave_out_has_said_something(root, tmp_path):
 def test_a_text_longer_than_the_model_can_write_is_refused(root, tmp_path):
     message = r"0_anna_0\.wav: its text, 4 times in a string, has 9 tokens with the end, model\.max_length is 8; raise"
     with pytest.raises(TransductError, match=message):
-        make_task(root, tmp_path / "run", model={"max_length": 8})
-    make_task(root, tmp_path / "more", model={"max_length": 9})
+        prepared(root, tmp_path / "run", model={"max_length": 8})
+    prepared(root, tmp_path / "more", model={"max_length": 9})
     with pytest.raises(TransductError, match=message):  # a corpus prepared for longer texts is read again
-        make_task(root, tmp_path / "more", model={"max_length": 8})
+        prepared(root, tmp_path / "more", model={"max_length": 8})
     single = {"train": [{"sounds": "tones.tar", "pattern": PATTERN}], "valid": None}
     with pytest.raises(
         TransductError, match=r"wav: its text has 3 tokens with the end, model\.max_length is 2; raise it"
     ):
-        make_task(root, tmp_path / "run", model={"max_length": 2}, data=single)
+        prepared(root, tmp_path / "run", model={"max_length": 2}, data=single)
 
 
 def test_what_is_left_out_or_resampled_is_said(tmp_path):
@@ -182,9 +179,9 @@ def test_what_is_left_out_or_resampled_is_said(tmp_path):
     source = {"sounds": "a.tar", "texts": "a.tsv"}
     data = {"train": [source], "valid": source, "test": None}
     with pytest.raises(TransductError, match=r"bad\.wav: not a whole sound file.*data\.broken=skip"):
-        make_task(tmp_path, tmp_path / "run", data=data)
+        prepared(tmp_path, tmp_path / "run", data=data)
     said = []
-    task, _ = make_task(tmp_path, tmp_path / "run", said.append, data={**data, "broken": "skip"})
+    task, _ = prepared(tmp_path, tmp_path / "run", said.append, data={**data, "broken": "skip"})
     assert any("3 recordings from a.tar, a.tsv (left out: 2 broken); 1 resampled to 8000 Hz" in line for line in said)
     [line] = [line for line in said if line.startswith("2 left out: bad.wav: not a whole")]
     assert "brief.wav: too short, 1 encoder tokens, its text needs 6 for CTC; check it" in line
@@ -198,10 +195,10 @@ def test_a_recording_is_long_enough_for_its_text_at_every_speed(tmp_path):
     write_archive(tmp_path / "a.tar", {"brief.wav": encoded(np.tile(tone(1), 2)[:2000])})
     (tmp_path / "a.tsv").write_text("brief.wav\t1 2 3\n")
     data = {"train": [{"sounds": "a.tar", "texts": "a.tsv"}], "valid": None, "test": None}
-    task, _ = make_task(tmp_path, tmp_path / "run", data={**data, "augment": {"speeds": [0.9, 1.0]}})
+    task, _ = prepared(tmp_path, tmp_path / "run", data={**data, "augment": {"speeds": [0.9, 1.0]}})
     assert len(task.corpus) == 2
     with pytest.raises(TransductError, match=r"brief\.wav: too short, 4 encoder tokens, its text needs 6 for CTC"):
-        make_task(tmp_path, tmp_path / "run", data={**data, "augment": {"speeds": [0.9, 1.6]}})
+        prepared(tmp_path, tmp_path / "run", data={**data, "augment": {"speeds": [0.9, 1.6]}})
 
 
 def test_validations_search_with_a_beam_of_their_own(made, monkeypatch):
@@ -247,10 +244,10 @@ def test_a_test_set_is_files_or_the_recipes(root):
 
 def test_a_prepared_corpus_is_taken_again(root, tmp_path):
     said = []
-    make_task(root, tmp_path, said.append)
-    make_task(root, tmp_path, said.append, data={"ctc": 0.5, "augment": {"gain": 0.0}})
+    prepared(root, tmp_path, said.append)
+    prepared(root, tmp_path, said.append, data={"ctc": 0.5, "augment": {"gain": 0.0}})
     assert "corpus unchanged: reused 90 rows" in said
-    make_task(root, tmp_path, said.append, data={"augment": {"speeds": [1.0]}})
+    prepared(root, tmp_path, said.append, data={"augment": {"speeds": [1.0]}})
     assert said[-1].startswith("corpus prepared: 30 recordings")
 
 
@@ -280,6 +277,6 @@ def test_it_learns_tones_for_digits(tmp_path):
 def test_a_model_starts_from_another(root, tmp_path):
     runs.train(recipe_of(root, training={"steps": 1}), tmp_path / "run", notify=str)
     said = []
-    make_task(root, tmp_path / "next", said.append, model={"start_from": str(tmp_path / "run" / "model")})
+    prepared(root, tmp_path / "next", said.append, model={"start_from": str(tmp_path / "run" / "model")})
     [line] = [line for line in said if "started from" in line]
     assert re.search(r"(\d+) of \1 weights taken", line)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from tests.helpers import ready
 from transduct.config import Recipe, record
 from transduct.data.samples import generate
 from transduct.data.tokenizer import Tokenizer
@@ -21,7 +22,6 @@ from transduct.tasks import base, runs, text_classification
 from transduct.tasks.classifier import LONGEST_SPAN, Batch, scores_of
 from transduct.tasks.model import write_model
 from transduct.tasks.text_classification import DataConfig, find_run, span_loss, test_set
-from transduct.training.machine import seed_generators
 
 test_set.__test__ = False  # it is no test
 GENERATED = {"sequence": "brackets", "tokens": "seen_before", "span": "spans"}
@@ -57,10 +57,7 @@ def make_task(directory, kind="sequence", said=str, **sections):
 
 
 def prepared(directory, kind="sequence", said=str, **sections):
-    task = make_task(directory, kind, said, **sections)
-    task.prepare()
-    seed_generators(1)
-    return task, task.build_model()
+    return ready(make_task(directory, kind, said, **sections))
 
 
 def write_pairs(directory, train=60):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers import ready
 from tests.recipes import tiny_recipe
 from transduct.config import Recipe
 from transduct.data.samples import generate
@@ -21,29 +22,26 @@ from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.functional.segments import Segments
 from transduct.tasks import base, runs, translation
+from transduct.tasks.text import losses_of
 from transduct.tasks.translation import TranslationTask, make_batch, turned
 from transduct.training.log import ignore
-from transduct.training.machine import seed_generators
 from transduct.training.trainer import fit
 
 TEXTS = ["a b c", "d", "c a b a"]
 
 
-def make_task(directory, said=str, **sections):
+def prepared(directory, said=str, **sections):
     """A task that is ready to train, with a model; what `data` says replaces the recipe's own, not to be merged."""
     directory.mkdir(exist_ok=True)
     recipe = tiny_recipe(**sections)
     recipe.data.update(sections.get("data", {}))
-    task = TranslationTask(recipe, directory, said)
-    task.prepare()
-    seed_generators(1)
-    return task, task.build_model()
+    return ready(TranslationTask(recipe, directory, said))
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     sections = {"model": {"dropout": 0.0}, "training": {"label_smoothing": 0.3}}
-    return make_task(tmp_path_factory.mktemp("task"), **sections)
+    return prepared(tmp_path_factory.mktemp("task"), **sections)
 
 
 def pairs_of(task, batch):
@@ -100,7 +98,7 @@ def test_another_seed_has_another_order(made, monkeypatch):
 
 def test_a_corpus_counts_as_often_as_it_weighs(tmp_path):
     train = [{"generate": "reverse", "count": 50, "weight": 3.0}, {"generate": "copy", "count": 50}]
-    task, _ = make_task(tmp_path, data={"train": train, "drop_duplicates": False})
+    task, _ = prepared(tmp_path, data={"train": train, "drop_duplicates": False})
     assert sum(len(batch.source_segments) for batch in task.batches("train", 0, 0, 0, 1)) == 200
 
 
@@ -112,7 +110,7 @@ def test_batches_are_made_by_as_many_workers_as_the_recipe_says(made, monkeypatc
 
 
 def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
-    task, _ = make_task(tmp_path, tokenizer={"dropout": 0.5, "size": 200}, data={"drop_duplicates": False})
+    task, _ = prepared(tmp_path, tokenizer={"dropout": 0.5, "size": 200}, data={"drop_duplicates": False})
 
     def drawn(epoch, batch_tokens):
         object.__setattr__(task.training, "batch_tokens", batch_tokens)
@@ -138,7 +136,7 @@ def test_a_text_that_dropout_makes_too_long_keeps_its_plain_form(tmp_path, text)
         "data": {"train": [pair], "max_length": 2, "drop_duplicates": False},
         "tokenizer": {"dropout": 0.5, "size": 300},
     }
-    task, _ = make_task(tmp_path / "run", **sections)
+    task, _ = prepared(tmp_path / "run", **sections)
     [batch] = task.batches("train", 0, 0, 0, 1)
     assert pairs_of(task, batch) == [tuple(map(tuple, task.tokenizers[0].encode([text, text])))] * 9
 
@@ -155,7 +153,7 @@ def test_the_loss_is_label_smoothed_cross_entropy_over_target_tokens(made):
 
 
 def test_with_r_drop_two_readings_are_to_agree(tmp_path):
-    task, model = make_task(tmp_path / "run", model={"dropout": 0.4}, training={"r_drop": 5.0})
+    task, model = prepared(tmp_path / "run", model={"dropout": 0.4}, training={"r_drop": 5.0})
     batch = next(task.batches("train", 0, 0, 0, 1))
 
     torch.manual_seed(3)
@@ -171,7 +169,7 @@ def test_with_r_drop_two_readings_are_to_agree(tmp_path):
     assert count == len(batch.outputs)
     assert losses[0] != losses[1]
     model.eval()  # without dropout a second reading says nothing new
-    plain, _ = task._losses(model, batch, 0.1)
+    plain, _ = losses_of(model, batch, 0.1)
     torch.testing.assert_close(task.loss(model, batch)["tokens"][0], plain)
 
 
@@ -279,7 +277,7 @@ def test_what_is_learnt_backwards_is_what_turned_targets_teach(tmp_path):
 
 
 def test_the_validation_loss_is_of_targets_as_they_are_written(tmp_path):
-    task, model = make_task(tmp_path, data={"backwards": True})
+    task, model = prepared(tmp_path, data={"backwards": True})
     sources, targets = ["a b", "c d e"], ["b a", "c e d"]
     report = task.evaluate(model.eval(), (sources, [[text] for text in targets]))
     tokens = sum(len(ids) + 1 for ids in task.tokenizers[1].encode(targets))
@@ -312,7 +310,7 @@ def test_batches_are_turned_whatever_becomes_of_them(tmp_path):
     """With BPE dropout and with one shape too: what is read is the text."""
     for number, training in enumerate(({}, {"capture": True})):
         sections = {"tokenizer": {"dropout": 0.3}, "training": training, "data": {"backwards": True}}
-        task, _ = make_task(tmp_path / str(number), **sections)
+        task, _ = prepared(tmp_path / str(number), **sections)
         pairs = [pair for batch in task.batches("train", 0, 0, 0, 1) for pair in pairs_of(task, batch)]
         read = Counter(tuple(task.tokenizers[0].decode([source, target[::-1]])) for source, target in pairs)
         del read["", ""]  # what fills a shape
@@ -321,7 +319,7 @@ def test_batches_are_turned_whatever_becomes_of_them(tmp_path):
 
 @pytest.mark.parametrize("options", [{"prefixes": ["a"]}, {"constraint": "tree"}])
 def test_what_begins_at_the_beginning_is_not_for_a_model_that_ends_there(tmp_path, options):
-    task, model = make_task(tmp_path, data={"backwards": True})
+    task, model = prepared(tmp_path, data={"backwards": True})
     translator = task._in_use(model, task.decoding)
     what = "a prefix" if "prefixes" in options else "a constraint"
     with pytest.raises(TransductError, match=f"this model writes from the end on, where {what} does not begin; leave"):
@@ -330,7 +328,7 @@ def test_what_begins_at_the_beginning_is_not_for_a_model_that_ends_there(tmp_pat
     with pytest.raises(
         TransductError, match=r"recipe: data\.backwards is true, but a tree begins with its root; set dec"
     ):
-        make_task(tmp_path / "tree", data={"backwards": True}, decoding={"constraint": "tree"})
+        prepared(tmp_path / "tree", data={"backwards": True}, decoding={"constraint": "tree"})
 
 
 # preparing
@@ -338,8 +336,8 @@ def test_what_begins_at_the_beginning_is_not_for_a_model_that_ends_there(tmp_pat
 
 def test_tokenizers_and_corpus_are_made_once(tmp_path):
     first, second = [], []
-    one, _ = make_task(tmp_path, first.append)
-    two, _ = make_task(tmp_path, second.append)
+    one, _ = prepared(tmp_path, first.append)
+    two, _ = prepared(tmp_path, second.append)
     assert first == ["tokenizer.json: 56 tokens, trained and saved", "corpus prepared: 120 pairs"]
     assert second == ["corpus unchanged: reused 120 rows"]
     assert one.tokenizers[0].digest == two.tokenizers[0].digest
@@ -349,7 +347,7 @@ def test_tokenizers_and_corpus_are_made_once(tmp_path):
 
 def test_each_side_may_have_a_tokenizer_of_its_own(tmp_path):
     sides = {"shared": False, "source": {"kind": "word", "size": 40}, "target": {"kind": "character", "size": 35}}
-    task, model = make_task(tmp_path, tokenizer=sides)
+    task, model = prepared(tmp_path, tokenizer=sides)
     assert [tokenizer.kind for tokenizer in task.tokenizers] == ["word", "character"]
     assert (model.config.source_size, model.config.target_size) == tuple(t.size for t in task.tokenizers)
     assert model.config.tie == "decoder"
@@ -367,7 +365,7 @@ def test_replacements_are_made_wherever_text_comes_in(tmp_path):
     (tmp_path / "a").write_text("a-b\nc-d\ne-f\n" * 3)
     pair = {"source": str(tmp_path / "a"), "target": str(tmp_path / "a")}
     sections = {"train": [pair], "valid": pair, "replace": [{"side": "source", "pattern": "-", "by": " "}]}
-    task, model = make_task(tmp_path / "run", data=sections)
+    task, model = prepared(tmp_path / "run", data=sections)
     [batch] = task.batches("train", 0, 0, 0, 1)
     decoded = {tuple(task.tokenizers[0].decode(pair)) for pair in pairs_of(task, batch)}
     assert decoded == {("a b", "a-b"), ("c d", "c-d"), ("e f", "e-f")}
@@ -424,7 +422,7 @@ def test_held_out_pairs_are_validated_on_and_not_trained_on(tmp_path):
 def test_a_mistake_in_the_validation_files_is_found_before_any_work(tmp_path):
     said = []
     with pytest.raises(TransductError, match="none: no such file"):
-        make_task(tmp_path, said.append, data={"valid": {"source": "none", "target": "none"}})
+        prepared(tmp_path, said.append, data={"valid": {"source": "none", "target": "none"}})
     assert not said
 
 
@@ -441,7 +439,7 @@ def test_a_mistake_in_the_validation_files_is_found_before_another_stage(tmp_pat
 
 
 def test_what_is_saved_answers_like_what_was_trained(tmp_path):
-    task, model = make_task(tmp_path, training={"steps": 20})
+    task, model = prepared(tmp_path, training={"steps": 20})
     state = fit(model, task.training, tmp_path, task.batches, task.loss, task.evaluate, ignore)
     task.save(model, tmp_path / "model", vars(state))
     texts = ["a b c d", "z y", ""]
@@ -461,7 +459,7 @@ def test_the_card_says_what_it_was_trained_on_and_how_well_it_does(trained_run, 
         assert part in written
     (tmp_path / "text").write_text("a b\n" * 3 + "\n")
     pair = {"source": str(tmp_path / "text"), "target": str(tmp_path / "text")}
-    task, model = make_task(tmp_path / "run", data={"train": [pair]})
+    task, model = prepared(tmp_path / "run", data={"train": [pair]})
     task.save(model, tmp_path / "model", {"step": 3, "seconds": 1.4})
     written = (tmp_path / "model" / "card.md").read_text(encoding="utf-8")
     assert f"1 pairs from {tmp_path / 'text'}, {tmp_path / 'text'} (left out: " in written
@@ -507,7 +505,7 @@ def fullest(task):
 
 
 def test_batches_are_planned_for_what_dropout_makes_of_them(tmp_path, monkeypatch):
-    task, _ = make_task(tmp_path, training={"batch_tokens": 200}, tokenizer={"dropout": 0.3})
+    task, _ = prepared(tmp_path, training={"batch_tokens": 200}, tokenizer={"dropout": 0.3})
     filled = fullest(task)
     assert 0.9 < np.median(filled) / 200 < 1.02
     assert filled.max() < 1.1 * 200
@@ -520,8 +518,8 @@ def test_batches_are_planned_for_what_dropout_makes_of_them(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_every_batch_of_every_epoch_has_one_shape_where_it_is_asked_for(tmp_path, dropout):
-    task, _ = make_task(tmp_path, training={"capture": True}, tokenizer={"dropout": dropout})
-    plain, _ = make_task(tmp_path / "plain", tokenizer={"dropout": dropout})
+    task, _ = prepared(tmp_path, training={"capture": True}, tokenizer={"dropout": dropout})
+    plain, _ = prepared(tmp_path / "plain", tokenizer={"dropout": dropout})
     for epoch in range(3):
         pairs = list(zip(task.batches("train", epoch, 0, 0, 1), plain.batches("train", epoch, 0, 0, 1), strict=True))
         for filled, batch in pairs:
@@ -533,7 +531,7 @@ def test_every_batch_of_every_epoch_has_one_shape_where_it_is_asked_for(tmp_path
 
 def test_what_dropout_makes_too_long_for_the_shape_is_left_as_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(translation, "SPARE", 0.9)  # of 280, and up to 256
-    task, _ = make_task(tmp_path, training={"capture": True, "batch_tokens": 280}, tokenizer={"dropout": 0.9})
+    task, _ = prepared(tmp_path, training={"capture": True, "batch_tokens": 280}, tokenizer={"dropout": 0.9})
     batches = list(task.batches("train", 0, 0, 0, 1))
     assert {len(batch.source) for batch in batches} == {task.shape.tokens} == {256}
     assert max(batch.tokens for batch in batches) > 230
@@ -541,7 +539,7 @@ def test_what_dropout_makes_too_long_for_the_shape_is_left_as_it_was(tmp_path, m
 
 def losses_of_a_run(directory, **training):
     """The loss of each step. (Adam makes steps even of a key's bias, whose gradient is nothing but rounding.)"""
-    task, model = make_task(directory, model={"dropout": 0.0}, training={"validate_every": 0, **training})
+    task, model = prepared(directory, model={"dropout": 0.0}, training={"validate_every": 0, **training})
     fit(model, task.training, task.directory, task.batches, task.loss)
     lines = (directory / "log.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line)["loss"] for line in lines]
@@ -602,7 +600,7 @@ def test_outputs_have_the_room_that_the_training_data_need(tmp_path, kinds, expa
     files = {"source": str(tmp_path / "a"), "target": str(tmp_path / "a")}
     sides = dict(zip(("source", "target"), ({"kind": kind, "size": 100} for kind in kinds), strict=True))
     data = {"train": [files], "max_length": 128, "drop_duplicates": False}
-    task, model = make_task(tmp_path / "run", data=data, tokenizer={"shared": False, **sides})
+    task, model = prepared(tmp_path / "run", data=data, tokenizer={"shared": False, **sides})
     assert task.decoding.expansion == expansion
     longest = max(len(ids) for ids in task.tokenizers[1].encode(text.splitlines())) + 1
     shortest = min(len(ids) for ids in task.tokenizers[0].encode(text.splitlines())) + 1
@@ -610,7 +608,7 @@ def test_outputs_have_the_room_that_the_training_data_need(tmp_path, kinds, expa
     task.save(model, tmp_path / "model", {"step": 1, "seconds": 1.0})
     held = json.loads((tmp_path / "model" / "config.json").read_text())
     assert held["decoding"]["expansion"] == task.decoding.expansion
-    asked, _ = make_task(
+    asked, _ = prepared(
         tmp_path / "other", data=data, tokenizer={"shared": False, **sides}, decoding={"expansion": 1.5}
     )
     assert asked.decoding.expansion == 1.5

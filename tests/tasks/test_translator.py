@@ -560,6 +560,14 @@ def test_a_model_is_compared_with_a_loaded_one(translator, monkeypatch):
         translator.evaluate((["a"], [["b"]]), against="runs/a")
 
 
+def test_what_bleu_lacks_is_said_before_all_is_translated(monkeypatch):
+    translator = make()
+    translator.bleu_tokenize = "klingon"
+    monkeypatch.setattr(translator, "translate", lambda *_: pytest.fail("hours of work for nothing"))
+    with pytest.raises(TransductError, match="BLEU has no tokenizer 'klingon'"):
+        translator.evaluate((["a"], [["b"]]))
+
+
 def test_evaluate_scores_what_translate_says(translator):
     own = translator.predict(TEXTS)
     perfect = translator.evaluate((TEXTS, [[text] for text in own]))

@@ -147,7 +147,7 @@ def test_no_file_is_left_open(tmp_path):
     before = len(os.listdir("/proc/self/fd"))
     write_file(tmp_path / "a", b"1")
     write_directory(tmp_path / "model", {"b": b"2"})
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_link_is_removed_and_not_what_it_leads_to(tmp_path):

@@ -21,7 +21,7 @@ from transduct.training.optim import MovingAverage, make_optimiser
 
 
 def save(checkpoints, step, model, optimiser, ema=None, keep=None):
-    checkpoints.save(step, model, optimiser_tensors(model, optimiser), {"step": step}, ema, keep)
+    checkpoints.save(step, model, optimiser_tensors(model, optimiser), {"step": step}, ema and ema.weights, keep)
     checkpoints.wait()
 
 

@@ -4,7 +4,6 @@ A decoder either reads the memory of an encoder, as the Transformer's does, or c
 tokens of a batch, B its sources, R = B * beam the rows of a search, D the model width.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -33,6 +32,11 @@ class Decoder(nn.ModuleList):
             x = layer(x, segments, memory, memory_segments, weights)
         return x
 
+    def start(self, memory: Tensor, segments: Segments, beam: int) -> "MemoryState":
+        """Return the state before the first token, with `beam` rows for each source of the memory (N, D)."""
+        memories = [cast(DecoderLayer, layer).cross_attention.remember(memory, segments) for layer in self]
+        return MemoryState(beam, [KVCache(beam) for _ in memories], memories, Lineage(beam))
+
     def step(self, model: Any, tokens: Tensor, state: "MemoryState") -> Tensor:
         """The newest token of each row (R,) -> logits of the next (R, V).
 
@@ -50,6 +54,37 @@ class Decoder(nn.ModuleList):
     def ahead(self, model: Any, state: "MemoryState", run: Run) -> Ahead | None:  # noqa: ARG002 (see FusedDecoder)
         """Take several steps of a search in one call, until one needs a decision; None if the decoder cannot."""
         return None
+
+
+class PromptDecoder(nn.ModuleList):
+    """The layers of a decoder that continues a prompt."""
+
+    def forward(self, x: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
+        """(N, D) -> (N, D)."""
+        for layer in self:
+            x = layer(x, segments, causal=True, weights=weights)
+        return x
+
+    def inputs(self, x: Tensor, segments: Segments) -> Tensor:
+        """The inputs of all layers for prompts with embeddings (N, D): -> (layers, N, D)."""
+        inputs = [x]
+        for layer in self[:-1]:
+            inputs.append(layer(inputs[-1], segments, causal=True))
+        return torch.stack(inputs)
+
+    def start(self, inputs: Tensor, segments: Segments, beam: int) -> "PromptState":
+        """Return the state after the prompts, with `beam` rows for each, from their `inputs` (layers, N, D)."""
+        prompts = [
+            cast(EncoderLayer, layer).remember_prompt(x, segments) for layer, x in zip(self, inputs, strict=True)
+        ]
+        return PromptState(beam, [KVCache(beam) for _ in prompts], prompts, Lineage(beam), segments.lengths)
+
+    def step(self, x: Tensor, positions: Tensor, state: "PromptState") -> Tensor:
+        """Run the newest token of each row, at `positions` (R,), through all layers: (R, D) -> (R, D)."""
+        state.lineage.grow(len(x), x.device)
+        for layer, cache, prompt in zip(self, state.caches, state.memories, strict=True):
+            x = cast(EncoderLayer, layer).step(x, positions, cache, prompt, state.lineage)
+        return x
 
 
 @dataclass
@@ -90,12 +125,6 @@ class MemoryState(State):
 
     steps: Steps | None = None
 
-    @classmethod
-    def start(cls, decoder: Decoder, memory: Tensor, segments: Segments, beam: int) -> "MemoryState":
-        """Return the state before the first token, with `beam` rows for each source of the memory (N, D)."""
-        memories = [cast(DecoderLayer, layer).cross_attention.remember(memory, segments) for layer in decoder]
-        return cls(beam, [KVCache(beam) for _ in memories], memories, Lineage(beam))
-
     @property
     def positions(self) -> Tensor:
         """(R,) the position of the next token of each row."""
@@ -117,24 +146,10 @@ class PromptState(State):
 
     lengths: Tensor
 
-    @classmethod
-    def start(cls, decoder: Iterable[nn.Module], inputs: Tensor, segments: Segments, beam: int) -> "PromptState":
-        """Return the state after the prompts, from the inputs (layers, N, D) of all layers; see `layer_inputs`."""
-        layers = [cast(EncoderLayer, layer) for layer in decoder]
-        prompts = [layer.remember_prompt(x, segments) for layer, x in zip(layers, inputs, strict=True)]
-        return cls(beam, [KVCache(beam) for _ in layers], prompts, Lineage(beam), segments.lengths)
-
     @property
     def positions(self) -> Tensor:
         """(R,) the position of the next token of each row, counted from the start of its prompt."""
         return self.lengths.repeat_interleave(self.beam) + self.length
-
-    def step(self, decoder: Iterable[nn.Module], x: Tensor, positions: Tensor) -> Tensor:
-        """Run the newest token of each row, at `positions` (R,), through all layers: (R, D) -> (R, D)."""
-        self.lineage.grow(len(x), x.device)
-        for layer, cache, prompt in zip(decoder, self.caches, self.memories, strict=True):
-            x = cast(EncoderLayer, layer).step(x, positions, cache, prompt, self.lineage)
-        return x
 
     def select_sources(self, sources: Tensor) -> None:
         """Keep these sources, in this order."""
@@ -196,11 +211,3 @@ class FixedState:
         """Move these sources to the front, in this order."""
         for x in (self.slots, self.bias, *(x for pair in (*self.memories, *self.caches) for x in pair)):
             x[: len(sources)] = x.index_select(0, sources)
-
-
-def layer_inputs(decoder: nn.ModuleList, x: Tensor, segments: Segments) -> Tensor:
-    """The inputs of all layers for prompts with embeddings (N, D): -> (layers, N, D)."""
-    inputs = [x]
-    for layer in decoder[:-1]:
-        inputs.append(layer(inputs[-1], segments, True))
-    return torch.stack(inputs)

@@ -89,7 +89,7 @@ class DecodingConfig:
         if self.captured and (other := not_captured(vars(self))):
             raise ValueError(f"captured search takes no {other[0]}; leave one of them out")
 
-    def without_memory(self) -> None:
+    def refuse_options_of_memories(self) -> None:
         """Check that no option is set that only models decoding over a memory support.
 
         Raises:
@@ -200,7 +200,7 @@ def generate(
         ValueError: if captured search does not support an option.
         NotFinite: if the model's outputs are NaN.
     """
-    device = next(model.parameters()).device
+    device = device_of(model)
     if config.captured and narrow is not None:
         raise ValueError("captured search scores all tokens; leave captured or the shortlist out")
     workers = 1 if config.captured else workers_for(device, len(sources), config.workers)
@@ -306,7 +306,7 @@ def score(
         NotFinite: if the model's outputs are NaN.
     """
     results = [0.0] * len(sources)
-    device = next(model.parameters()).device
+    device = device_of(model)
     lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
     for batch in in_batches(lengths, budget):
         with torch.inference_mode():
@@ -322,6 +322,12 @@ def score(
     if any(map(isnan, results)):
         raise NotFinite
     return results
+
+
+def device_of(model: Any) -> torch.device:
+    """The device of a model's weights."""
+    device: torch.device = next(model.parameters()).device
+    return device
 
 
 def encode(model: Any, sources: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Segments]:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.convolution import Backbone, ResidualBlock, convolution, group_norm
-from transduct.blocks.decoders import PromptState, layer_inputs
+from transduct.blocks.decoders import PromptDecoder, PromptState
 from transduct.blocks.sizes import require_channels, require_heads, require_rate, require_size
 from transduct.blocks.tables import embedding_table
 from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, final_norm, initialise
@@ -199,7 +199,7 @@ class DALLE(nn.Module):
         self.row_positions = embedding_table(config.vae.side, width)
         self.column_positions = embedding_table(config.vae.side, width)
         self.text_positions = embedding_table(config.max_length, width)
-        self.decoder = nn.ModuleList(
+        self.decoder = PromptDecoder(
             EncoderLayer(shape, MultiHeadAttention(width, config.num_heads)) for _ in range(config.layers)
         )
         self.decoder_norm = final_norm(shape)
@@ -221,9 +221,7 @@ class DALLE(nn.Module):
         words = (tokens > self.config.begin).long()
         before = F.pad(words.cumsum(0), (1, 0)).index_select(0, segments.offsets)  # (B + 1,)
         x = self._embedded(tokens, segments.positions - before.diff()[segments.sequence])
-        for layer in self.decoder:
-            x = layer(x, segments, causal=True, weights=weights)
-        return self.decoder_norm(x)
+        return self.decoder_norm(self.decoder(x, segments, weights))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(N, D) -> (N, V + 1); the last logit, that of `begin`, is minus infinity."""
@@ -232,16 +230,16 @@ class DALLE(nn.Module):
     def encode(self, tokens: Tensor, segments: Segments) -> Tensor:
         """Texts (N,) -> the inputs of all layers (layers, N, D)."""
         places = segments.positions - segments.lengths[segments.sequence]
-        return layer_inputs(self.decoder, self._embedded(tokens, places), segments)
+        return self.decoder.inputs(self._embedded(tokens, places), segments)
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> PromptState:
         """Return the state before `begin`, with `beam` rows for each text."""
-        return PromptState.start(self.decoder, memory, segments, beam)
+        return self.decoder.start(memory, segments, beam)
 
     def step(self, tokens: Tensor, state: PromptState) -> tuple[Tensor, PromptState]:
         """The newest token of each row (R,) -> logits of the next (R, V + 1), and the state after it."""
         places = torch.full_like(tokens, state.length)
-        x = state.step(self.decoder, self._embedded(tokens, places), places)
+        x = self.decoder.step(self._embedded(tokens, places), places, state)
         return self.logits(self.decoder_norm(x)), state
 
     def _embedded(self, tokens: Tensor, places: Tensor) -> Tensor:

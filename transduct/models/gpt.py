@@ -9,7 +9,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from transduct.blocks.attention import AttentionScheme, self_attention, split_scheme
-from transduct.blocks.decoders import PromptState, layer_inputs
+from transduct.blocks.decoders import PromptDecoder, PromptState
 from transduct.blocks.embeddings import Embedding, VectorScheme
 from transduct.blocks.sizes import require_heads, require_rate, require_size
 from transduct.blocks.tables import embedding_table, project
@@ -67,7 +67,7 @@ class GPT(nn.Module):
         table = embedding_table(config.vocabulary_size, config.d_model)
         vectors, _ = split_scheme(config.positions)
         self.embedding = Embedding(table, vectors, "add", config.max_length, config.dropout)
-        self.decoder = nn.ModuleList(
+        self.decoder = PromptDecoder(
             EncoderLayer(shape, self_attention(config.d_model, config.num_heads, config.positions, config.max_length))
             for _ in range(config.layers)
         )
@@ -82,10 +82,7 @@ class GPT(nn.Module):
 
     def hidden(self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
         """Tokens (N,) -> hidden states (N, D), each of which predicts the next token."""
-        x = self.embedding(tokens, segments.positions)
-        for layer in self.decoder:
-            x = layer(x, segments, causal=True, weights=weights)
-        return self.decoder_norm(x)
+        return self.decoder_norm(self.decoder(self.embedding(tokens, segments.positions), segments, weights))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(N, D) -> (N, V)."""
@@ -93,11 +90,11 @@ class GPT(nn.Module):
 
     def encode(self, tokens: Tensor, segments: Segments) -> Tensor:
         """Prompts without their last tokens (N,) -> the inputs of all layers (layers, N, D)."""
-        return layer_inputs(self.decoder, self.embedding(tokens, segments.positions), segments)
+        return self.decoder.inputs(self.embedding(tokens, segments.positions), segments)
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> PromptState:
         """Return the state before the last token of each prompt, with `beam` rows per prompt."""
-        return PromptState.start(self.decoder, memory, segments, beam)
+        return self.decoder.start(memory, segments, beam)
 
     def step(self, tokens: Tensor, state: PromptState) -> tuple[Tensor, PromptState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after it.
@@ -105,5 +102,5 @@ class GPT(nn.Module):
         Finished rows may still be stepped beside longer ones; their positions stop at the last one.
         """
         positions = state.positions.clamp(max=self.config.max_length - 1)
-        x = state.step(self.decoder, self.embedding(tokens, positions), positions)
+        x = self.decoder.step(self.embedding(tokens, positions), positions, state)
         return self.logits(self.decoder_norm(x)), state

@@ -148,7 +148,7 @@ class Speech(nn.Module):
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
         """Return the state before the first token, with `beam` rows for each utterance."""
-        return MemoryState.start(self.decoder, memory, segments, beam)
+        return self.decoder.start(memory, segments, beam)
 
     def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""

@@ -16,10 +16,10 @@ from torch import nn
 
 from transduct.config import Recipe, load_recipe, stages_of
 from transduct.errors import TransductError, WrongData
-from transduct.tasks.claim import RECIPE
 from transduct.training.checkpoint import (
     CHECKPOINTS,
     CONFIG,
+    RECIPE,
     STATE,
     files_in,
     read_json,
@@ -28,7 +28,7 @@ from transduct.training.checkpoint import (
 )
 from transduct.training.checkpoints import Checkpoints
 from transduct.training.config import TrainingConfig
-from transduct.training.log import strict_json
+from transduct.training.log import ignore, strict_json
 from transduct.training.machine import pick_device
 from transduct.training.step import Terms
 
@@ -101,6 +101,12 @@ def task_module(name: str, source: str = "recipe") -> Any:
     if name not in TASKS:
         raise TransductError(f"{source}: unknown task '{name}'; known are: {', '.join(TASKS)}")
     return import_module(f"transduct.tasks.{name}")
+
+
+def with_defaults(recipe: Recipe, directory: Path) -> Recipe:
+    """The recipe of a run in `directory`, with every default of its task filled in."""
+    filled: Recipe = task_module(recipe.task).create(recipe, directory, ignore).recipe
+    return filled
 
 
 @contextmanager

@@ -3,17 +3,26 @@
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TrainingFailed, TransductError
-from transduct.training.checkpoint import CHECKPOINTS, CONFIG, STATE, disk_error, has_begun, remove, write_file
+from transduct.tasks.base import Notify, with_defaults
+from transduct.training.checkpoint import (
+    CHECKPOINTS,
+    CONFIG,
+    RECIPE,
+    STATE,
+    disk_error,
+    has_begun,
+    remove,
+    write_file,
+)
 from transduct.training.log import LOG
 
-RECIPE = "recipe.yaml"
 HELD: set[int] = set()  # file descriptors of the locks of this process
 # Errors that have nothing to do with a file, so that another place would not help.
 OF_THE_MACHINE = (errno.EPIPE, errno.ESHUTDOWN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
@@ -25,15 +34,13 @@ def claimed(
     directory: Path,
     recipe: Recipe,
     resume: bool,
-    notify: Callable[[str], None],
+    notify: Notify,
     parts: Mapping[Path, Recipe],
-    filled_in: Callable[[Recipe, Path], Recipe],
 ) -> Iterator[None]:
     """Hold `directory` for this run: its recipe is written, unless it is finished, and other processes are locked out.
 
     Args:
         parts: the recipes, by folder, to compare with those already there: the run's own, or one for each stage.
-        filled_in: fills in every default of a recipe read from a folder.
 
     Raises:
         TransductError: the directory holds another run, another process trains in it, or it cannot be written.
@@ -42,13 +49,13 @@ def claimed(
     held, finished = directory / RECIPE, (directory / "model" / CONFIG).exists()
     require_room(directory, resume)
     if held.exists():
-        _check_same(directory, recipe, parts, filled_in, notify)
+        _check_same(directory, recipe, parts, notify)
     if finished and not os.access(directory, os.W_OK):
         yield  # a finished run writes nothing, so it may lie on a read-only file system
         return
     new = not directory.exists()
     with _locked(directory), _as_user_errors(directory), _undone_on_error(directory, new):
-        for path in filter(_is_left, [*directory.iterdir()]):
+        for path in filter(_is_leftover, [*directory.iterdir()]):
             remove(path)
         if not finished:
             write_file(held, dump(asdict(recipe)).encode())
@@ -149,19 +156,13 @@ def require_room(directory: Path, resume: bool) -> None:
     if (directory / RECIPE).exists():
         if not resume:
             raise TransductError(f"{directory}: holds another run; continue it with --resume or choose another --out")
-    elif directory.exists() and any(p.name != ".lock" and not _is_left(p) for p in directory.iterdir()):
+    elif directory.exists() and any(p.name != ".lock" and not _is_leftover(p) for p in directory.iterdir()):
         raise TransductError(
             f"{directory}: holds files that do not belong to a run; choose an empty or a new folder for --out"
         )
 
 
-def _check_same(
-    directory: Path,
-    recipe: Recipe,
-    parts: Mapping[Path, Recipe],
-    filled_in: Callable[[Recipe, Path], Recipe],
-    notify: Callable[[str], None],
-) -> None:
+def _check_same(directory: Path, recipe: Recipe, parts: Mapping[Path, Recipe], notify: Notify) -> None:
     """Refuse to resume a run with other stages, or a part of it with another model or other data."""
     before = load_recipe(directory / RECIPE)
     structure = {
@@ -175,7 +176,7 @@ def _check_same(
         if (folder / RECIPE).exists():
             before = load_recipe(folder / RECIPE)
             start = {"start_from": part.model.get("start_from")}  # that model, or the whole run, may have moved
-            before = filled_in(replace(before, model={**before.model, **start}), folder)
+            before = with_defaults(replace(before, model={**before.model, **start}), folder)
             _compare(before, part, folder, notify)
 
 
@@ -201,12 +202,12 @@ def _lock(handle: int, directory: Path) -> None:
         raise disk_error(directory, error) from error
 
 
-def _is_left(path: Path) -> bool:
+def _is_leftover(path: Path) -> bool:
     """Whether this is a half-written file or directory of a process that was killed."""
     return path.name.startswith(".") and path.name.endswith(".part")
 
 
-def _compare(held: Recipe, given: Recipe, directory: Path, notify: Callable[[str], None]) -> None:
+def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> None:
     """Refuse to resume with another model or other data; notify about every other difference."""
     finished = (directory / "model" / CONFIG).exists()
     free = {"data.root", "data.workers", "data.broken", "data.metrics", "data.bleu_tokenize", "model.start_from"}

@@ -14,19 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.config import record
 from transduct.data.tokenizer import Tokenizer
-from transduct.decoding.engine import in_shares, on_own_threads, side_by_side, workers_for
+from transduct.decoding.engine import device_of, in_shares, on_own_threads, side_by_side, workers_for
 from transduct.errors import TransductError, WrongData
 from transduct.evaluation.bootstrap import Share
 from transduct.evaluation.classification import Scores, label_scores, span_scores
 from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks.base import Report
-from transduct.tasks.model import Movable, named_weights, require_finite, shown_labels
+from transduct.tasks.model import Movable, named_weights, require_finite, section, unfit, unknown_label
 from transduct.tasks.sections import PredictConfig, check_against, check_examples, check_inputs, with_options
-from transduct.tasks.text import TextAttention, encoder_input, read_model
-from transduct.training import checkpoint
+from transduct.tasks.text import TextAttention, encoder_input, ids_of, read_model
 
 Kind = Literal["sequence", "pair", "tokens", "span"]
 Examples = tuple[list[str], list[str]]  # inputs (two texts are separated by a tab) and answers
@@ -96,13 +94,11 @@ class Classifier:
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Classifier":
         """Load the model in a directory whose `config.json` has been read."""
-        source = str(directory / checkpoint.CONFIG)
         model, tokenizer = read_model(Bert, Config, directory, config, device, precision)
-        answers = record(Answers, config.get("answers"), "answers", source)
+        answers = section(config, "answers", Answers, directory)
         if answers.kind != "span" and len(answers.labels) != model.config.labels:
-            found = f"names {len(answers.labels)} labels, its model tells {model.config.labels} apart"
-            raise TransductError(f"{source}: {found}; they do not belong together: copy the model again")
-        decoding = record(PredictConfig, config.get("decoding"), "decoding", source)
+            raise unfit(directory, f"names {len(answers.labels)} labels, its model tells {model.config.labels} apart")
+        decoding = section(config, "decoding", PredictConfig, directory)
         return cls(model, tokenizer, answers, decoding)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
@@ -179,7 +175,7 @@ class Classifier:
         if not encoded[0]:
             raise TransductError("found no words to attend to; give a text that holds some")
         example = encoded[0][0]
-        batch = make_batch([(example.first, example.second, [], [])]).to(next(self.model.parameters()).device)
+        batch = make_batch([(example.first, example.second, [], [])]).to(device_of(self.model))
         weights: list[Tensor] = []
         self.model.encode(batch.ids, batch.types, batch.segments, weights)
         named = named_weights(self.model, weights)
@@ -207,7 +203,7 @@ class Classifier:
         encoded, cut = encode(self.tokenizer, self.answers.kind, texts, self.longest)
         pieces = list(chain.from_iterable(encoded))
         found = [torch.empty(0)] * len(pieces)
-        device = next(self.model.parameters()).device
+        device = device_of(self.model)
         lengths = [len(piece.first) + len(piece.second) for piece in pieces]
         workers = workers_for(device, len(pieces) // QUICK)
         batches = in_shares(lengths, decoding.batch_tokens, workers)
@@ -265,16 +261,12 @@ def make_batch(rows: Sequence[tuple[Any, Any, Any, Any]]) -> Batch:
     segments = Segments.of(sizes.sum(1).tolist())
     offsets = segments.offsets.tolist()
     return Batch(
-        _flat([part for pair in zip(first, second, strict=True) for part in pair]),
+        ids_of(part for pair in zip(first, second, strict=True) for part in pair),
         torch.arange(2).repeat(len(rows)).repeat_interleave(sizes.flatten()),
         segments,
-        _flat([np.asarray(each) + offset for each, offset in zip(places, offsets)]),
-        _flat(labels),
+        ids_of(np.asarray(each) + offset for each, offset in zip(places, offsets)),
+        ids_of(labels),
     )
-
-
-def _flat(parts: Sequence[Any]) -> Tensor:
-    return torch.from_numpy(np.concatenate(parts).astype(np.int64))
 
 
 def scores_of(model: Any, batch: Batch) -> Tensor:
@@ -391,6 +383,4 @@ def check_labels(answers: Answers, data: Examples, name: str = "") -> None:
         for label in labels_of(answers.kind, [text], answer, place):
             if label not in known:
                 remedy = "mend the row, or train on rows that have it"
-                raise TransductError(
-                    f"{place}: unknown label '{label}'; training has: {shown_labels(answers.labels)}; {remedy}"
-                )
+                raise TransductError(f"{place}: {unknown_label(label, answers.labels)}; {remedy}")

@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.config import record
 from transduct.data.collages import Example, SceneSource, read_scenes
 from transduct.data.files import Policy, Refused
 from transduct.data.images import Given, Picture, as_picture, resized
-from transduct.decoding.engine import in_batches
+from transduct.decoding.engine import device_of, in_batches
 from transduct.errors import TransductError, needing
 from transduct.evaluation.bootstrap import p_value
 from transduct.evaluation.detection import MOST_DETECTIONS, Objects, Scores, detection_scores
@@ -26,7 +25,15 @@ from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
 from transduct.models.detr import Config, Detr
 from transduct.tasks.base import Report
-from transduct.tasks.model import Movable, blank_of, named_weights, read_weights, require_finite, shown_labels
+from transduct.tasks.model import (
+    Movable,
+    blank_of,
+    named_weights,
+    read_weights,
+    require_finite,
+    section,
+    unknown_label,
+)
 from transduct.tasks.sections import PredictConfig, check_against, check_inputs, with_options
 from transduct.tasks.showing import Panel
 from transduct.training import checkpoint
@@ -168,7 +175,7 @@ class SceneSet:
 
         def number_of(label: str) -> int:
             if label not in numbers:
-                raise TransductError(f"unknown label '{label}'; training has: {shown_labels(labels)}; mend the line")
+                raise TransductError(f"{unknown_label(label, labels)}; mend the line")
             return numbers[label]
 
         scenes = read_scenes(self.source, Path(self.root), side, number_of, refused)
@@ -191,7 +198,7 @@ class Detector:
         """Load the model in a directory whose `config.json` has been read."""
         source = str(directory / checkpoint.CONFIG)
         model = blank_of(config, Detr, Config, directory)
-        labels, decoding = config.get("labels"), record(DetectionConfig, config.get("decoding"), "decoding", source)
+        labels, decoding = config.get("labels"), section(config, "decoding", DetectionConfig, directory)
         if not isinstance(labels, list) or len(labels) != model.config.classes:
             raise TransductError(
                 f"{source}: found labels {labels!r:.60}, its model tells {model.config.classes} apart; copy it again"
@@ -324,7 +331,7 @@ class Detector:
     @torch.no_grad()  # not inference mode: `attention` hands out its weights
     def _forward(self, pictures: Sequence[Picture], weights: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """The last layer's answer to square pictures: logits (B, Q, C + 1) and boxes (B, Q, 4)."""
-        device = next(self.model.parameters()).device
+        device = device_of(self.model)
         memory, grid = self.model.encode(torch.from_numpy(np.stack(pictures)).to(device), weights)
         logits, boxes = self.model.decode(memory, grid, weights)
         answer = logits[-1].cpu(), boxes[-1].cpu()

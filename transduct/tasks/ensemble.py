@@ -10,7 +10,7 @@ from typing import Any
 from transduct.config import Recipe
 from transduct.data.tokenizer import Tokenizer, tokenizers_in, tokenizers_of
 from transduct.errors import TransductError
-from transduct.tasks.base import members_in
+from transduct.tasks.base import configuration, members_in
 from transduct.training import checkpoint
 
 FAMILY, MEMBERS = "ensemble", "members"
@@ -68,12 +68,10 @@ def combine(directories: Sequence[Path], out: Path) -> None:
     checkpoint.require_absent(out)
     if len(directories) < 2:
         raise TransductError("an ensemble of one is that model; name at least two")
-    settings = [
-        checkpoint.read_json(directory / checkpoint.CONFIG, "a model's configuration") for directory in directories
-    ]
+    settings = [configuration(directory) for directory in directories]
     first = settings[0]
     for directory, own in zip(directories, settings, strict=True):
-        if own.get("task") != "translation" or own.get("family") == FAMILY:
+        if own["task"] != "translation" or own.get("family") == FAMILY:
             raise TransductError(f"{directory}: only translation models, none of them an ensemble, decide together")
         if own.get("replace", []) != first.get("replace", []):
             raise TransductError(f"{directory}: its data.replace is not that of {directories[0]}; train both on one")

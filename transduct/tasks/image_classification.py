@@ -20,7 +20,7 @@ from transduct.data.augmentation import Augmentation, augmented, mixed
 from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import WORDS_AT_ONCE, Policy, Refused, check_section, names_of, pack
+from transduct.data.files import WORDS_AT_ONCE, Policy, Refused, check_section, pack
 from transduct.data.images import ImageSource, check_side, fitted, read_labelled
 from transduct.data.text import in_chunks
 from transduct.errors import TransductError
@@ -204,7 +204,7 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
         with tempfile.TemporaryFile(dir=folder) as file:
             rows = Rows(data, file)
             manifest = write_rows(folder, 2, rows.sources())
-        origin = files_said(names_of(data.train), rows.refused.dropped)
+        origin = files_said(data, rows.refused.dropped)
         if not rows.labels:
             raise TransductError(f"no picture is left to train on {origin}; check data.train and data.hold_out")
         if len(rows.labels) == 1:
@@ -257,7 +257,7 @@ class ImageClassificationTask:
             refused.report(self.notify)
 
     def _labelled(self, source: ImageSource) -> Labelled:
-        return Labelled(source, self.data.root, self.data.broken, said=True)  # `prepare` has reported
+        return Labelled(source, self.data.root, self.data.broken, reported=True)  # `prepare` has reported
 
     def build_model(self) -> ViT:
         """The recipe's model for these labels, with the weights of `model.start_from` if set."""
@@ -312,7 +312,7 @@ class ImageClassificationTask:
 
     def save(self, model: ViT, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with a card of the final scores."""
-        made_of = f"{self._trained:,} pictures {files_said(names_of(self.data.train), self.corpus.dropped)}"
+        made_of = f"{self._trained:,} pictures {files_said(self.data, self.corpus.dropped)}"
         about = card("Picture classifier", made_of, self.training, self.evaluate(model).scores, log)
         settings = {"pictures": asdict(self.about), "decoding": asdict(self.decoding)}
         write_model(directory, "image_classification", model, settings, [], about)

@@ -17,7 +17,7 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
-from transduct.data.files import names_of, pack, unpack
+from transduct.data.files import pack, unpack
 from transduct.data.pictures import Examples, PicturesConfig, Unread, pictures_given, prepare, read_examples
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
 from transduct.tasks.base import Notify, Report
@@ -138,7 +138,7 @@ class ImageCodesTask:
 
     def save(self, model: DiscreteVAE, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with a card of the final scores and a sheet of pictures."""
-        made_of = f"{len(self.corpus):,} pictures {files_said(names_of(self.data.train), self.corpus.dropped)}"
+        made_of = f"{len(self.corpus):,} pictures {files_said(self.data, self.corpus.dropped)}"
         about = card("Image codes", made_of, self.training, self.evaluate(model).scores, log)
         beside: list[Path] = []
         if self._validation is not None:

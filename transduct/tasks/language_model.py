@@ -16,21 +16,19 @@ import torch
 from torch import Tensor
 
 from transduct.blocks.tables import numbers_of
-from transduct.config import record
 from transduct.data.batching import Indices
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
-from transduct.decoding.engine import DecodingConfig
+from transduct.decoding.engine import DecodingConfig, device_of
 from transduct.decoding.filters import FixedLength
 from transduct.errors import WrongData
 from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.gpt import GPT, Config
 from transduct.tasks.base import Report
-from transduct.tasks.model import Movable
+from transduct.tasks.model import Movable, section
 from transduct.tasks.sections import asked_for, check_against, check_inputs
-from transduct.tasks.text import read_model
-from transduct.training import checkpoint
+from transduct.tasks.text import ids_of, read_model
 
 END = Tokenizer.END
 log = logging.getLogger("transduct")
@@ -51,7 +49,7 @@ class WritingConfig(DecodingConfig):
         super().__post_init__()
         if self.length < 1:
             raise ValueError(f"length is {self.length}, must be at least 1")
-        self.without_memory()
+        self.refuse_options_of_memories()
 
 
 @dataclass(frozen=True)
@@ -75,9 +73,8 @@ class Batch(Movable):
 
 def make_batch(runs: Sequence[Any]) -> Batch:
     """Make a batch of runs of at least two tokens, in which every token predicts the next."""
-    inputs = np.concatenate([run[:-1] for run in runs]).astype(np.int64)
-    outputs = np.concatenate([run[1:] for run in runs]).astype(np.int64)
-    return Batch(torch.from_numpy(inputs), torch.from_numpy(outputs), Segments.of([len(run) - 1 for run in runs]))
+    segments = Segments.of([len(run) - 1 for run in runs])
+    return Batch(ids_of(run[:-1] for run in runs), ids_of(run[1:] for run in runs), segments)
 
 
 def windows(total: int, context: int, first: int) -> Indices:
@@ -115,9 +112,8 @@ class LanguageModel:
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "LanguageModel":
         """Load the model in a directory whose `config.json` has been read."""
-        source = str(directory / checkpoint.CONFIG)
         model, tokenizer = read_model(GPT, Config, directory, config, device, precision)
-        decoding = record(WritingConfig, config.get("decoding"), "decoding", source)
+        decoding = section(config, "decoding", WritingConfig, directory)
         return cls(model, tokenizer, decoding)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
@@ -180,7 +176,7 @@ class LanguageModel:
         """
         run = with_ends(self.tokenizer, [*lines, ""])
         cuts = windows(len(run), self.context, self.context)
-        total, device = 0.0, next(self.model.parameters()).device
+        total, device = 0.0, device_of(self.model)
         for numbers in engine.in_batches(np.diff(cuts).tolist(), (decoding or self.decoding).budget(device)):
             batch = make_batch([run[cuts[i] : cuts[i + 1] + 1] for i in numbers]).to(device)
             hidden = self.model.hidden(batch.inputs, batch.segments)
@@ -191,7 +187,7 @@ class LanguageModel:
 
     def _write(self, prompts: Sequence[list[int]], decoding: WritingConfig) -> list[list[int]]:
         """Generate `decoding.length` tokens after each prompt."""
-        runs, budget = [list(prompt) for prompt in prompts], decoding.budget(next(self.model.parameters()).device)
+        runs, budget = [list(prompt) for prompt in prompts], decoding.budget(device_of(self.model))
         goals = [len(prompt) + decoding.length for prompt in prompts]
         while unfinished := [i for i, goal in enumerate(goals) if len(runs[i]) < goal]:
             for batch in engine.in_batches([self.context] * len(unfinished), budget):
@@ -207,7 +203,7 @@ class LanguageModel:
 
         The begin token, which no text contains, ends the output, because the end token is a line feed here.
         """
-        limits, device = [count + 1 for count in counts], next(self.model.parameters()).device
+        limits, device = [count + 1 for count in counts], device_of(self.model)
         begin, unknown = Tokenizer.BEGIN, Tokenizer.UNKNOWN
 
         def constrain(numbers: Sequence[int]) -> FixedLength:

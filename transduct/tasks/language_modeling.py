@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,13 +27,11 @@ from transduct.tasks.sections import (
     ANY_SIZE,
     Family,
     ModelSection,
-    are_given,
-    data_with_test,
     filled,
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import TOKENIZER, run_tokenizer
+from transduct.tasks.text import TOKENIZER, run_tokenizer, test_lines
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -182,7 +181,7 @@ class LanguageModelingTask:
 
     def save(self, model: GPT, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with a card of the final scores."""
-        made_of = f"{self.total - 1:,} tokens {files_said(names_of(self.data.train), {})}"
+        made_of = f"{self.total - 1:,} tokens {files_said(self.data, {})}"
         how = f", in consecutive windows of {self.data.context} tokens"
         about = card("Language model", made_of, self.training, self.evaluate(model).scores, log, how)
         settings = {"decoding": asdict(self.decoding)}
@@ -203,11 +202,4 @@ def in_rows(parts: Iterable[Indices], size: int) -> Iterator[list[Ragged]]:
 
 
 create, load = LanguageModelingTask, LanguageModel.load  # called by name in `base.py` and `runs.py`
-
-
-def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> list[str]:
-    """The lines of the file `source`, or of the recipe's test set."""
-    if are_given(files_given, "source"):
-        return list(texts_of([TextSource(text=files_given["source"])], Path()))
-    data = data_with_test(TextConfig, recipe, "--source")
-    return list(texts_of([data.test], Path(data.root)))
+test_set = partial(test_lines, TextConfig)

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from transduct.data.masking import Masking, PlainTextConfig, check_enough, encoded_lines, second_lines
 from transduct.data.pieces import BLANK
 from transduct.data.tokenizer import Tokenizer
-from transduct.decoding.engine import in_batches
+from transduct.decoding.engine import device_of, in_batches
 from transduct.errors import TransductError
-from transduct.evaluation.classification import mcnemar, wilson_interval
+from transduct.evaluation.bootstrap import Share
 from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
 from transduct.tasks.base import Report
@@ -106,7 +106,7 @@ class MaskedLanguageModel:
     @property
     def device(self) -> torch.device:
         """The device of the model."""
-        return self.model.bias.device
+        return device_of(self.model)
 
     @property
     def in_pairs(self) -> bool:
@@ -153,7 +153,8 @@ class MaskedLanguageModel:
         """Score the lines of a text; the masks and the pairs of lines are the same in every evaluation.
 
         Args:
-            against: another such model; the details then hold its scores and the p-values of McNemar's test.
+            against: another such model; the details then hold its scores and p-values, by McNemar's test or, of masked
+                tokens, paired bootstrap.
             options: there are none.
 
         Raises:
@@ -162,13 +163,14 @@ class MaskedLanguageModel:
         with_options(NoOptions(), options)
         check_against(self, against)
         scores, right = self._measure(data)
-        details: dict[str, Any] = {name: {"interval": wilson_interval(sum(r), len(r))} for name, r in right.items()}
-        details |= {"masked": len(right["masked_accuracy"]), **self._left_out(data), "samples": self._samples(data)}
+        details: dict[str, Any] = {name: {"interval": share.interval()} for name, share in right.items()}
+        masked = int(right["masked_accuracy"].wholes.sum())
+        details |= {"masked": masked, **self._left_out(data), "samples": self._samples(data)}
         if against is not None:
             if against._asked_for != self._asked_for:
                 raise TransductError("the other model would be asked for other tokens; compare models of one recipe")
             details["against"], other = against._measure(data)
-            details["p_values"] = {name: mcnemar(ours, other[name]) for name, ours in right.items()}
+            details["p_values"] = {name: ours.p_value(other[name]) for name, ours in right.items()}
         return Report(scores, details, lower_is_better=frozenset({"nats_per_token"}))
 
     def _left_out(self, lines: Sequence[str]) -> dict[str, int]:
@@ -228,19 +230,23 @@ class MaskedLanguageModel:
         return list(zip(hidden, self.predict(hidden), shown))
 
     @torch.inference_mode()
-    def _measure(self, lines: Sequence[str]) -> tuple[dict[str, float], dict[str, list[bool]]]:
-        """The scores of a text and, by the name of each score, whether each prediction is right."""
+    def _measure(self, lines: Sequence[str]) -> tuple[dict[str, float], dict[str, Share]]:
+        """The scores of a text and, by name, what is right of each example: tokens of one line are not independent."""
         ids, second, apart = self._examples(lines)
         masking = Masking(self.share, self.tokenizer.size, MEASURING_SEED, 0)
-        nats, right = 0.0, dict[str, list[bool]]()
+        nats, right = 0.0, dict[str, Share]()
         for numbers in in_batches([len(a) + len(b) for a, b in zip(ids, second)], BATCH_TOKENS):
             first, others = ([side[i] for i in numbers] for side in (ids, second))
             said = others if self.in_pairs else None, apart[numbers]
             batch = make_batch(numbers, first, *said, masking, self.max_length)
             for term, (logits, expected) in answers(self.model, batch.to(self.device)).items():
                 require_finite(logits)
-                right.setdefault(SCORES[term], []).extend((logits.argmax(-1) == expected).tolist())
+                share = right.setdefault(SCORES[term], Share(np.zeros(len(second)), np.zeros(len(second))))
+                examples = np.array(numbers)
                 if term == "tokens":
                     nats += float(F.cross_entropy(logits, expected, reduction="sum"))
-        scores = {name: 100.0 * sum(found) / len(found) for name, found in right.items()}
-        return {"nats_per_token": nats / len(right["masked_accuracy"]), **scores}, right
+                    examples = examples[batch.segments.sequence[batch.places].numpy()]
+                np.add.at(share.parts, examples, (logits.argmax(-1) == expected).cpu().numpy())
+                np.add.at(share.wholes, examples, 1)
+        nats /= float(right["masked_accuracy"].wholes.sum())
+        return {"nats_per_token": nats, **{name: share.score for name, share in right.items()}}, right

@@ -6,7 +6,7 @@ one line follows another (Devlin et al. 2019, section 3.1).
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from transduct.data.masking import (
     prepare_plain_text,
     second_lines,
 )
-from transduct.data.sources import TextSource
 from transduct.data.text import texts_of
 from transduct.data.tokenizer import Tokenizer, train_tokenizer
 from transduct.models.bert import SIZES, Bert, Config
@@ -39,13 +38,11 @@ from transduct.tasks.sections import (
     Family,
     ModelSection,
     NoOptions,
-    are_given,
-    data_with_test,
     filled,
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import TOKENIZER, run_tokenizer
+from transduct.tasks.text import TOKENIZER, run_tokenizer, test_lines
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -133,7 +130,7 @@ class MaskedLanguageModelingTask:
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
         """This rank's batches of an epoch, from batch `start` on."""
-        only_train(split, "masked language modeling has")
+        only_train(split, "masked language modelling has")
         config, data, lengths = self.training, self.data, self.corpus.lengths
         totals, shown = lengths[:, 0] + 2, None
         if data.next_sentence:
@@ -172,7 +169,7 @@ class MaskedLanguageModelingTask:
     def save(self, model: Bert, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with a card of the final scores."""
         scores = self.evaluate(model).scores
-        made_of = f"{len(self.corpus):,} {self.data.unit} {files_said(names_of(self.data.train), self.corpus.dropped)}"
+        made_of = f"{len(self.corpus):,} {self.data.unit} {files_said(self.data, self.corpus.dropped)}"
         about = card("Masked language model", made_of, self.training, scores, log)
         tokenizers = [self.directory / TOKENIZER]
         write_model(directory, "masked_language_modeling", model, {"mask": self.data.mask}, tokenizers, about)
@@ -182,11 +179,4 @@ class MaskedLanguageModelingTask:
 
 
 create, load = MaskedLanguageModelingTask, MaskedLanguageModel.load  # called by name in `base.py` and `runs.py`
-
-
-def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> list[str]:
-    """The lines of the file `source`, or of the recipe's test set."""
-    if are_given(files_given, "source"):
-        return list(texts_of([TextSource(text=files_given["source"])], Path()))
-    data = data_with_test(PlainTextConfig, recipe, "--source")
-    return list(texts_of([data.test], Path(data.root)))
+test_set = partial(test_lines, PlainTextConfig)

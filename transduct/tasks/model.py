@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,10 @@ from transduct.blocks.packed import pack_layers
 from transduct.blocks.quantised import pack_quantised
 from transduct.blocks.transformer import settle
 from transduct.config import record
-from transduct.data.files import counted
+from transduct.data.files import counted, names_of
 from transduct.errors import NotFinite, TransductError
 from transduct.functional.segments import Segments
-from transduct.tasks.base import Notify
+from transduct.tasks.base import Notify, configuration
 from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.machine import forget_shapes, keep_freed_memory
@@ -26,6 +26,7 @@ from transduct.training.machine import forget_shapes, keep_freed_memory
 SHOWN, LONGEST = 12, 40  # the most labels in a message, and characters of each
 
 Rename = Callable[[dict[str, Tensor]], None]
+Record = TypeVar("Record")
 
 
 def only_train(split: str, task_has: str) -> None:
@@ -38,6 +39,11 @@ def shown_labels(labels: Sequence[str]) -> str:
     """Labels for a message, abridged: there may be many, and wrong columns may hold whole sentences."""
     shown = [label if len(label) <= LONGEST else f"{label[:LONGEST]}..." for label in labels[:SHOWN]]
     return ", ".join([*shown, "..."] if len(labels) > SHOWN else shown)
+
+
+def unknown_label(label: str, known: Sequence[str]) -> str:
+    """What is wrong with a label that is not among those of a model."""
+    return f"unknown label '{label}'; training has: {shown_labels(known)}"
 
 
 class Movable:
@@ -110,7 +116,7 @@ class LabelRows:
         notify(f"{directory}: rows taken by label, {len(known)} of {len(self.labels)}{added}")
 
     def _labels_in(self, directory: Path) -> list[str]:
-        found: Any = checkpoint.read_json(directory / checkpoint.CONFIG, "a model's configuration")
+        found: Any = configuration(directory)
         for key in self.held:
             found = found.get(key) if isinstance(found, dict) else None
         return list(map(str, found)) if isinstance(found, list) else []
@@ -203,10 +209,24 @@ def blank(build: Callable[[Any], nn.Module], config: Any, where: str) -> Any:
         raise TransductError(f"{where}: model: {error}") from error
 
 
+def section(settings: Mapping[str, Any], name: str, kind: type[Record], directory: Path) -> Record:
+    """A section of the settings in a model directory's `config.json`, as a record.
+
+    Raises:
+        TransductError: it is missing or wrong.
+    """
+    return record(kind, settings.get(name), name, str(directory / checkpoint.CONFIG))
+
+
+def unfit(directory: Path, found: str) -> TransductError:
+    """The error for a `config.json` that is not that of the model beside it."""
+    source = directory / checkpoint.CONFIG
+    return TransductError(f"{source}: {found}; they do not belong together: copy the model again")
+
+
 def blank_of(settings: Mapping[str, Any], build: Callable[[Any], nn.Module], kind: type, directory: Path) -> Any:
     """Like `blank`, from the settings in a model directory's `config.json`; `kind` is the configuration record."""
-    source = str(directory / checkpoint.CONFIG)
-    return blank(build, record(kind, settings.get("model"), "model", source), source)
+    return blank(build, section(settings, "model", kind, directory), str(directory / checkpoint.CONFIG))
 
 
 def read_weights(model: nn.Module, directory: Path, device: torch.device, precision: str) -> None:
@@ -260,6 +280,6 @@ def searched(beam: int) -> str:
     return "greedy" if beam == 1 else f"beam {beam}"
 
 
-def files_said(names: Sequence[str], dropped: Mapping[str, int]) -> str:
-    """The origin of a corpus, as in "from a.de, a.en (left out: 3 empty)"."""
-    return f"from {', '.join(names) or 'a generated corpus'} (left out: {counted(dropped) or 'none'})"
+def files_said(data: Any, dropped: Mapping[str, int]) -> str:
+    """The origin of the corpus of a `data` section, as in "from a.de, a.en (left out: 3 empty)"."""
+    return f"from {', '.join(names_of(data.train)) or 'a generated corpus'} (left out: {counted(dropped) or 'none'})"

@@ -14,7 +14,7 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.collages import Collage, Example, Scenes, SceneSource, packed, read_examples
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import WORDS_AT_ONCE, Policy, Refused, check_section, corpora, names_of
+from transduct.data.files import WORDS_AT_ONCE, Policy, Refused, check_section, corpora
 from transduct.data.images import check_side
 from transduct.data.text import in_chunks
 from transduct.errors import TransductError, needing
@@ -98,12 +98,11 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
                 yield [ragged(column) for column in zip(*chunk, strict=True)]
 
         manifest = write_rows(folder, 3, ((1.0, chunks(source)) for source in data.train))
-        names = names_of(data.train)
         refused.report(notify)
         if not labels or any(start == stop for start, stop, _ in manifest["weights"]):
-            raise TransductError(f"found no object to train on {files_said(names, refused.dropped)}; check data.train")
+            raise TransductError(f"found no object to train on {files_said(data, refused.dropped)}; check data.train")
         (folder / LABELS).write_text(json.dumps([*labels], ensure_ascii=False), encoding="utf-8")
-        notify(f"corpus prepared: {manifest['rows']:,} pictures {files_said(names, refused.dropped)}")
+        notify(f"corpus prepared: {manifest['rows']:,} pictures {files_said(data, refused.dropped)}")
         return manifest | {"dropped": refused.dropped}
 
     photographs = [  # the other settings of a collage do not change the corpus
@@ -217,7 +216,7 @@ class ObjectDetectionTask:
 
     def save(self, model: Detr, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with a card of the final scores."""
-        made_of = f"{len(self.corpus):,} pictures {files_said(names_of(self.data.train), self.corpus.dropped)}"
+        made_of = f"{len(self.corpus):,} pictures {files_said(self.data, self.corpus.dropped)}"
         about = card("Object detector", made_of, self.training, self.evaluate(model).scores, log)
         settings = {"labels": self.labels, "decoding": asdict(self.decoding)}
         write_model(directory, "object_detection", model, settings, [], about)

@@ -15,23 +15,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.config import record
 from transduct.data.images import Picture
 from transduct.data.pictures import Examples, Unread
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
-from transduct.decoding.engine import WIDEST, DecodingConfig
+from transduct.decoding.engine import WIDEST, DecodingConfig, device_of
 from transduct.decoding.filters import FixedLength
 from transduct.errors import TransductError
 from transduct.models.dalle import DALLE, Config, Guided
 from transduct.tasks.base import Report
 from transduct.tasks.codec import CODE_ERRORS, Drawn, Measured, code_scores, codes_of, pictures_of, scene_scores
-from transduct.tasks.model import named_weights
+from transduct.tasks.model import named_weights, section
 from transduct.tasks.sections import check_against, check_inputs, for_draws
 from transduct.tasks.sheets import SHOWN, sheet
 from transduct.tasks.showing import Panel
 from transduct.tasks.text import read_model
-from transduct.training import checkpoint
 
 log = logging.getLogger("transduct")
 
@@ -60,7 +58,7 @@ class PaintingConfig(DecodingConfig):
             raise ValueError(f"guidance is {self.guidance}, must be from 0 to 100")
         if self.beam != 1:
             raise ValueError(f"beam is {self.beam}, must be 1: set samples to draw several pictures of a text")
-        self.without_memory()
+        self.refuse_options_of_memories()
 
 
 @dataclass(frozen=True)
@@ -90,15 +88,14 @@ class Painter:
 
     def __init__(self, model: DALLE, tokenizer: Tokenizer, decoding: PaintingConfig) -> None:
         self.model, self.tokenizer, self.decoding = model.eval(), tokenizer, decoding
-        self.device = next(model.parameters()).device
+        self.device = device_of(model)
         self.places = model.config.vae.places  # codes of a picture
 
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Painter":
         """Load the model in a directory whose `config.json` has been read."""
-        source = str(directory / checkpoint.CONFIG)
         model, tokenizer = read_model(DALLE, Config, directory, config, device, precision)
-        decoding = record(PaintingConfig, config.get("decoding"), "decoding", source)
+        decoding = section(config, "decoding", PaintingConfig, directory)
         return cls(model, tokenizer, decoding)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[Drawn]:
@@ -224,7 +221,7 @@ def log_likelihoods(
     model: DALLE, texts: Sequence[Sequence[int]], codes: Sequence[Sequence[int]], budget: int
 ) -> list[float]:
     """log p(codes | text) of each picture, in nats (forced decoding)."""
-    device, begin = next(model.parameters()).device, model.config.begin
+    device, begin = device_of(model), model.config.begin
     results = [0.0] * len(texts)
     for numbers in engine.in_batches([len(t) + len(c) for t, c in zip(texts, codes, strict=True)], budget):
         tokens, segments = engine.flat([[*texts[i], begin, *codes[i][:-1]] for i in numbers], device)

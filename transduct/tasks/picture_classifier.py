@@ -14,19 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.config import record
 from transduct.data.batching import Indices
 from transduct.data.corpus import Corpus
 from transduct.data.files import Policy, Refused, unpack
 from transduct.data.images import Given, ImageSource, Picture, as_picture, fitted, read_labelled
+from transduct.decoding.engine import device_of
 from transduct.errors import TransductError
 from transduct.evaluation.classification import label_scores, mcnemar
 from transduct.models.vit import Config, ViT
 from transduct.tasks.base import Report
-from transduct.tasks.model import blank_of, named_weights, read_weights, require_finite, shown_labels
+from transduct.tasks.model import blank_of, named_weights, read_weights, require_finite, section, unfit, unknown_label
 from transduct.tasks.sections import PredictConfig, check_against, check_inputs, with_options
 from transduct.tasks.showing import Panel
-from transduct.training import checkpoint
 
 log = logging.getLogger("transduct")
 CHUNK = 1024  # how many pictures an evaluation holds at once
@@ -74,13 +73,13 @@ class Labelled:
     """Labelled pictures in files, read anew by each evaluation.
 
     Attributes:
-        said: whether broken files have been reported before.
+        reported: whether broken files have been reported before.
     """
 
     source: ImageSource
     root: str
     broken: Policy = "stop"
-    said: bool = False
+    reported: bool = False
 
     def read(self, known: Sequence[str], refused: Refused) -> Iterator[tuple[Picture, str]]:
         """Yields each picture and its label.
@@ -93,8 +92,7 @@ class Labelled:
             with refused.each():
                 if label not in labels:
                     place, remedy = f"{self.source.images}: {name}", "mend it, or train on pictures that have it"
-                    has = shown_labels(known)
-                    raise TransductError(f"{place}: unknown label '{label}'; training has: {has}; {remedy}")
+                    raise TransductError(f"{place}: {unknown_label(label, known)}; {remedy}")
                 yield picture, label
                 count += 1
         if not count:
@@ -110,7 +108,7 @@ class HeldOut:
     start: int
     size: int
     broken: ClassVar[Policy] = "stop"
-    said: ClassVar[bool] = True
+    reported: ClassVar[bool] = True
 
     def read(self, known: Sequence[str], refused: Refused) -> Iterator[tuple[Picture, str]]:  # noqa: ARG002
         """Yields each picture and its label."""
@@ -167,13 +165,11 @@ class PictureClassifier:
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "PictureClassifier":
         """Load the model in a directory whose `config.json` has been read."""
-        source = str(directory / checkpoint.CONFIG)
         model = blank_of(config, ViT, Config, directory)
-        about = record(About, config.get("pictures"), "pictures", source)
+        about = section(config, "pictures", About, directory)
         if len(about.labels) != model.config.labels:
-            found = f"names {len(about.labels)} labels, its model tells {model.config.labels} apart"
-            raise TransductError(f"{source}: {found}; they do not belong together: copy the model again")
-        decoding = record(PictureConfig, config.get("decoding"), "decoding", source)
+            raise unfit(directory, f"names {len(about.labels)} labels, its model tells {model.config.labels} apart")
+        decoding = section(config, "decoding", PictureConfig, directory)
         read_weights(model, directory, device, precision)
         return cls(model, about, decoding)
 
@@ -221,7 +217,7 @@ class PictureClassifier:
             for each, labels, pictures in zip(models, outputs, zip(*(pictures for pictures, _ in chunk))):
                 labels += each.predict(pictures, **options)
             answers += [label for _, label in chunk]
-        if not data.said:
+        if not data.reported:
             refused.report(log.warning)
         ours = label_scores(outputs[0], answers)
         details: dict[str, Any] = {"examples": len(answers), "left_out": refused.dropped, **ours.details}
@@ -269,5 +265,5 @@ class PictureClassifier:
         return fitted(as_picture(given, name), self.model.config.image_size)
 
     def _read(self, pictures: Sequence[Picture]) -> Tensor:
-        device = next(self.model.parameters()).device
+        device = device_of(self.model)
         return self.about.read(torch.from_numpy(np.stack(pictures)).to(device))

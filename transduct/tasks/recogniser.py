@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.config import record
 from transduct.data.audio import Features, Sound, checked, filterbanks, read_sound, resampled
 from transduct.data.files import Policy, Refused
 from transduct.data.tokenizer import Tokenizer
@@ -28,7 +27,7 @@ from transduct.data.utterances import (
     usable,
 )
 from transduct.decoding.ctc import CTCPrefix, best_path
-from transduct.decoding.engine import check_search, flat, in_batches, on_own_threads
+from transduct.decoding.engine import check_search, device_of, flat, in_batches, on_own_threads
 from transduct.decoding.filters import Filter, Forbid
 from transduct.decoding.search import Beam, Hypothesis, finite, search
 from transduct.errors import TransductError
@@ -37,11 +36,10 @@ from transduct.evaluation.text import normalised, token_error_rate
 from transduct.functional.segments import Segments
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.tasks.base import Report
-from transduct.tasks.model import named_weights
+from transduct.tasks.model import named_weights, section, unfit
 from transduct.tasks.sections import Family, check_against, check_inputs, check_nothing_given, with_options
 from transduct.tasks.showing import Panel
 from transduct.tasks.text import read_model
-from transduct.training import checkpoint
 
 log = logging.getLogger("transduct")
 RATES = ("word_error_rate", "token_error_rate")
@@ -160,13 +158,11 @@ class Recogniser:
     @classmethod
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Recogniser":
         """Load the model in a directory whose `config.json` has been read."""
-        source = str(directory / checkpoint.CONFIG)
         model, tokenizer = read_model(Speech, Config, directory, config, device, precision)
-        hearing = record(Hearing, config.get("hearing"), "hearing", source)
-        decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)
+        hearing = section(config, "hearing", Hearing, directory)
+        decoding = section(config, "decoding", DecodingConfig, directory)
         if hearing.features.bands != model.config.bands:
-            found = f"hears {hearing.features.bands} bands, its model {model.config.bands}"
-            raise TransductError(f"{source}: {found}; they do not belong together: copy the model again")
+            raise unfit(directory, f"hears {hearing.features.bands} bands, its model {model.config.bands}")
         return cls(model, tokenizer, hearing, decoding)
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:
@@ -246,7 +242,7 @@ class Recogniser:
         ids = self._generate([sound], options)[0][0][0].tokens if text is None else self.tokenizer.encode([text])[0]
         if not ids:
             raise TransductError("nothing was heard in it, so there is nothing to show; give a sound with speech")
-        device, weights = next(self.model.parameters()).device, list[Tensor]()
+        device, weights = device_of(self.model), list[Tensor]()
         memory, memory_segments = self._encode([sound], weights)
         inputs, segments = flat([[Tokenizer.BEGIN, *ids]], device)
         self.model.decode(inputs, segments, memory, memory_segments, weights)

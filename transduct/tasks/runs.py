@@ -14,9 +14,9 @@ from transduct.config import PATHS, Recipe, expand_homes, load_recipe, merge, pa
 from transduct.data.corpus import made_elsewhere, validation_digest
 from transduct.data.files import names_of, require_files
 from transduct.errors import TransductError
-from transduct.tasks.base import Notify, Task, configuration, from_home, naming_files, task_module
-from transduct.tasks.claim import RECIPE, claimed, require_room
-from transduct.training.checkpoint import CONFIG, files_in, has_begun, write_directory, write_file
+from transduct.tasks.base import Notify, Task, configuration, from_home, naming_files, task_module, with_defaults
+from transduct.tasks.claim import claimed, require_room
+from transduct.training.checkpoint import CONFIG, RECIPE, files_in, has_begun, write_directory, write_file
 from transduct.training.distributed import Ranks
 from transduct.training.log import LOG, Event, ignore
 from transduct.training.machine import pick_device, prepare_machine, seed_generators, training_alone
@@ -67,7 +67,7 @@ def _train_stages(
     filled_in = _checked(stages, recipe.ensemble)  # before the first stage is trained
     recipe = _with_absolute_paths(recipe)
     changed = notify if (model / CONFIG).exists() else ignore  # each stage reports its own changes when its turn comes
-    with claimed(directory, recipe, resume, changed, filled_in, _filled_in) if ranks.rank == 0 else nullcontext():
+    with claimed(directory, recipe, resume, changed, filled_in) if ranks.rank == 0 else nullcontext():
         ranks.wait()
         if (model / CONFIG).exists():
             notify(f"{model.parent}: this run is finished; its model is {model}")
@@ -121,7 +121,7 @@ def _checked(stages: Mapping[Path, Recipe], ensemble: bool) -> dict[Path, Recipe
     filled_in = {}
     for number, (folder, stage) in enumerate(stages.items()):
         with _naming_stage(number):
-            filled_in[folder] = _filled_in(stage, folder.parent)
+            filled_in[folder] = with_defaults(stage, folder.parent)
     _check_shared(filled_in)
     if ensemble:
         task_module(next(iter(stages.values())).task).check_alike(filled_in)
@@ -181,11 +181,11 @@ def _check_shared(stages: Mapping[Path, Recipe]) -> None:
     for number, stage in enumerate(stages.values()):
         start = stages.get(Path(stage.model.get("start_from") or "").parent, stage)
         data = ("backwards", *(LENGTHS if stage.model.get("positions") == "learned" else ()))
-        apart = [(f"model.{name}", *both) for name, *both in _apart(stage.model, start.model, SHARED)]
-        apart += [(f"data.{name}", *both) for name, *both in _apart(stage.data, start.data, data)]
-        for name, found, held in apart:
-            where = f"stages[{number}]: {name}"
-            raise TransductError(f"{where} is {found}, the stage that it starts from has {held}; make them equal")
+        for section, keys in (("model", SHARED), ("data", data)):
+            if clash := _clash(getattr(stage, section), getattr(start, section), keys):
+                name, found, held = clash
+                where = f"stages[{number}]: {section}.{name}"
+                raise TransductError(f"{where} is {found}, the stage that it starts from has {held}; make them equal")
         _require_place(stage, start.model, f"stages[{number}]: the stage that it starts from")
         theirs, ours = _corpora(start), _corpora(stage)
         more = (stage.data.get("held_out") or 0) > (start.data.get("held_out") or 0)
@@ -209,11 +209,12 @@ def _require_place(recipe: Recipe, theirs: Mapping[str, Any], start: str) -> Non
         raise TransductError(f"{start} has model.embedding_norm, for which translation has no place; train it without")
 
 
-def _apart(given: Mapping[str, Any], held: Mapping[str, Any], names: Iterable[str]) -> Iterator[tuple[str, Any, Any]]:
-    """Yields each key that both mappings set, and to different values, with the two values."""
+def _clash(given: Mapping[str, Any], held: Mapping[str, Any], names: Iterable[str]) -> tuple[str, Any, Any] | None:
+    """The first key that both mappings set, and to different values, with the two values."""
     for name in names:
         if None not in (given.get(name), held.get(name)) and given[name] != held[name]:
-            yield name, given[name], held[name]
+            return name, given[name], held[name]
+    return None
 
 
 def _check_start(recipe: Recipe, directory: Path) -> None:
@@ -237,7 +238,8 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
     if "quantised" in held:
         raise TransductError(f"model.start_from: {start} is quantised; name the model that it was made of")
     theirs = held["model"] if isinstance(held.get("model"), dict) else {}  # else refused when it is read
-    for name, found, there in _apart(recipe.model, theirs, SHARED):
+    if clash := _clash(recipe.model, theirs, SHARED):
+        name, found, there = clash
         raise TransductError(f"model.start_from: {start} has {name} {there}, the recipe {found}; make them equal")
     _require_place(recipe, theirs, f"model.start_from: {start}")
     way = bool(held.get("backwards"))
@@ -271,12 +273,6 @@ def _as_begun(recipe: Recipe, directory: Path) -> Recipe:
     return replace(recipe, training={**recipe.training, "precision": held})
 
 
-def _filled_in(recipe: Recipe, directory: Path) -> Recipe:
-    """The recipe with every default of its task filled in."""
-    filled: Recipe = task_module(recipe.task).create(recipe, directory, ignore).recipe
-    return filled
-
-
 def _train_one(
     recipe: Recipe,
     directory: Path,
@@ -292,7 +288,7 @@ def _train_one(
     prepare_machine()  # before the task is made, which may compute
     task: Task = task_module(recipe.task).create(_as_begun(recipe, directory), directory, notify)
     own = {directory: task.recipe}
-    with claimed(directory, task.recipe, resume, notify, own, _filled_in) if ranks.rank == 0 else nullcontext():
+    with claimed(directory, task.recipe, resume, notify, own) if ranks.rank == 0 else nullcontext():
         ranks.wait()
         made = directory / "model"
         if (made / CONFIG).exists():

@@ -10,9 +10,9 @@ from transduct.data.sources import TextSource
 from transduct.data.text import read_pairs
 from transduct.data.tokenizer import FILES
 from transduct.errors import TransductError
-from transduct.tasks.base import Notify, from_home
+from transduct.tasks.base import Notify, configuration, from_home
 from transduct.tasks.translation_families import DERIVED
-from transduct.training.checkpoint import CONFIG, read_json
+from transduct.training.checkpoint import CONFIG
 from transduct.training.machine import fast_precision, pick_device
 
 # (size, steps, dropout, subwords) for at most this many pairs; None for any number.
@@ -115,8 +115,8 @@ def _translation_model(start: Path) -> dict[str, Any] | None:
     """The configuration of the translation model in a directory; None if there is none, which is refused later."""
     if not (start / CONFIG).exists():
         return None
-    config = read_json(start / CONFIG, "a model's configuration")
-    return config if config.get("task") == "translation" and isinstance(config.get("model"), dict) else None
+    config = configuration(start)
+    return config if config["task"] == "translation" and isinstance(config.get("model"), dict) else None
 
 
 def _by_amount(pairs: int) -> tuple[str, int, float, int]:

@@ -9,8 +9,6 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from transduct.config import Recipe, record
@@ -18,7 +16,7 @@ from transduct.data.audio import Features
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, build, inputs_of
-from transduct.data.files import Policy, Refused, check_section, names_of
+from transduct.data.files import Policy, Refused, check_section
 from transduct.data.tokenizer import Tokenizer, train_tokenizer
 from transduct.data.utterances import (
     STACK,
@@ -57,7 +55,7 @@ from transduct.tasks.sections import (
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import TOKENIZER, run_tokenizer
+from transduct.tasks.text import TOKENIZER, ids_of, run_tokenizer
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -149,8 +147,7 @@ def make_batch(mels: Sequence[Any], texts: Sequence[Sequence[int]]) -> Batch:
     features, frames = flat_features(mels)
 
     def flat(begin: list[int], end: list[int]) -> Tensor:
-        parts = [np.array([*begin, *ids, *end], np.int64) for ids in texts]
-        return torch.from_numpy(np.concatenate(parts))
+        return ids_of([*begin, *ids, *end] for ids in texts)
 
     sizes = [len(ids) for ids in texts]
     inputs, outputs, text = flat([Tokenizer.BEGIN], []), flat([], [Tokenizer.END]), flat([], [])
@@ -231,7 +228,7 @@ class SpeechRecognitionTask:
         for source, (start, stop, _) in zip(data.train, manifest["weights"], strict=True):
             if start == stop:
                 raise self._none_left(source.sounds, found)
-        said = files_said(names_of(data.train), found.dropped)
+        said = files_said(data, found.dropped)
         count = manifest["rows"] // len(data.augment.speeds)
         changed = f"; {found.resampled:,} resampled to {data.features.rate} Hz" if found.resampled else ""
         self.notify(f"corpus prepared: {count:,} recordings {said}{changed}")
@@ -239,7 +236,7 @@ class SpeechRecognitionTask:
         return manifest | {"dropped": found.dropped}
 
     def _none_left(self, sounds: str, found: Tally) -> TransductError:
-        said = files_said(names_of(self.data.train), found.dropped)
+        said = files_said(self.data, found.dropped)
         return TransductError(f"{sounds}: no recording is left to train on {said}; check data.train and data.leave_out")
 
     def _check_speakers(self) -> None:
@@ -332,7 +329,7 @@ class SpeechRecognitionTask:
         """Write the model directory, with a card of the final scores."""
         data = self.data
         count = len(self.corpus) // len(data.augment.speeds)
-        made_of = f"{count:,} recordings {files_said(names_of(data.train), self.corpus.dropped)}"
+        made_of = f"{count:,} recordings {files_said(data, self.corpus.dropped)}"
         how = f", {searched(self.decoding.validation_beam)}"
         about = card("Speech recogniser", made_of, self.training, self.evaluate(model).scores, log, how)
         settings = {"hearing": asdict(self.hearing), "decoding": asdict(self.decoding)}

@@ -14,15 +14,14 @@ from transduct.data.batching import plan
 from transduct.data.text import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
-from transduct.decoding.engine import DecodingConfig, room_for
+from transduct.decoding.engine import DecodingConfig, device_of, room_for
 from transduct.decoding.filters import Filter, FixedLength
 from transduct.errors import TransductError
-from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Shape
 from transduct.models.transformer import SIZES, Config, Transformer
 from transduct.tasks.base import load
 from transduct.tasks.model import write_model
-from transduct.tasks.text import TOKENIZER, make_batch
+from transduct.tasks.text import TOKENIZER, losses_of, make_batch
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.machine import pick_device, prepare_machine, seed_generators
@@ -85,7 +84,7 @@ def decoding(
     translator = load(model, device, "bfloat16" if precision == "bfloat16" else "float32", "translate")
     ended = [[*source, Tokenizer.END] for source in sources]
     config = replace(DecodingConfig(beam=beam, **settings), expansion=translator.decoding.expansion)
-    place = next(translator.model.parameters()).device
+    place = device_of(translator.model)
     most = translator.longest + 1
     limits = (
         [min(most, room_for(len(source), config.expansion)) for source in ended] if lengths is None else list(lengths)
@@ -150,11 +149,7 @@ def training(
     config = TrainingConfig(precision=precision, batch_tokens=most, compile=compiled, capture=captured)
 
     def loss(model: Any, batch: Any) -> Terms:
-        memory = model.encode(batch.source, batch.source_segments)
-        hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
-        total, _ = projected_cross_entropy(
-            hidden, model.output_table, batch.outputs, config.label_smoothing, batch.counted, bias=model.output_bias
-        )
+        total, _ = losses_of(model, batch, config.label_smoothing)
         return {"tokens": (total, batch.counts["tokens"], 1.0)}
 
     stepper = Stepper(model, config, loss, Ranks.join(place))

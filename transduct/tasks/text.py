@@ -1,11 +1,11 @@
 """Shared by tasks over text: the run's tokenizer, batches of pairs, the input of BERT, and attention weights.
 
-Let N and M be the source and target tokens of a batch.
+Let N and M be the source and target tokens of a batch, D the model width.
 """
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -16,12 +16,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from transduct.blocks.tables import output_of
+from transduct.config import Recipe
+from transduct.data.sources import TextSource
+from transduct.data.text import texts_of
 from transduct.data.tokenizer import FILES, Tokenizer, check_sizes
 from transduct.errors import TransductError
+from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments, Shape
 from transduct.tasks.base import Notify
 from transduct.tasks.model import Movable, blank_of, read_weights
-from transduct.tasks.sections import check_inputs
+from transduct.tasks.sections import are_given, check_inputs, data_with_test
 from transduct.tasks.showing import Panel
 from transduct.training.checkpoint import has_begun, write_file
 from transduct.training.config import TrainingConfig
@@ -166,6 +171,11 @@ def end_to_end(rows: Sequence[Any]) -> Flat:
     return np.concatenate([empty, *rows]).astype(np.int64), np.array([len(row) for row in rows], np.int64)
 
 
+def ids_of(parts: Iterable[Any]) -> Tensor:
+    """Concatenate sequences of ids into one tensor."""
+    return torch.from_numpy(np.concatenate([*parts]).astype(np.int64))
+
+
 def make_flat_batch(source: Flat, target: Flat, shape: Shape | None = None) -> Batch:
     """Like `make_batch`, for ids that already lie end to end."""
     (ids, lengths), (target_ids, target_lengths) = source, target
@@ -186,6 +196,20 @@ def make_flat_batch(source: Flat, target: Flat, shape: Shape | None = None) -> B
     tokens, real = [torch.from_numpy(row) for row in filled], len(flat[2])
     counted = (torch.arange(shape.tokens) < real).float()
     return Batch(tokens[0], segments[0], tokens[1], tokens[2], segments[1], counted, shape.tokens - real)
+
+
+def losses_of(model: Any, batch: Batch, smoothing: float, agreement: float = 0.0) -> tuple[Tensor, Tensor]:
+    """The label-smoothed cross-entropy and the negative log-likelihood of an encoder-decoder, summed over targets.
+
+    Args:
+        agreement: alpha of R-Drop; above 0, the batch is read twice, with different dropout.
+    """
+    source, inputs, sources, targets = batch.source, batch.inputs, batch.source_segments, batch.target_segments
+    if agreement:  # both readings as one batch of twice the size, (2N,) and (2M,)
+        source, inputs, sources, targets = source.repeat(2), inputs.repeat(2), sources.twice(), targets.twice()
+    hidden = model.decode(inputs, targets, model.encode(source, sources), sources)  # (M, D) or (2M, D)
+    table, bias = output_of(model)
+    return projected_cross_entropy(hidden, table, batch.outputs, smoothing, batch.counted, agreement, bias)
 
 
 def encoder_input(
@@ -210,9 +234,21 @@ def encoder_input(
         if second is not None:
             parts += [two[:kept_two], [Tokenizer.END]]
         sizes.append((kept_one + 2, 0 if second is None else kept_two + 1))
-    tokens = torch.from_numpy(np.concatenate(parts).astype(np.int64))
+    tokens = ids_of(parts)
     types = torch.arange(2).repeat(len(sizes)).repeat_interleave(torch.tensor(sizes).flatten())
     return tokens, types, Segments.of([sum(pair) for pair in sizes]), cut
+
+
+def test_lines(kind: Any, files_given: Mapping[str, str], recipe: Recipe | None) -> list[str]:
+    """The lines of the file `source`, or of the recipe's test set.
+
+    Args:
+        kind: the record of the `data` section.
+    """
+    if are_given(files_given, "source"):
+        return list(texts_of([TextSource(text=files_given["source"])], Path()))
+    data = data_with_test(kind, recipe, "--source")
+    return list(texts_of([data.test], Path(data.root)))
 
 
 def read_model(

@@ -17,7 +17,7 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, lists_of, ragged, write_rows
-from transduct.data.files import check_section, corpora, names_of
+from transduct.data.files import check_section, corpora
 from transduct.data.filters import Seen, hashes_of_rows
 from transduct.data.growth import growth
 from transduct.data.sources import TextSource, require_width
@@ -245,7 +245,7 @@ def prepare(data: DataConfig, tokenizer: Tokenizer, directory: Path, notify: Not
         (folder / LABELS).write_text(json.dumps(labels, ensure_ascii=False), encoding="utf-8")
         rows = Rows(data, tokenizer, labels)
         manifest = write_rows(folder, 4, ((source.weight, rows.chunks(source)) for source in data.train))
-        origin = files_said(names_of(data.train), rows.dropped)
+        origin = files_said(data, rows.dropped)
         if not manifest["rows"]:
             raise TransductError(f"no example is left to train on {origin}; check data.train")
         cut = f"; {rows.cut:,} longer than {data.max_length} tokens" if rows.cut else ""
@@ -377,7 +377,7 @@ class TextClassificationTask:
 
     def save(self, model: Bert, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with a card of the final scores."""
-        made_of = f"{len(self.corpus):,} examples {files_said(names_of(self.data.train), self.corpus.dropped)}"
+        made_of = f"{len(self.corpus):,} examples {files_said(self.data, self.corpus.dropped)}"
         about = card("Text classifier", made_of, self.training, self.evaluate(model).scores, log)
         settings = {"answers": asdict(self.answers), "decoding": asdict(self.decoding)}
         write_model(directory, "text_classification", model, settings, [self.directory / TOKENIZER], about)

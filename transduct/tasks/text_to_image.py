@@ -19,7 +19,7 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, inputs_of, lists_of, ragged
-from transduct.data.files import Refused, names_of
+from transduct.data.files import Refused
 from transduct.data.pictures import Examples, PicturesConfig, Unread, pictures_given, prepare, read_examples
 from transduct.data.tokenizer import Tokenizer, train_tokenizer
 from transduct.decoding.engine import flat
@@ -41,7 +41,7 @@ from transduct.tasks.sections import (
     training_section,
 )
 from transduct.tasks.sheets import pillow, save_sheet
-from transduct.tasks.text import TOKENIZER, run_tokenizer
+from transduct.tasks.text import TOKENIZER, ids_of, run_tokenizer
 from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.machine import pick_device
@@ -124,8 +124,7 @@ def make_batch(captions: Sequence[Any], pictures: Sequence[Any], begin: int) -> 
     """Make a batch of the tokens of captions and the codes of their pictures."""
     rows = [[*words, begin, *codes[:-1]] for words, codes in zip(captions, pictures, strict=True)]
     tokens, segments = flat(rows, torch.device("cpu"))
-    codes = torch.from_numpy(np.concatenate(pictures).astype(np.int64))
-    return Batch(tokens, segments, places_of(tokens, begin), codes)
+    return Batch(tokens, segments, places_of(tokens, begin), ids_of(pictures))
 
 
 class TextToImageTask:
@@ -195,7 +194,7 @@ class TextToImageTask:
             self._validation = read_examples(data.valid, data, self.notify)
         self.tokenizer = run_tokenizer(self.directory / TOKENIZER, start, self._trained_tokenizer, self.notify)
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, apart=("drop_captions",))
-        weights = self._codes_weights(start)
+        weights = _codes_weights(start)
         inputs["the codes"] = sha256((start / checkpoint.WEIGHTS).read_bytes()).hexdigest()
         vae = DiscreteVAE(self.vae)
         with torch.no_grad():
@@ -220,12 +219,6 @@ class TextToImageTask:
         refused = Refused(self.data.broken)  # reported when the corpus is prepared
         captions = (text for source in self.data.train for text, _ in source.read(self.data, refused))
         return train_tokenizer(captions, self.tokenizer_config)
-
-    def _codes_weights(self, start: Path) -> dict[str, Tensor]:
-        """The weights of the discrete VAE in a model, without the prefix they have inside a DALL-E."""
-        held = checkpoint.read_tensors(start / checkpoint.WEIGHTS)
-        inside = {name.removeprefix("vae."): weight for name, weight in held.items() if name.startswith("vae.")}
-        return inside or held
 
     def build_model(self) -> DALLE:
         """The recipe's model, with the weights of `model.start_from`: a discrete VAE, or a model of its own kind."""
@@ -270,9 +263,7 @@ class TextToImageTask:
 
     def save(self, model: DALLE, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with a card of the final scores and a sheet of pictures."""
-        made_of = (
-            f"{len(self.corpus):,} pictures with captions {files_said(names_of(self.data.train), self.corpus.dropped)}"
-        )
+        made_of = f"{len(self.corpus):,} pictures with captions {files_said(self.data, self.corpus.dropped)}"
         about = card("Text to image", made_of, self.training, self.evaluate(model).scores, log)
         beside = [self.directory / TOKENIZER]
         if self._validation is not None:
@@ -281,6 +272,13 @@ class TextToImageTask:
 
 
 create, load = TextToImageTask, Painter.load  # called by name in `base.py` and `runs.py`
+
+
+def _codes_weights(start: Path) -> dict[str, Tensor]:
+    """The weights of the discrete VAE in a model, without the prefix they have inside a DALL-E."""
+    held = checkpoint.read_tensors(start / checkpoint.WEIGHTS)
+    inside = {name.removeprefix("vae."): weight for name, weight in held.items() if name.startswith("vae.")}
+    return inside or held
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples | Unread:

@@ -1,12 +1,11 @@
 """Translation: trains an encoder-decoder on pairs of texts.
 
-Let N and M be the source and target tokens of a batch, D the model width.
+Let N and M be the source and target tokens of a batch.
 """
 
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from itertools import chain
@@ -17,25 +16,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.blocks.tables import output_of
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, lists_of
-from transduct.data.files import names_of, opened, readable
+from transduct.data.files import readable
 from transduct.data.growth import growth
 from transduct.data.pairs import held_out_of, prepare
 from transduct.data.sources import DataConfig, Replacement, TextSource, changes_of, listed
 from transduct.data.text import read_examples, read_lines, read_pairs
 from transduct.data.tokenizer import FILES, Tokenizer, TokenizerConfig, train_tokenizers
 from transduct.decoding import engine
-from transduct.decoding.engine import ROOM, WIDEST, DecodingConfig
+from transduct.decoding.engine import ROOM, WIDEST, DecodingConfig, device_of
 from transduct.errors import TransductError
 from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores
-from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Shape
 from transduct.tasks import ensemble, shortcut
-from transduct.tasks.base import Notify, Report
+from transduct.tasks.base import Notify, Report, configuration
 from transduct.tasks.model import card, files_said, only_train, searched, three_of, write_model
 from transduct.tasks.sections import ANY_SIZE, ModelSection, are_given, data_with_test, filled, training_section
 from transduct.tasks.text import (
@@ -44,13 +41,14 @@ from transduct.tasks.text import (
     Flat,
     TextTraining,
     end_to_end,
+    losses_of,
     make_batch,
     make_flat_batch,
     run_tokenizer,
 )
 from transduct.tasks.translation_families import DERIVED, FAMILIES
 from transduct.tasks.translator import Translator
-from transduct.training.checkpoint import CONFIG, read_json
+from transduct.training.checkpoint import CONFIG
 from transduct.training.step import Terms
 
 ONE_VOCABULARY = (
@@ -105,14 +103,14 @@ class TranslationTask:
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(DataConfig, recipe.data, "data")
-        self.tokenizer = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
+        self.tokenizer_config = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
         check_metrics(self.data.metrics, self.data.bleu_tokenize)
         self.metrics = [*VALIDATION_METRICS, *(m for m in self.data.metrics if m not in (*VALIDATION_METRICS, "ter"))]
         self.training = training_section(
             TextTraining, recipe.training, ["loss", "perplexity", *self.metrics], one_shape=True
         )
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
-        tied = {} if self.tokenizer.shared else {"tie": "decoder"}
+        tied = {} if self.tokenizer_config.shared else {"tie": "decoder"}
         self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
         brought = self.model.start or (directory / FILES[False][-1]).exists()  # its two tokenizers may be alike
         if tied and recipe.model.get("tie") == "all" and not brought:
@@ -135,7 +133,7 @@ class TranslationTask:
             )
         model = self.model.resolved(self._config(ANY_SIZE, ANY_SIZE))
         self.recipe = filled(
-            recipe, self.data, model, tokenizer=self.tokenizer, training=self.training, decoding=self.decoding
+            recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training, decoding=self.decoding
         )
         self.tokenizers: tuple[Tokenizer, Tokenizer]
         self.corpus: Corpus
@@ -156,10 +154,12 @@ class TranslationTask:
         """
         if self.data.valid is not None:
             self._validation = read_examples(self.data.valid, Path(self.data.root), self.data.replace)
-        start, two_tied = self.model.start, not self.tokenizer.shared and self.model.values.get("tie") == "all"
+        start, two_tied = self.model.start, not self.tokenizer_config.shared and self.model.values.get("tie") == "all"
         if two_tied and start is not None and (start / CONFIG).exists() and not (start / FILES[False][-1]).exists():
             raise TransductError(ONE_VOCABULARY)  # an encoder brings the source's tokenizer alone
-        self.tokenizers = prepare_tokenizers(self.data, self.tokenizer, self.directory, self.model.start, self.notify)
+        self.tokenizers = prepare_tokenizers(
+            self.data, self.tokenizer_config, self.directory, self.model.start, self.notify
+        )
         self.corpus = prepare(self.data, *self.tokenizers, self.directory / "corpus", self.notify)
         held_out = held_out_of(self.corpus)
         if held_out is not None:
@@ -180,7 +180,7 @@ class TranslationTask:
         only_train(split, "translation has")
         config, corpus = self.training, self.corpus
         order = plan(corpus.lengths + 1, config.seed, epoch, config.batch_tokens, corpus.weights, growth=self.growth)
-        dropout = self.tokenizer.dropout
+        dropout = self.tokenizer_config.dropout
         shape = self.shape if self.one_shape else None
         longest, backwards = self.data.max_length, self.data.backwards
         make = MakeBatch(corpus, self.tokenizers, longest, dropout, config.seed, epoch, shape, backwards)
@@ -190,7 +190,7 @@ class TranslationTask:
     def growth(self) -> list[float]:
         """The factor by which BPE dropout lengthens each side of the corpus."""
         each = enumerate(self.tokenizers)
-        return [growth(self.corpus, [side], 1, tokenizer, self.tokenizer.dropout) for side, tokenizer in each]
+        return [growth(self.corpus, [side], 1, tokenizer, self.tokenizer_config.dropout) for side, tokenizer in each]
 
     @property
     def one_shape(self) -> bool:
@@ -202,27 +202,15 @@ class TranslationTask:
         """The shape that holds every batch of the corpus."""
         budget = self.training.batch_tokens
         most = budget // int(self.corpus.lengths.min(0).max() + 1) + 1
-        tokens = int(budget * SPARE) if self.tokenizer.dropout else budget
+        tokens = int(budget * SPARE) if self.tokenizer_config.dropout else budget
         return Shape.around(tokens, most, self.data.max_length)
 
     def loss(self, model: Any, batch: Batch) -> Terms:
         """Label-smoothed cross-entropy, summed over target tokens; with R-Drop, the mean of two forward passes plus
         their divergence."""
         config = self.training
-        loss, _ = self._losses(model, batch, config.label_smoothing, config.r_drop)
+        loss, _ = losses_of(model, batch, config.label_smoothing, config.r_drop)
         return {"tokens": (loss, batch.counts["tokens"], 1.0)}
-
-    def _losses(self, model: Any, batch: Batch, smoothing: float, agreement: float = 0.0) -> tuple[Tensor, Tensor]:
-        hidden, (table, bias) = self._hidden(model, batch, twice=agreement > 0.0), output_of(model)
-        return projected_cross_entropy(hidden, table, batch.outputs, smoothing, batch.counted, agreement, bias)
-
-    def _hidden(self, model: Any, batch: Batch, twice: bool = False) -> Tensor:
-        """Decoder states (M, D), or (2M, D) of two forward passes done as one batch of twice the size."""
-        source, inputs, sources, targets = batch.source, batch.inputs, batch.source_segments, batch.target_segments
-        if twice:
-            source, inputs, sources, targets = source.repeat(2), inputs.repeat(2), sources.twice(), targets.twice()
-        hidden: Tensor = model.decode(inputs, targets, model.encode(source, sources), sources)
-        return hidden
 
     def evaluate(self, model: Any, data: tuple[list[str], list[list[str]]] | None = None) -> Report:
         """Loss, BLEU and chrF on `data` (sources and references), by default the validation set, and a few samples."""
@@ -251,12 +239,12 @@ class TranslationTask:
             [ids[:longest] for ids in tokenizer.encode(texts)]
             for tokenizer, texts in zip(self.tokenizers, ([*map(change, sources)], targets), strict=True)
         ]
-        total, count, device = 0.0, 0.0, next(model.parameters()).device
+        total, count, device = 0.0, 0.0, device_of(model)
         order = -1 if self.data.backwards else 1
         lengths = [max(len(s), len(t)) + 1 for s, t in zip(*rows, strict=True)]
         for numbers in engine.in_batches(lengths, self.training.batch_tokens):
             batch = make_batch([rows[0][i] for i in numbers], [rows[1][i][::order] for i in numbers]).to(device)
-            total += float(self._losses(model, batch, 0.0)[1])
+            total += float(losses_of(model, batch, 0.0)[1])
             count += batch.counts["tokens"]
         return total / count
 
@@ -278,12 +266,12 @@ class TranslationTask:
             "bleu_tokenize": self.data.bleu_tokenize,
             "backwards": self.data.backwards,
         }
-        made_of = f"{len(self.corpus):,} pairs {files_said(names_of(self.data.train), self.corpus.dropped)}"
+        made_of = f"{len(self.corpus):,} pairs {files_said(self.data, self.corpus.dropped)}"
         signatures = [f"{name} {report.details[name]['signature']}" for name in report.scores.keys() & report.details]
         how = "; ".join([f", {searched(self.decoding.validation_beam)}", *sorted(signatures)])
         what = "Translation model" + " that writes from the end on" * self.data.backwards
         about = card(what, made_of, self.training, report.scores, log, how)
-        tokenizers = [self.directory / name for name in FILES[self.tokenizer.shared]]
+        tokenizers = [self.directory / name for name in FILES[self.tokenizer_config.shared]]
         write_model(directory, "translation", model, settings, tokenizers, about)
 
 
@@ -307,11 +295,10 @@ def readable_lines(given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:
 
     Bytes that are not UTF-8 become U+FFFD, and the numbers of their lines are appended to `broken`.
     """
-    with opened(given) if isinstance(given, Path) else nullcontext(given) as stream:
-        for number, line in enumerate(read_lines(stream, "surrogateescape"), 1):
-            if (text := readable(line)) != line:
-                broken.append(number)
-            yield text
+    for number, line in enumerate(read_lines(given, "surrogateescape"), 1):
+        if (text := readable(line)) != line:
+            broken.append(number)
+        yield text
 
 
 def test_set(
@@ -357,7 +344,7 @@ def prepare_tokenizers(
 
 def _translates(model: Path) -> bool:
     """Whether the model in a directory is a translation model, and not just an encoder."""
-    return bool(read_json(model / CONFIG, "a model's configuration").get("task") == "translation")
+    return bool(configuration(model)["task"] == "translation")
 
 
 def as_source_side(weights: dict[str, Tensor]) -> None:

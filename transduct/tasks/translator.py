@@ -17,18 +17,18 @@ from transduct.data.sources import BLEU_TOKENIZER, METRICS, Replacement, changes
 from transduct.data.text import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding import engine
-from transduct.decoding.engine import DecodingConfig, room_for
+from transduct.decoding.engine import DecodingConfig, device_of, room_for
 from transduct.decoding.ensemble import Ensemble, Review
 from transduct.decoding.filters import Filter, Prefix
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.decoding.trees import WellFormedTrees
 from transduct.errors import TransductError
-from transduct.evaluation.text import ERROR_METRICS, corpus_scores, paired_test
+from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores, paired_test
 from transduct.models import transformer
 from transduct.tasks import ensemble
-from transduct.tasks.base import Report
+from transduct.tasks.base import Report, configuration
 from transduct.tasks.long_texts import Piece, Translation, halved, joined, sentences, split, with_words
-from transduct.tasks.model import named_weights
+from transduct.tasks.model import named_weights, section
 from transduct.tasks.sections import asked_for, check_against, check_examples, check_inputs, check_nothing_given
 from transduct.tasks.text import TextAttention, target_ids, warn_of_unknown
 from transduct.tasks.translation_families import read_model, read_shortlist
@@ -65,13 +65,12 @@ class Translator:
     def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Translator":
         """Load the model, or ensemble of models, in a directory whose `config.json` has been read."""
         source, together = str(directory / checkpoint.CONFIG), config.get("family") == ensemble.FAMILY
-        what, held = "a model's configuration", {directory: config}
+        held = {directory: config}
         if together:
-            folders = ensemble.members_of(directory, config)
-            held = {folder: checkpoint.read_json(folder / checkpoint.CONFIG, what) for folder in folders}
+            held = {folder: configuration(folder) for folder in ensemble.members_of(directory, config)}
         made = [read_model(folder, own, device, precision) for folder, own in held.items()]
         [(model, tokenizers, backwards), *others] = made
-        decoding = record(DecodingConfig, config.get("decoding"), "decoding", source)
+        decoding = section(config, "decoding", DecodingConfig, directory)
         if not isinstance(rules := config.get("replace", []), list):
             raise TransductError(f"{source}: replace is {rules!r:.40}, expected a list of replacements")
         changes = [record(Replacement, rule, "replace", source) for rule in rules]
@@ -157,13 +156,13 @@ class Translator:
             rest = f" and {len(too_long) - 1} more" if len(too_long) > 1 else ""
             place = f"pair {too_long[0] + 1}: {lengths[too_long[0]]} tokens"
             raise TransductError(f"{place}, the model takes {self.longest}; shorten it{rest}")
-        budget = self._budget(self.model, self.decoding)
+        budget = _budget(self.model, self.decoding)
         for start in range(0, len(ids), SCORED):
             some = [[*source, Tokenizer.END] for source in sources[start : start + SCORED]]
             wanted = [self._turned(target) for target in ids[start : start + SCORED]]
             found = engine.score(self.model, some, wanted, Tokenizer.BEGIN, Tokenizer.END, budget)
             if self.review is not None:
-                found = self.review.scores(found, some, wanted, self._budget(self.review.model, self.decoding))
+                found = self.review.scores(found, some, wanted, _budget(self.review.model, self.decoding))
             yield from found
 
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
@@ -187,7 +186,7 @@ class Translator:
         [ids] = target_ids(self.target_tokenizer, [given], "target")
         if max(len(source), len(ids) + 1) > self.longest + 1:
             raise TransductError(f"attention takes at most {self.longest} tokens a side; shorten the text")
-        device = next(self.model.parameters()).device
+        device = device_of(self.model)
         weights: list[Tensor] = []
         memory_tokens, memory_segments = engine.flat([source], device)
         memory = self.model.encode(memory_tokens, memory_segments, weights)
@@ -215,6 +214,8 @@ class Translator:
             if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
                 odd = f"references: found {texts!r:.60} where a list of texts is expected"
                 raise TransductError(f"{odd}; give the texts that each may be")
+        if "bleu" in self.metrics:
+            check_metrics(self.metrics, self.bleu_tokenize)  # before all is translated
         outputs = [t.text for t in self.translate(sources, **options)]
         found = corpus_scores(outputs, references, self.metrics, self.bleu_tokenize)
         details: dict[str, Any] = {"sentences": len(sources), **found.details}
@@ -246,7 +247,7 @@ class Translator:
         sources = [[*ids[: self.longest], Tokenizer.END] for ids in self.encode(texts) if ids]
         greedy = replace(self.decoding, beam=1, temperature=0.0, shortlist=False, constraint="none", captured=False)
         targets = [self._turned(found[0].tokens) for found in self._generate([Piece(s[:-1]) for s in sources], greedy)]
-        device, pairs = next(self.model.parameters()).device, []
+        device, pairs = device_of(self.model), []
         lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
         for numbers in engine.in_batches(lengths, engine.ON_CPU):
             memory, segments = engine.encode(self.model, [sources[i] for i in numbers], device)
@@ -278,19 +279,13 @@ class Translator:
     def _narrow(self, sources: Sequence[Sequence[int]]) -> Narrowed:
         """The model with its output restricted to the shortlist of some sources."""
         assert self.shortlist is not None
-        device = next(self.model.parameters()).device
+        device = device_of(self.model)
         tokens, allowed = (x.to(device) for x in self.shortlist.candidates(sources))
         return Narrowed(narrowed(self.model, tokens), tokens, allowed)
 
     def _turned(self, ids: list[int]) -> list[int]:
         """Convert target tokens between reading order and the order in which the model writes; its own inverse."""
         return ids[::-1] if self.backwards else ids
-
-    def _budget(self, model: Any, decoding: DecodingConfig) -> int:
-        """The most tokens to score in one batch."""
-        if any(isinstance(part, QuantisedLinear) for part in model.modules()):
-            return 1  # one by one: 8-bit rounding would make scores depend on the batch
-        return decoding.budget(next(model.parameters()).device)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode source texts, after the recipe's changes of text; without end tokens."""
@@ -344,7 +339,7 @@ class Translator:
     def _generate(self, pieces: list[Piece], decoding: DecodingConfig) -> list[list[Translation]]:
         """The n-best list of each piece."""
         sources = [[*piece.ids, Tokenizer.END] for piece in pieces]
-        device, end, most = next(self.model.parameters()).device, Tokenizer.END, self.longest + 1
+        device, end, most = device_of(self.model), Tokenizer.END, self.longest + 1
         limits = [min(most, room_for(len(piece.ids) + 1, decoding.expansion) + len(piece.start)) for piece in pieces]
         constrain: Callable[[Sequence[int]], Filter] | None = None
         if decoding.constraint == "tree":
@@ -365,8 +360,15 @@ class Translator:
             self.model, sources, limits, decoding, Tokenizer.BEGIN, end, Tokenizer.UNWRITTEN, constrain, narrow
         )
         if self.review is not None:
-            alpha, budget = decoding.length_penalty, self._budget(self.review.model, decoding)
+            alpha, budget = decoding.length_penalty, _budget(self.review.model, decoding)
             found = self.review.sort(found, sources, 0.0 if decoding.temperature else alpha, budget)
         read = [[(self._turned(h.tokens), h.score) for h in hypotheses] for hypotheses in found]
         texts = iter(self.target_tokenizer.decode([tokens for each in read for tokens, _ in each]))
         return [[Translation(next(texts).strip(), score, tokens) for tokens, score in each] for each in read]
+
+
+def _budget(model: Any, decoding: DecodingConfig) -> int:
+    """The most tokens to score in one batch."""
+    if any(isinstance(part, QuantisedLinear) for part in model.modules()):
+        return 1  # one by one: 8-bit rounding would make scores depend on the batch
+    return decoding.budget(device_of(model))

@@ -20,7 +20,7 @@ from transduct.errors import TransductError
 FORMAT = 1  # of checkpoints and model directories; every released version stays loadable
 WEIGHTS, OPTIMISER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
 CONFIG, STATE = "config.json", "state.json"
-CHECKPOINTS = "checkpoints"  # the folder of a run that holds them
+RECIPE, CHECKPOINTS = "recipe.yaml", "checkpoints"  # the file and the folder of a run that hold them
 POINTER = b"version https://git-lfs"  # begins what Git LFS leaves in a file's place until the file is fetched
 
 

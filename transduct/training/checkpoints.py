@@ -74,7 +74,7 @@ class Checkpoints:
         model: nn.Module,
         optimiser: Mapping[str, Tensor],
         state: Mapping[str, Any],
-        ema: Any,
+        averages: Mapping[str, Tensor] | None,
         keep: Iterable[int] | None = None,
     ) -> None:
         """Copy the state and write it as a checkpoint in the background. The old checkpoints stay until it is complete.
@@ -82,12 +82,13 @@ class Checkpoints:
         `steps`, `forget_after` and `save_state` wait for it; call `wait` before anything else reads the checkpoint.
 
         Args:
+            averages: the moving averages of the weights, if there are any.
             keep: the steps whose checkpoints to keep once this one is written; all if not given.
         """
         self.wait()
         files = {WEIGHTS: pack(weights_of(model)), OPTIMISER: pack(optimiser)}
-        if ema is not None:
-            files[EMA] = pack(ema.weights)
+        if averages is not None:
+            files[EMA] = pack(averages)
         self._writing = self._writer.submit(self._write, step, files, state, keep)
 
     def _write(

@@ -291,8 +291,8 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint and drop those no longer needed."""
         if self.ranks.rank == 0:
-            optimiser = self.stepper.tensors()
-            self.checkpoints.save(self.state.step, self.model, optimiser, asdict(self.state), self.ema, self._kept())
+            optimiser, averages = self.stepper.tensors(), self.ema.weights if self.ema else None
+            self.checkpoints.save(self.state.step, self.model, optimiser, asdict(self.state), averages, self._kept())
 
     def _kept(self) -> set[int]:
         """The steps of the checkpoints that are still needed, the current step's included."""

@@ -15,15 +15,15 @@ def test_an_error_is_one_line(text):
 @pytest.mark.parametrize(
     "error, package, said",
     [
-        (ModuleNotFoundError("no module", name="matplotlib.figure"), "matplotlib", "matplotlib"),
-        (ModuleNotFoundError("no module", name="matplotlib"), None, "matplotlib"),
-        (ImportError("a library that it needs is damaged"), None, "plots"),
+        (ModuleNotFoundError("no module", name="matplotlib.figure"), "matplotlib", "matplotlib is not installed"),
+        (ModuleNotFoundError("no module", name="matplotlib"), None, "matplotlib is not installed"),
+        (ImportError("libpng.so: no such file"), None, "plots cannot be imported (libpng.so: no such file)"),
     ],
 )
 def test_a_missing_package_comes_with_the_line_that_installs_it(error, package, said):
     with pytest.raises(MissingExtra) as caught, needing("plots", package):
         raise error
-    assert str(caught.value) == f"{said} is not installed; run: pip install 'transduct[plots]'"
+    assert str(caught.value) == f"{said}; run: pip install 'transduct[plots]'"
     assert caught.value.__cause__ is error
 
 

@@ -30,12 +30,12 @@ class TrainingFailed(Exception):
 
 
 class MissingExtra(TransductError):
-    """An optional dependency is not installed: no fault of the data or the request."""
+    """An optional dependency is not installed or broken: no fault of the data or the request."""
 
 
 @contextmanager
 def needing(extra: str, package: str | None = None) -> Iterator[None]:
-    """Within this, optional dependencies are imported; one that is missing raises MissingExtra.
+    """Within this, optional dependencies are imported; one that is missing or broken raises MissingExtra.
 
     Args:
         extra: the extra of ours that installs them.
@@ -44,5 +44,7 @@ def needing(extra: str, package: str | None = None) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        missing = package or error.name or extra
-        raise MissingExtra(f"{missing} is not installed; run: pip install 'transduct[{extra}]'") from error
+        missing = isinstance(error, ModuleNotFoundError)
+        found = "is not installed" if missing else f"cannot be imported ({error})"
+        name = package or error.name or extra
+        raise MissingExtra(f"{name} {found}; run: pip install 'transduct[{extra}]'") from error

@@ -30,6 +30,11 @@ def test_the_interval_of_a_proportion_is_that_of_the_formula_and_near_that_of_th
 def test_what_was_never_seen_may_still_be():
     assert proportion(0, 20).interval()[1] > 10
     assert proportion(20, 20).interval()[0] < 90
+    words = np.full(20, 9.0)
+    assert Share(words, words).interval() == wilson_interval(20, 20)
+    assert Share(0 * words, words).interval() == wilson_interval(0, 20)
+    assert Share(np.array([49.0]), np.array([50.0])).interval() == [0.0, 100.0]
+    assert Share(np.array([60.0]), np.array([50.0])).interval() == [0.0, 120.0]
 
 
 def test_the_interval_narrows_with_the_root_of_the_examples():

@@ -69,6 +69,12 @@ def test_where_a_text_is_cut(kind, text, parts):
             "Prof. Dr. Ott aß bei Ott & Co. KG Nr. 3, Abs. 2. Nein",
             ["Prof. Dr. Ott aß bei Ott & Co. KG Nr. 3, Abs. 2. Nein"],
         ),
+        ("Um 5 Mio. Euro mehr, so Maj. Ott in Vol. II. Dann", ["Um 5 Mio. Euro mehr, so Maj. Ott in Vol. II.", "Dann"]),
+        ("Ні. Дякую. Kız. Adam geldi.", ["Ні.", "Дякую.", "Kız.", "Adam geldi."]),
+        (
+            "Il dit : « Viens ! » Puis il part. «Non.» Er kam. »So!«",
+            ["Il dit : « Viens ! »", "Puis il part.", "«Non.»", "Er kam.", "»So!«"],
+        ),
         ("Im Jahr 12. Am Tag 123. Rom", ["Im Jahr 12. Am Tag 123.", "Rom"]),
         ("Wait... what? said he. version 2.5 of it. Ok", ["Wait... what? said he. version 2.5 of it.", "Ok"]),
         ("Wait... What? I see you. Go on", ["Wait...", "What?", "I see you.", "Go on"]),

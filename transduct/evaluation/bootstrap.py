@@ -33,10 +33,14 @@ class Share:
         return 100 * float(counts @ self.parts) / whole if whole else 0.0
 
     def interval(self) -> list[float]:
-        """The 95 % confidence interval; Wilson's for a proportion, since resamples never contain an unseen outcome."""
+        """The 95 % confidence interval. Wilson's for a proportion and for examples that are all right or all wrong,
+        since resamples never contain an unseen outcome; a single other example says nothing."""
+        count = len(self.parts)
         if self._is_proportion:
-            return wilson_interval(int(self.parts.sum()), len(self.parts))
-        return interval(self.drawn, len(self.parts))
+            return wilson_interval(int(self.parts.sum()), count)
+        if not self.parts.any() or (self.parts == self.wholes).all():
+            return wilson_interval(count if self.parts.any() else 0, count)
+        return interval(self.drawn, count) if count > 1 else [0.0, max(100.0, self.score)]
 
     def p_value(self, other: "Share") -> float:
         """The p-value of the difference to another model on the same examples; McNemar's exact test for proportions."""

@@ -27,7 +27,7 @@ def ctranslate2_decoding(
     device: str,
 ) -> Run:
     """CTranslate2 with the same weights; `model` is the output of `transduct convert --format ctranslate2`."""
-    with needing("ctranslate2", "ctranslate2"):
+    with needing("ctranslate2"):
         import ctranslate2
     kind, _, index = device.partition(":")
     translator = ctranslate2.Translator(

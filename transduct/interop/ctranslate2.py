@@ -44,7 +44,7 @@ def convert(directory: Path, out: Path) -> None:
 
 
 def _library() -> Any:
-    with needing("ctranslate2", "ctranslate2"):
+    with needing("ctranslate2"):
         from ctranslate2 import specs
     return specs
 

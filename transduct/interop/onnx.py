@@ -34,7 +34,7 @@ def convert(directory: Path, out: Path) -> None:
             single-file graph, or `out` exists.
     """
     for library in ("onnx", "onnxscript"):
-        with needing("onnx", library):
+        with needing("onnx"):
             import_module(library)
     settings, config = for_tool("ONNX", directory, out)
     model = loaded(directory, config).eval().requires_grad_(False)

@@ -15,9 +15,14 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
 
 SENTENCE_ENDS, WIDE_ENDS = (".", "!", "?", ";", ":"), ("。", "！", "？")  # before a blank, and anywhere
-BETWEEN_SENTENCES = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’“‘»«›‹)\]]*+\s+|[。！？]+[」』”’）]*\s*|\n\s*")
-TITLES = {"Capt", "Co", "Col", "Dra", "Fam", "Gen", "Gov", "Inc", "Ing", "Prof", "Rep", "Rev", "Sen", "Sig", "Sra"}
-VOWELS = frozenset("aeiouyæœøаеиоуыэюяαεηιουω")
+BETWEEN_SENTENCES = re.compile(  # in French a blank stands before a closing quote
+    r"(?<![.!?…])[.!?…]++(?:\s(?=[»›]\s))?[\"'”’“‘»«›‹)\]]*+\s+|[。！？]+[」』”’）]*\s*|\n\s*"
+)
+ABBREVIATIONS = {
+    "Adm", "Capt", "Co", "Col", "Dra", "Fam", "Gen", "Gov", "Inc", "Ing", "Mag", "Maj", "Mio", "Prof", "Rep", "Rev",
+    "Sen", "Sig", "Sra", "Vol",
+}  # fmt: skip
+VOWELS = frozenset("aeiouyıæœøаеиоуыэюяієαεηιουω")
 WORD_STARTS = ("▁", "Ġ", " ")  # how tokenizers of words, bytes and characters mark a preceding blank
 
 
@@ -58,8 +63,8 @@ def sentences(text: str) -> list[str]:
     """Split a text after its sentences and at line breaks; every part names the target language if the text does.
 
     A full stop ends no sentence after an initial, an ordinal or an abbreviation: a letter, up to two digits, one of
-    `TITLES`, or up to three letters, the first a capital, that have no vowel or a digit after them ("Dr. Who", "No. 5",
-    but not "No. It"). Nor does anything that a small letter follows on the same line.
+    `ABBREVIATIONS`, or up to three letters, the first a capital, that have no vowel or a digit after them ("Dr. Who",
+    "No. 5", but not "No. It"). Nor does anything that a small letter follows on the same line.
     """
     text = text.lstrip()
     named = LANGUAGE.match(text)
@@ -83,7 +88,7 @@ def _abbreviates(text: str, stop: int, after: str) -> bool:
     word = found[0]
     if word.isdigit():
         return len(word) <= 2
-    if len(word) == 1 or word in TITLES:
+    if len(word) == 1 or word in ABBREVIATIONS:
         return True
     short = len(word) <= 3 and word[:1].isupper()
     return short and (after.isdigit() or VOWELS.isdisjoint(normalize("NFD", word.lower())))

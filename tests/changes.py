@@ -78,6 +78,16 @@ class Faint(PositionVectors):
         return 0.5 * super().forward(positions, lengths)
 
 
+class Peeking(EncoderLayer):
+    def forward(self, x, *args, **named):
+        return super().forward(x, *args, **named) + self.self_attention.value(x)[..., : x.shape[-1]]
+
+
+class Relative(Transformer):
+    def logits(self, hidden):
+        return super().logits(hidden) / hidden.abs().max()
+
+
 class Capped(Transformer):
     def logits(self, hidden):
         return super().logits(hidden).clamp(max=1.0)
@@ -151,6 +161,12 @@ def gated(model):
         layer.feed_forward.gate = Linear(16, 32)
 
 
+def doubled_keys(model):
+    for layer in model.decoder:
+        own = layer.cross_attention._keys_and_values
+        layer.cross_attention._keys_and_values = lambda x, own=own: tuple(2.0 * part for part in own(x))
+
+
 def capped(model):
     model.logits = lambda hidden: Transformer.logits(model, hidden).clamp(max=1.0)
 
@@ -183,6 +199,12 @@ CHANGES = {
     "a method": sets("*.around_attention", read=torch.tanh),
     "activations by layer": sets("*.1.feed_forward", name="gelu", activation=nn.functional.gelu),
     "norms by sublayer": sets("*.around_feed_forward", pre=False),
+    "a layer that reads its attention": becomes(Peeking, "*.1"),
+    "logits by the largest": becomes(Relative),
+    "keys of this attention": doubled_keys,
+    "a hook on keys of sources": hooked("*.cross_attention.key"),
+    "widths inside by layer": exchanged("*.1.feed_forward", lambda: FeedForward(16, 2000, 0.0, "relu")),
+    "positions of one number": exchanged("target_embedding.positions", lambda: PositionVectors("index", 48, None)),
     "heads by layer": exchanged("*.1.self_attention", lambda: MultiHeadAttention(16, 2)),
     "heads by attention": exchanged("*.cross_attention", lambda: MultiHeadAttention(16, 2)),
     "no biases of norms": exchanged("*.norm", lambda: nn.LayerNorm(16, bias=False)),

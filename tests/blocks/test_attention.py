@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.helpers import VECTORS, gradients, randomise
+from tests.helpers import VECTORS, compiled, gradients, randomise
 from transduct.blocks.attention import CLIP, AttentionPositions, KVCache, Lineage, MultiHeadAttention, self_attention
 from transduct.blocks.caches import standing_still
 from transduct.functional.segments import Segments, flatten, pad
@@ -286,3 +286,14 @@ def test_attention_dropout_acts_in_training_only():
     assert torch.equal(first, attention(x, segments))
     attention.eval()
     assert torch.equal(attention(x, segments), attention(x, segments))
+
+
+@compiled
+def test_cached_numbers_too_large_for_float16_are_its_largest():
+    torch.manual_seed(1)
+    attention = MultiHeadAttention(16, 2)
+    attention.cache_dtype = torch.float16
+    memory = attention.remember(1e6 * torch.randn(3, 16), Segments.of([3]))
+    for part in (memory.keys, memory.values):
+        assert part.dtype == torch.float16
+        assert part.abs().max() == torch.finfo(torch.float16).max

@@ -394,6 +394,8 @@ def test_without_the_library_a_search_finds_the_same(monkeypatch, integers, chan
     """The tokens are the same to the end, because the tiny models are confident enough."""
     _, used = both(integers, **changes)
     assert isinstance(used.decoder, FusedDecoder) == (kernels.library() is not None)
+    for layer in used.decoder:  # without the library caches are not rounded
+        layer.self_attention.cache_dtype = layer.cross_attention.cache_dtype = torch.float32
     found = found_by(used, beam)
     monkeypatch.setattr(kernels, "library", lambda: None)
     _, used = both(integers, **changes)
@@ -518,3 +520,14 @@ def test_a_model_that_was_not_packed_stays_as_it_is():
     model = tiny()
     fuse(model)
     assert not isinstance(model.encoder, FusedEncoder)
+
+
+@compiled
+@KINDS
+def test_a_hook_on_the_output_table_is_seen(integers):
+    plain, _ = both(integers)
+    pack_layers(plain)
+    pack_quantised(plain)
+    plain.output_table.register_forward_hook(lambda _, given, found: 2.0 * found)
+    fuse(plain)
+    assert not isinstance(plain.decoder, FusedDecoder)

@@ -123,4 +123,4 @@ def test_caches_of_a_decoder_over_a_memory_are_float16():
         _, state = model.step(torch.tensor([BEGIN] * 4), state)
         for cache, memory in zip(state.caches, state.memories, strict=True):
             assert {x.dtype for x in (*cache.buffers, memory.keys, memory.values)} == {expected}
-        assert model.encoder[0].self_attention.cache_dtype is None
+        assert model.encoder[0].self_attention.cache_dtype == torch.float32

@@ -10,7 +10,6 @@ from tests.changes import CHANGES
 from tests.helpers import PLACES, gradients, randomise, tiny, tokens_of
 from transduct.blocks.attention import KVCache, Lineage, MultiHeadAttention
 from transduct.blocks.embeddings import PositionVectors
-from transduct.blocks.linear import Linear
 from transduct.blocks.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -20,7 +19,6 @@ from transduct.blocks.transformer import (
     final_norm,
     initialise,
     make_norm,
-    plain,
     settle,
 )
 from transduct.functional.positions import LENGTH_DEPENDENT
@@ -160,18 +158,6 @@ def test_a_changed_model_that_has_settled_has_the_same_answers(name):
     before = answers()
     settle(model)
     torch.testing.assert_close(answers(), before)
-
-
-def test_plain_is_what_computes_what_its_class_says():
-    assert plain(Linear(2, 2), nn.LayerNorm, Linear)
-    assert not plain(Linear(2, 2), nn.Linear), "a subclass"
-    assert not plain(None, Linear)
-    changed = [Linear(2, 2) for _ in range(4)]
-    changed[0].register_forward_hook(lambda *_: None)
-    changed[1].register_forward_pre_hook(lambda *_: None)
-    changed[2].forward = torch.tanh
-    nn.utils.parametrize.register_parametrization(changed[3], "weight", nn.Identity())
-    assert not any(plain(each, Linear) for each in changed)
 
 
 def test_initialise_draws_matrices_by_xavier_and_zeroes_biases():

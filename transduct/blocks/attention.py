@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transduct.blocks.caches import KVCache, Lineage, Memory
 from transduct.blocks.embeddings import PositionVectors, VectorScheme
 from transduct.blocks.linear import Linear
+from transduct.blocks.plain import plain
 from transduct.functional import kernels
 from transduct.functional import positions as schemes
 from transduct.functional.attention import (
@@ -171,7 +172,7 @@ class MultiHeadAttention(nn.Module):
         self.value: Any = Linear(d_model, self.num_kv_heads * self.d_v)
         self.output: nn.Module = Linear(num_heads * self.d_v, d_model)
         self.joint: nn.Module | None = None
-        self.cache_dtype: torch.dtype | None = None  # of cached keys and values; by default that of the activations
+        self.cache_dtype = torch.float32  # of cached keys and values, where the kernels read them
 
     def join(self) -> None:
         """Fuse the projections of query, key and value into one, for inference."""
@@ -275,9 +276,9 @@ class MultiHeadAttention(nn.Module):
     def remember(self, memory: Tensor, segments: Segments) -> Memory:
         """The keys and values of the sources, computed once for a whole search: (M, D) -> Memory."""
         packed = getattr(self.key, "packed", None), getattr(self.value, "packed", None)
-        known = type(self) is MultiHeadAttention  # a subclass may have other keys and values
+        known = plain(self, MultiHeadAttention) and all(plain(part, type(part)) for part in (self.key, self.value))
         if known and isinstance(packed[0], kernels.Packed) and isinstance(packed[1], kernels.Packed):
-            layout = segments.offsets, segments.longest, self.num_kv_heads, self.cache_dtype or memory.dtype
+            layout = segments.offsets, segments.longest, self.num_kv_heads, self.cache_dtype
             keys, values = kernels.remember(packed[0], packed[1], memory, *layout)
         else:
             key, value = self._cached(*self._keys_and_values(memory))
@@ -328,8 +329,10 @@ class MultiHeadAttention(nn.Module):
         return key, self.value(x).unflatten(-1, (self.num_kv_heads, self.d_v))  # (M, G, V)
 
     def _cached(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        dtype = self.cache_dtype or key.dtype
-        return key.to(dtype), value.to(dtype)
+        if self.cache_dtype != torch.float16 or kernels.library() is None or not key.is_cpu:  # others convert it back
+            return key, value
+        largest = torch.finfo(torch.float16).max  # as the kernels do
+        return key.clamp(-largest, largest).half(), value.clamp(-largest, largest).half()
 
     def _attend(
         self,

@@ -13,16 +13,9 @@ from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
 from transduct.blocks.decoders import Decoder, MemoryState
 from transduct.blocks.embeddings import Embedding, PositionVectors
 from transduct.blocks.packed import PackedLinear, PackedTable
+from transduct.blocks.plain import plain
 from transduct.blocks.quantised import QuantisedLinear, QuantisedTable
-from transduct.blocks.transformer import (
-    ACTIVATIONS,
-    DecoderLayer,
-    Encoder,
-    EncoderLayer,
-    FeedForward,
-    Residual,
-    plain,
-)
+from transduct.blocks.transformer import ACTIVATIONS, DecoderLayer, Encoder, EncoderLayer, FeedForward, Residual
 from transduct.functional import kernels
 from transduct.functional.positions import turns
 from transduct.functional.segments import Segments
@@ -156,7 +149,7 @@ def packed_layers(layers: nn.ModuleList) -> kernels.PackedLayers | None:
     shapes = {shape for layer in layers for shape in _shapes(layer)}
     if len(shapes) != 1:  # layers differ, or an encoder has none
         return None
-    [(sizes, rotary)] = shapes
+    [(sizes, rotary, _)] = shapes
     per_layer = []
     for layer in layers:
         norms: list[Any] = [_norm(each.norm) for each in _residuals(layer)]
@@ -168,19 +161,22 @@ def packed_layers(layers: nn.ModuleList) -> kernels.PackedLayers | None:
 
 
 def _supported_layer(layer: Any) -> bool:
-    if not plain(layer, EncoderLayer, DecoderLayer) or not plain(forward := layer.feed_forward, FeedForward):
+    if not plain(layer, EncoderLayer, DecoderLayer) or not _supported_feed_forward(layer.feed_forward):
         return False
     if not all(plain(each, MultiHeadAttention) for each in _attentions(layer)):
         return False
     if not all(plain(each, Residual) and _supported_norm(each.norm) for each in _residuals(layer)):
         return False
-    positions, named = layer.self_attention.positions, forward.name in kernels.ACTIVATIONS
-    rotary = plain(positions, AttentionPositions) and positions.scheme == "rotary"
-    return (
-        all(plain(each, PackedLinear, QuantisedLinear) and _packed(each) for each in _linears(layer))
-        and (positions is None or rotary)
-        and (named and forward.activation is ACTIVATIONS[forward.name] and forward.gate is None)
-    )
+    if not all(plain(each, PackedLinear, QuantisedLinear) and _packed(each) for each in _linears(layer)):
+        return False
+    positions = layer.self_attention.positions
+    return positions is None or (plain(positions, AttentionPositions) and positions.scheme == "rotary")
+
+
+def _supported_feed_forward(forward: Any) -> bool:
+    if not plain(forward, FeedForward) or forward.name not in kernels.ACTIVATIONS or forward.gate is not None:
+        return False
+    return forward.activation is ACTIVATIONS[forward.name]
 
 
 def _supported_norm(norm: Any) -> bool:
@@ -192,17 +188,22 @@ def _supported_norm(norm: Any) -> bool:
 def _supported_embedding(embedding: Any) -> bool:
     if not plain(embedding, Embedding) or embedding.projection is not None:
         return False
-    positions = embedding.positions
-    return positions is None or (plain(positions, PositionVectors) and positions.table is not None)
+    table, positions = embedding.table, embedding.positions
+    if not isinstance(table, PackedTable | QuantisedTable):
+        return False
+    tabulated = plain(positions, PositionVectors) and positions.table is not None
+    return positions is None or (tabulated and positions.table.shape[1] == table.shape[1])
 
 
 def _projects(model: Any, width: int) -> bool:
-    """Whether `logits` hands hidden states to the output table and returns what it gets, tried with none of them."""
+    """Whether `logits` hands hidden states to the output table and returns what it gets, tried with one."""
     table, calls = getattr(model, "output_table", None), []
     if not isinstance(table, PackedTable | QuantisedTable) or not _packed(table):
         return False
+    if table._forward_hooks or table._forward_pre_hooks:
+        return False
     with table.register_forward_hook(lambda _, given, found: calls.append((*given, found))):
-        hidden = kernels.empty(0, width)
+        hidden = torch.zeros(1, width)
         logits = model.logits(hidden)
     return len(calls) == 1 and calls[0][0] is hidden and calls[0][1] is logits
 
@@ -233,13 +234,14 @@ def _linears(layer: Any) -> list[Any]:
     return [own.joint, own.output, *middle, layer.feed_forward.inner, layer.feed_forward.outer]
 
 
-def _shapes(layer: Any) -> set[tuple[Any, bool]]:
-    """What all parts of all layers must have in common: the sizes of `PackedLayers`, and whether positions are
-    rotary."""
+def _shapes(layer: Any) -> set[tuple[Any, bool, int]]:
+    """What all parts of all layers must have in common: the sizes of `PackedLayers`, whether positions are rotary, and
+    the width inside the feed-forward network, since they share their scratch space."""
     width, activation = layer.feed_forward.outer.packed.size, kernels.ACTIVATIONS.index(layer.feed_forward.name)
+    inside = layer.feed_forward.inner.packed.size
     heads = [(each.num_heads, each.num_kv_heads, each.d_k, each.d_v) for each in _attentions(layer)]
     rotary, orders = layer.self_attention.positions is not None, [each.pre for each in _residuals(layer)]
-    return {((width, *each, pre, activation), rotary) for each in heads for pre in orders}
+    return {((width, *each, pre, activation), rotary, inside) for each in heads for pre in orders}
 
 
 def _norm(norm: Any) -> kernels.Norm:

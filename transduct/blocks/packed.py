@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from transduct.blocks.embeddings import Embedding
 from transduct.blocks.linear import Linear
+from transduct.blocks.plain import plain
 from transduct.blocks.tables import Rows
-from transduct.blocks.transformer import join_attention, plain, remember_positions
+from transduct.blocks.transformer import join_attention, remember_positions
 from transduct.functional.products import packed_linear
 
 

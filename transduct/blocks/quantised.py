@@ -77,8 +77,8 @@ def pack_quantised(model: nn.Module) -> None:
 def quantise(model: nn.Module) -> None:
     """Quantise all linear layers and embedding tables of a model, in place, but for changed ones; see `exchange`.
 
-    Norms, biases and positions are not quantised. KV caches of decoders over a memory become float16: reading them
-    takes much of the time, and int8 rounds more coarsely.
+    Norms, biases and positions are not quantised. KV caches of decoders over a memory become float16 where the
+    kernels read them: that takes much of the time, and int8 rounds more coarsely.
     """
     for module in model.modules():
         if isinstance(module, DecoderLayer):

@@ -12,6 +12,7 @@ from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.caches import KVCache, Lineage, Memory
 from transduct.blocks.embeddings import PositionVectors
 from transduct.blocks.linear import Linear
+from transduct.blocks.plain import plain
 from transduct.functional.dropout import add_dropout, dropout, relu_dropout
 from transduct.functional.segments import Segments
 
@@ -188,19 +189,10 @@ def settle(model: nn.Module) -> None:
 
 def join_attention(model: nn.Module) -> None:
     """Fuse the query, key and value projections of each self-attention, unless they already are fused."""
-    for module in model.modules():
-        if isinstance(module, EncoderLayer | DecoderLayer) and _can_be_joined(module.self_attention):
+    modules: Iterable[Any] = model.modules()
+    for module in modules:
+        if plain(module, EncoderLayer, DecoderLayer) and _can_be_joined(module.self_attention):
             module.self_attention.join()
-
-
-def plain(module: Any, *kinds: type[nn.Module]) -> bool:
-    """Whether a module is of exactly one of these kinds and has neither hooks nor methods of its own.
-
-    What replaces readable layers asks this first, because a subclass may compute anything.
-    """
-    if type(module) not in kinds or module._forward_hooks or module._forward_pre_hooks:
-        return False
-    return vars(type(module)).keys().isdisjoint(vars(module))
 
 
 def _can_be_joined(own: Any) -> bool:

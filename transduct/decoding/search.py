@@ -162,7 +162,7 @@ class Beam:
     def ahead(self, model: Decodes, state: Any, filters: Sequence[Filter]) -> Continuations | None:
         """Let the model take several steps in one call, up to the first in which an output may end, and return that
         step's continuations. None if it must step one by one or a filter needs to see the logits."""
-        plain = [each for each in filters if type(each) is Forbid or type(each) is FixedLength]  # no other subclass
+        plain = [each for each in filters if type(each) is Forbid or type(each) is FixedLength]
         most = min([self._first_limit + 1, *(each.until for each in plain)]) - self.history.shape[1]
         if most < 1 or len(plain) < len(filters) or not hasattr(model, "ahead"):
             return None

@@ -18,7 +18,7 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
-    threshold = threshold_of(rate)
+    threshold = _threshold(rate)
     if training_kernels.usable(x):
         return training_kernels.dropped(x, threshold) if threshold else x
     threshold -= 32768
@@ -29,18 +29,20 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
 
 def relu_dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
     """`dropout(relu(x))`, on a CPU in one pass over memory."""
-    if training and threshold_of(rate) and training_kernels.usable(x):
-        return training_kernels.dropped(x, threshold_of(rate), relu=True)
+    threshold = _threshold(rate) if training else 0
+    if threshold and training_kernels.usable(x):
+        return training_kernels.dropped(x, threshold, relu=True)
     return dropout(F.relu(x), rate, training)
 
 
 def add_dropout(residual: Tensor, x: Tensor, rate: float, training: bool = True) -> Tensor:
     """`residual + dropout(x)`, on a CPU in one pass over memory."""
-    if training and threshold_of(rate) and training_kernels.usable(x, residual) and x.shape == residual.shape:
-        return training_kernels.dropped(x, threshold_of(rate), added=residual)
+    threshold = _threshold(rate) if training else 0
+    if threshold and training_kernels.usable(x, residual) and x.shape == residual.shape:
+        return training_kernels.dropped(x, threshold, added=residual)
     return residual + dropout(x, rate, training)
 
 
-def threshold_of(rate: float) -> int:
+def _threshold(rate: float) -> int:
     """The number of 65536 equally likely draws that drop an element, not all of them."""
     return min(round(rate * 65536), 65535)

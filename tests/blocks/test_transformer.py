@@ -145,19 +145,20 @@ def test_dropout_falls_on_what_a_sublayer_adds(norm):
     assert not torch.allclose(found, residual(x, torch.ones_like))
 
 
+def answers(model):
+    """The logits of a few tokens over themselves."""
+    tokens, segments = tokens_of([3, 5])
+    return model.logits(model.decode(tokens, segments, model.encode(tokens, segments), segments))
+
+
 @pytest.mark.parametrize("name", CHANGES)
 @torch.no_grad()
 def test_a_changed_model_that_has_settled_has_the_same_answers(name):
-    model, (tokens, segments) = tiny(), tokens_of([3, 5])
+    model = tiny()
     CHANGES[name](model)
-
-    def answers():
-        memory = model.encode(tokens, segments)
-        return model.logits(model.decode(tokens, segments, memory, segments))
-
-    before = answers()
+    before = answers(model)
     settle(model)
-    torch.testing.assert_close(answers(), before)
+    torch.testing.assert_close(answers(model), before)
 
 
 def test_initialise_draws_matrices_by_xavier_and_zeroes_biases():
@@ -173,18 +174,13 @@ def test_initialise_draws_matrices_by_xavier_and_zeroes_biases():
 @pytest.mark.parametrize("scheme, mode", PLACES)
 @torch.no_grad()
 def test_a_model_that_has_settled_has_the_same_answers(scheme, mode):
-    model, (tokens, segments) = tiny(positions=scheme, position_mode=mode), tokens_of([3, 5])
-
-    def answers():
-        memory = model.encode(tokens, segments)
-        return model.logits(model.decode(tokens, segments, memory, segments))
-
-    before = answers()
+    model = tiny(positions=scheme, position_mode=mode)
+    before = answers(model)
     settle(model)
-    torch.testing.assert_close(answers(), before)
+    torch.testing.assert_close(answers(model), before)
     assert model.decoder[0].self_attention.query is None
     settle(model)  # again
-    torch.testing.assert_close(answers(), before)
+    torch.testing.assert_close(answers(model), before)
 
 
 @pytest.mark.parametrize("scheme, mode", PLACES)

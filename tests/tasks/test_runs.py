@@ -233,15 +233,21 @@ def test_stages_go_on_where_they_were(tmp_path, stop):
     assert weights(runs.train(recipe, tmp_path / "run", resume=True, notify=str)) == weights(whole)
 
 
-def test_a_refused_resume_of_stages_leaves_their_recipe_as_it_was(tmp_path):
+def interrupted(tmp_path):
+    """A recipe whose run has been interrupted in its second stage."""
     recipe = staged(tmp_path)
 
     def report(event):
-        if event.get("step") == 3:  # of the second stage
+        if event.get("step") == 3:
             raise Interrupted
 
     with pytest.raises(Interrupted):
         runs.train(recipe, tmp_path / "run", notify=str, report=report)
+    return recipe
+
+
+def test_a_refused_resume_of_stages_leaves_their_recipe_as_it_was(tmp_path):
+    recipe = interrupted(tmp_path)
     held = (tmp_path / "run" / "recipe.yaml").read_bytes()
     fewer = replace(recipe, stages=[{}, {"training": {**recipe.stages[1]["training"], "steps": 1}}])
     with pytest.raises(TransductError, match="step 2 is trained already; give no fewer"):
@@ -279,14 +285,7 @@ def test_another_thread_may_not_train_meanwhile(tmp_path):
 
 
 def test_files_that_have_moved_since_a_run_began_are_told_so(tmp_path):
-    recipe = staged(tmp_path)
-
-    def report(event):
-        if event.get("step") == 3:  # of the second stage
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        runs.train(recipe, tmp_path / "run", notify=str, report=report)
+    recipe = interrupted(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "text").rename(tmp_path / "elsewhere" / "text")
     with pytest.raises(TransductError, match=r"/text: no such file; .*; if they have moved, .*: data\.root=FOLDER$"):

@@ -72,8 +72,8 @@ INLINE void fetch(const void *cache, int64_t first, int64_t count, int64_t half)
  *
  * The heads (H, K) of row r are at `query + r * query_stride`. `keys` (B, G, room, width, K) and `values` (B, G, room,
  * width, V) hold up to `room` time steps; each of the G heads serves H / G query heads. A row sees `times` time steps, or
- * the number in `lengths` (B,). `slots` (R, times) says which of the `width` entries it reads; NULL for the first. `half`
- * is a constant wherever this is inlined. */
+ * the number in `lengths` (B,). `slots` (R, times) says which of the `width` entries it reads; NULL for the first. With
+ * `half` both are float16; it is a constant where this is inlined, so that no loop asks for it. */
 INLINE void attend_rows(const float *query, int64_t query_stride, const void *keys, const void *values, int64_t r,
                         int64_t beam, int64_t heads, int64_t groups, int64_t dk, int64_t dv, int64_t room, int64_t width,
                         int64_t times, int64_t half, const int64_t *lengths, const int32_t *slots, float *weights,

@@ -329,7 +329,7 @@ class MultiHeadAttention(nn.Module):
         return key, self.value(x).unflatten(-1, (self.num_kv_heads, self.d_v))  # (M, G, V)
 
     def _cached(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Round what is cached as the kernels do. Others, which would convert it back in each step, keep it as it is."""
+        """Round as the kernels do what they will read; others would convert it back in each step."""
         if self.cache_dtype != torch.float16 or kernels.library() is None or not key.is_cpu:
             return key, value
         largest = torch.finfo(torch.float16).max

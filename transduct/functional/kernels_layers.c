@@ -27,8 +27,8 @@ INLINE void store(const float *numbers, int64_t count, void *cache, int64_t firs
 /* Attention of one query (K,) over the keys and values of `seen` time steps, which begin at `key` and `value` and are
  * `key_step` and `value_step` numbers apart. `slot` (seen,) is the entry to read at each time step; the first if NULL. */
 INLINE void attend(const float *q, const void *keys, const void *values, int64_t key, int64_t value, int64_t key_step,
-                   int64_t value_step, const int32_t *slot, int64_t seen, int64_t dk, int64_t dv, int64_t half, float *weights,
-                   float *out) {
+                   int64_t value_step, const int32_t *slot, int64_t seen, int64_t dk, int64_t dv, int64_t half,
+                   float *weights, float *out) {
     float scale = 1.0f / sqrtf((float)dk), largest = -INFINITY;
     for (int64_t t = 0; t < seen; t++) {
         int64_t first = key + t * key_step + (slot ? slot[t] * dk : 0);

@@ -51,6 +51,15 @@ def test_what_was_asked_before_the_end_is_answered(trained_run, number):
     assert [each["text"] for each in answers[0]["translations"]] == [each.text for each in model.translate(texts)]
 
 
+def test_no_text_of_a_request_is_in_the_log(trained_run):
+    texts = ["ΩΨΩ ΨΩ " * 9, "a b c d e f g h " * 30]
+    with program(trained_run, "--port", 0) as (process, client, _):
+        assert len(client.post("/translate", {"texts": texts})["translations"]) == 2
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert process.stderr.read() == ""
+
+
 def test_a_signal_is_heard_as_soon_as_it_serves_and_ends_who_does_not_send_all(trained_run):
     with program(trained_run, "--port", 0) as (process, _, _):
         process.send_signal(signal.SIGTERM)

@@ -1,9 +1,11 @@
 """`transduct serve`: listening for requests and shutting down gracefully."""
 
+import logging
 import signal
 import socket
 import sys
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from transduct.errors import TrainingFailed, TransductError, needing
@@ -66,13 +68,25 @@ def serve(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
-    with closing(_listening(host, port)) as listening:
+    with closing(_listening(host, port)) as listening, _without_warnings():
         name, port = listening.getsockname()[:2]
         name = f"[{name}]" if ":" in name else name
         print(f"serving {path} on http://{name}:{port} (Ctrl-C ends)", file=sys.stderr, flush=True)
         runs.run(sockets=[listening])
     if runs.force_exit:
         raise TrainingFailed("ended before all was answered")
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Log errors alone: warnings quote the texts of requests, which belong in no log."""
+    log = logging.getLogger("transduct")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _listening(host: str, port: int) -> socket.socket:

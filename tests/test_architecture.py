@@ -256,7 +256,8 @@ def test_at_the_top_of_the_command_line_stand_only_the_standard_library_and_type
 
 
 @pytest.mark.parametrize(
-    "statement", ["import transduct", "from transduct.interfaces import cli", "import transduct.config"]
+    "statement",
+    ["import transduct", "from transduct.interfaces import cli, lines, start", "import transduct.config"],
 )
 def test_what_must_be_quick_to_import_imports_no_torch(statement):
     script = (

@@ -1,4 +1,7 @@
-"""Reading text line by line from a file, stdin or a terminal, and printing scores as a table."""
+"""Reading text line by line from a file, stdin or a terminal, and printing scores as a table.
+
+Importing this does not import torch: `interfaces.start` does so faster.
+"""
 
 import os
 import re
@@ -8,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from transduct.errors import TransductError
-from transduct.tasks.base import Report, readable_lines
-from transduct.tasks.showing import typed_text
-from transduct.training.checkpoint import write_file
+
+if TYPE_CHECKING:
+    from transduct.tasks.base import Report
 
 LINES_AT_ONCE = 4096
 
@@ -68,6 +71,8 @@ def chunks(
     Raises:
         TransductError: if a file cannot be read, or `prefixes` does not have as many lines as the text.
     """
+    from transduct.tasks.base import readable_lines
+
     broken: list[int] = []
     broken_prefixes: list[int] = []
     piped = Piped(sys.stdin.buffer) if file is None else None
@@ -160,13 +165,15 @@ def write_outputs(outputs: Iterable[object], path: Path) -> None:
     Raises:
         TransductError: there are none that are text, or the file cannot be written.
     """
+    from transduct.training.checkpoint import write_file
+
     lines = [str(output).replace("\n", " ") for output in outputs if not hasattr(output, "pixels")]
     if not lines:
         raise TransductError(f"{path}: this model gives no answers as text to write; leave --out out")
     write_file(path, "".join(f"{line}\n" for line in lines).encode())
 
 
-def table(report: Report) -> Iterator[str]:
+def table(report: "Report") -> Iterator[str]:
     """One line per score, with its interval, the other model's score, the p-value and the signature where known."""
     p_values, others = report.details.get("p_values", {}), report.details.get("against", {})
     for name, value in report.scores.items():
@@ -183,6 +190,8 @@ def _digits(value: float) -> str:
 
 def typed() -> Iterator[tuple[int, list[str], None]]:
     """Like `chunks`, one line at a time from a terminal."""
+    from transduct.tasks.showing import typed_text
+
     print("Write a sentence and press Enter; Ctrl-D ends.", file=sys.stderr)
     edited = sys.stdin.isatty() and sys.stdout.isatty()  # else `input` knows no arrow keys
     if edited:

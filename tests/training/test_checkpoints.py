@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
 
@@ -114,10 +115,17 @@ def test_a_state_is_replaced_once_its_checkpoint_is_written(held, monkeypatch):
     assert held.state(20)["tries"] == 1
 
 
-def test_what_could_not_be_written_is_said_once(held, monkeypatch):
-    model, optimiser = trained(1)
+@contextmanager
+def disk_full(monkeypatch):
+    """No checkpoint can be put in its place."""
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", failing(disk(errno.ENOSPC), 0, Path.rename))
+        yield
+
+
+def test_what_could_not_be_written_is_said_once(held, monkeypatch):
+    model, optimiser = trained(1)
+    with disk_full(monkeypatch):
         held.save(20, model, optimiser_tensors(model, optimiser), {"step": 20}, None)
         with pytest.raises(TransductError, match="the disk is full"):
             held.steps()
@@ -127,8 +135,7 @@ def test_what_could_not_be_written_is_said_once(held, monkeypatch):
 def test_a_failure_to_write_is_said_as_soon_as_it_is_known(held, monkeypatch):
     model, optimiser = trained(1)
     held.check()
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", failing(disk(errno.ENOSPC), 0, Path.rename))
+    with disk_full(monkeypatch):
         held.save(20, model, optimiser_tensors(model, optimiser), {"step": 20}, None)
         held._writer.submit(str).result()  # the writer does one after the other
         with pytest.raises(TransductError, match="the disk is full"):
@@ -138,8 +145,7 @@ def test_a_failure_to_write_is_said_as_soon_as_it_is_known(held, monkeypatch):
 
 def test_the_next_checkpoint_says_that_the_one_before_it_could_not_be_written(held, monkeypatch):
     model, optimiser = trained(1)
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", failing(disk(errno.ENOSPC), 0, Path.rename))
+    with disk_full(monkeypatch):
         held.save(20, model, optimiser_tensors(model, optimiser), {"step": 20}, None)
         with pytest.raises(TransductError, match="step_20: the disk is full"):
             save(held, 21, model, optimiser)

@@ -30,7 +30,7 @@ def losses():
     found = {
         "square": lambda x: Square.apply(x).sum(),
         "cross-entropy": lambda x: projected_cross_entropy(x, weight, targets)[0],
-        "product": lambda x: products._Linear.apply(x, weight.requires_grad_(), None).sum(),
+        "product": lambda x: products._Linear.apply(x, weight.requires_grad_(), None, products._by_onednn).sum(),
     }
     if kernels.library() is not None:
         found["attention"] = lambda x: segment_attention(*[x.view(4, 2, 4)] * 3, segments, segments, causal=True).sum()

@@ -1,4 +1,6 @@
-"""Products by oneDNN equal PyTorch's, including gradients; without oneDNN, PyTorch's are used."""
+"""Products by oneDNN and by our kernel equal PyTorch's, including gradients; without either, PyTorch's are used."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -6,10 +8,11 @@ from torch.nn import functional as F
 
 from tests.helpers import gradients
 from transduct.functional import kernels, products
-from transduct.functional.products import FEWEST, linear, packed_linear, product
+from transduct.functional.products import FEWEST, add_product, linear, packed_linear, product
 
 NEAR = {"atol": 1e-5, "rtol": 1e-5}
-FASTER = products._faster.__wrapped__
+FASTER, SPLITS = products._faster.__wrapped__, products._splits
+amx = pytest.mark.skipif(not SPLITS(), reason="the processor has no AMX for bfloat16, or the kernel is not compiled")
 onednn = pytest.mark.skipif(not products._onednn(), reason="PyTorch brings no oneDNN for this processor")
 SHAPES = [
     (0, 16, 8),
@@ -28,6 +31,14 @@ SHAPES = [
 def preferred(monkeypatch):
     """Tests oneDNN whatever the processor."""
     monkeypatch.setattr(products, "_faster", products._onednn)
+    monkeypatch.setattr(products, "_splits", lambda: False)
+
+
+@pytest.fixture
+def splits(monkeypatch):
+    """Tests our kernel, and refuses oneDNN."""
+    monkeypatch.setattr(products, "_faster", lambda: False)
+    monkeypatch.setattr(products, "_splits", lambda: True)
 
 
 @pytest.fixture
@@ -202,3 +213,96 @@ def test_onednn_is_preferred_where_it_is_faster(monkeypatch, tmp_path, maker, fa
     assert products.made_by_intel.__wrapped__() is (maker == "GenuineIntel")
     monkeypatch.setattr(products, "made_by_intel", products.made_by_intel.__wrapped__)
     assert FASTER() is (faster and products._onednn())
+
+
+# our kernel
+
+
+@amx
+@pytest.mark.parametrize("rows, width, outputs", [*SHAPES, (1030, 64, 1100), (70, 2100, 96)], ids=str)
+@pytest.mark.parametrize("bias", [False, True])
+def test_split_products_give_a_layer_and_its_gradients(splits, rows, width, outputs, bias):
+    given = tensors(rows, width, outputs, bias)
+    assert_same(linear(*given), F.linear(*given), given, atol=1e-4, rtol=1e-5)
+
+
+@amx
+@pytest.mark.parametrize("turned", ["neither", "a", "b", "both"])
+@pytest.mark.parametrize("rows, width, outputs", [(64, 64, 64), (65, 97, 130), (130, 1057, 66)], ids=str)
+def test_split_products_are_as_exact_as_float32(splits, turned, rows, width, outputs):
+    torch.manual_seed(2)
+    a, b = torch.randn(rows, width), torch.randn(outputs, width)
+    a, b = (x.T.contiguous().T if turned in ("both", name) else x for x, name in ((a, "a"), (b, "b")))
+    exact = a.double() @ b.double().T
+    errors = [(found.double() - exact).norm() / exact.norm() for found in (product(a, b), a @ b.T)]
+    assert errors[0] < 1.5 * errors[1] < 1e-6
+    assert (product(a.bfloat16().float(), b.bfloat16().float()) - exact).norm() / exact.norm() > 1e-4  # one part is not
+
+
+@amx
+def test_all_24_bits_of_a_number_are_kept(splits):
+    x = torch.randn(70, 96) * 10.0 ** torch.randint(-20, 20, (70, 96))
+    assert torch.equal(product(x, torch.eye(96)), x)
+    assert torch.equal(product(torch.eye(96), x), x.T)
+
+
+@amx
+@pytest.mark.parametrize("bits", [0x7FC00000, -1, 0x7F800001, -0x7FFFFF])
+@pytest.mark.parametrize("side", [0, 1])
+def test_nan_stays_nan_in_split_products(splits, bits, side):
+    a, b = torch.zeros(70, 80), torch.zeros(90, 80)
+    (a, b)[side][7, 5] = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
+    found = product(a, b).isnan()
+    assert found.select(side, 7).all()
+    assert found.sum() == found.shape[1 - side]
+
+
+@amx
+def test_split_products_do_not_depend_on_other_rows_or_the_number_of_threads(splits):
+    a, b = torch.randn(300, 200), torch.randn(150, 200)
+    whole = product(a, b)
+    assert torch.equal(product(a[30:110], b), whole[30:110])
+    assert torch.equal(product(a, b[20:90]), whole[:, 20:90])
+    torch.set_num_threads(3)
+    try:
+        assert torch.equal(product(a, b), whole)
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("kernel", [pytest.param(True, marks=amx), False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows, width, outputs", [(70, 80, 90), (3, 80, 90)], ids=str)
+def test_a_product_is_added(monkeypatch, kernel, dtype, rows, width, outputs):
+    monkeypatch.setattr(products, "_splits", lambda: kernel)
+    a, b, out = torch.randn(rows, width), torch.randn(outputs, width), torch.randn(rows, outputs, dtype=dtype)
+    expected = out + (a @ b.T)
+    add_product(out, a, b)
+    torch.testing.assert_close(out, expected, atol=5e-5, rtol=1e-5)
+
+
+@amx
+def test_views_are_read_as_they_are(splits):
+    a, b = torch.randn(70, 160)[:, ::2], torch.randn(90, 80)
+    for x in (a, a[:1].expand(70, -1), torch.randn(80, 1).expand(80, 70).T, torch._neg_view(torch.randn(70, 80))):
+        torch.testing.assert_close(product(x, b), x @ b.T, atol=5e-5, rtol=1e-5)
+    out = torch.randn(90, 70).T  # not contiguous
+    expected = out + a @ b.T
+    add_product(out, a, b)
+    torch.testing.assert_close(out, expected, atol=5e-5, rtol=1e-5)
+
+
+@amx
+def test_what_does_not_fit_is_refused_by_torch(splits):
+    x, weight = torch.randn(70, 80), torch.randn(90, 80)
+    for wrong in ((x, weight[:, :70]), (x[:, :70], weight), (x, weight, torch.randn(80)), (x, weight.double())):
+        with pytest.raises(RuntimeError):
+            linear(*wrong)
+    torch.testing.assert_close(linear(x, weight, torch.ones(1)), F.linear(x, weight) + 1, atol=5e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("library, answer, known", [(None, None, False), (True, 0, False), (True, 1, True)])
+def test_our_kernel_is_used_where_the_processor_has_amx(monkeypatch, library, answer, known):
+    native = SimpleNamespace(splits=lambda: answer)
+    monkeypatch.setattr(kernels, "library", lambda: native if library else None)
+    assert SPLITS.__wrapped__() is known

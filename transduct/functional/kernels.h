@@ -1,6 +1,7 @@
 /* Declarations shared by the CPU kernels, the few loops for which PyTorch has no kernel.
  *
  *     kernels_products.c  products of a few rows with a constant packed matrix, int8 or float32
+ *     kernels_floats.c    float32 products of many rows
  *     kernels_layers.c    attention of one query per row; whole encoders and decoder steps, which save Python's calls
  *     kernels_search.c    log-normalisers and the choice of continuations
  *     kernels_training.c  the operations of a training step besides its matrix products
@@ -29,6 +30,16 @@
 #define UNROLLED _Pragma("GCC unroll 8")
 #define INLINE static inline __attribute__((always_inline)) FAST
 enum { LANES = 16 };
+
+#if defined(__linux__) && (__GNUC__ >= 11 || __clang_major__ >= 12)
+#define AMX 1 /* compile for AMX too, which not every processor has */
+
+/* Whether the processor has AMX for a kind of numbers (a bit of CPUID) and Linux permits its use. */
+EXPORT int amx_permitted(unsigned kind);
+
+/* Configure the tile registers, of 64 bytes per row: five of `rows` rows for sums and x, three of LANES for weights. */
+EXPORT void configure_tiles(uint8_t rows);
+#endif
 
 /* The mask of the first `count` lanes, at most all. */
 INLINE __mmask16 lanes(int64_t count) { return count >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << count) - 1); }

@@ -72,6 +72,18 @@ class Search(ctypes.Structure):
     ]
 
 
+class Matrix(ctypes.Structure):
+    _fields_ = [("x", POINTER), *[(name, NUMBER) for name in ("rows", "columns", "down", "along")]]
+
+
+class Floats(ctypes.Structure):
+    _fields_ = [
+        *[(name, Matrix) for name in ("left", "right")],
+        *[(name, POINTER) for name in ("bias", "out", "room")],
+        ("add", NUMBER),
+    ]
+
+
 LINEAR, NORM, LAYER, DECODER, PLACE, SEARCH = (
     ctypes.POINTER(kind) for kind in (_Linear, _Norm, _Layer, _Decoder, Place, Search)
 )
@@ -90,10 +102,14 @@ ARGUMENTS: dict[str, list[Any]] = {
     "decode": [DECODER, LINEAR, POINTER, PLACE, POINTER, NUMBER, POINTER, NUMBER, POINTER],
     "ahead": [DECODER, LINEAR, POINTER, PLACE, SEARCH, NUMBER, NUMBER, POINTER, NUMBER],
     "share_threads": [POINTER],
+    "splits": [],
+    "split_room": [],
+    "split_product": [ctypes.POINTER(Floats), NUMBER],
     "attention_room": [POINTER],
     **{name: [POINTER, NUMBER] for name in ("segments_attention", "drop", "turn_rows", "row_losses")},
 }
-RESULTS = dict.fromkeys(("packed_size", "layer_room", "decode", "ahead", "attention_room"), NUMBER)
+COUNTS = ("packed_size", "layer_room", "decode", "ahead", "attention_room", "splits", "split_room")
+RESULTS = dict.fromkeys(COUNTS, NUMBER)
 CACHED = (torch.float32, torch.float16)  # of a KV cache
 BLOCK = 64  # columns of a packed matrix that are stored together
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")  # supported by the kernels, which know them by index

@@ -1,8 +1,7 @@
 /* Products of a few rows with a constant packed matrix, int8 or float32. */
 #include "kernels.h"
 
-#if COMPILED && defined(__linux__) && (__GNUC__ >= 11 || __clang_major__ >= 12)
-#define AMX 1 /* compile for AMX too, which not every processor has */
+#if AMX
 #define TILED __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,amx-tile,amx-int8")))
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -29,18 +28,29 @@ enum {
 #if AMX
 static int has_amx; /* whether this process may use AMX */
 
-/* Whether the processor has AMX for int8 and Linux permits its use. */
-static int amx_permitted(void) {
-    enum { TILES = 1 << 24, INT8 = 1 << 25, ASK = 0x1023, TILE_DATA = 18 };
+int amx_permitted(unsigned kind) {
+    enum { TILES = 1 << 24, ASK = 0x1023, TILE_DATA = 18 };
     unsigned a, b, c, d = 0;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & TILES && d & INT8 && !syscall(SYS_arch_prctl, ASK, TILE_DATA);
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & TILES && d & kind && !syscall(SYS_arch_prctl, ASK, TILE_DATA);
+}
+
+TILED void configure_tiles(uint8_t rows) {
+    const struct {
+        uint8_t palette, start, unused[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } shape = {1, 0, {0}, {LINE, LINE, LINE, LINE, LINE, LINE, LINE, LINE},
+               {rows, rows, rows, rows, rows, LANES, LANES, LANES}};
+    __asm__ volatile("" ::"m"(shape) : "memory"); /* GCC's intrinsic does not declare that it reads `shape` */
+    _tile_loadconfig(&shape);
 }
 #endif
 
 /* Whether the processor has the instructions. Call it first: it also looks for AMX. */
 EXPORT int supported(void) {
 #if AMX
-    has_amx = amx_permitted();
+    enum { INT8 = 1 << 25 };
+    has_amx = amx_permitted(INT8);
 #endif
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
@@ -236,18 +246,6 @@ INLINE const char *columns_after(const Linear *layer, int64_t block, int64_t byt
 }
 
 #if AMX
-/* Configure the tile registers, of LINE bytes per row: five of `rows` rows for sums and x, three of LANES for weights. */
-static TILED void configure_tiles(uint8_t rows) {
-    const struct {
-        uint8_t palette, start, unused[14];
-        uint16_t bytes[16];
-        uint8_t rows[16];
-    } shape = {1, 0, {0}, {LINE, LINE, LINE, LINE, LINE, LINE, LINE, LINE},
-               {rows, rows, rows, rows, rows, LANES, LANES, LANES}};
-    __asm__ volatile("" ::"m"(shape) : "memory"); /* GCC's intrinsic does not declare that it reads `shape` */
-    _tile_loadconfig(&shape);
-}
-
 /* Blocks [first, last) of the columns of an int8 product with AMX: LANES rows at a time, LINE numbers of each. Integer sums
  * are exact, so the results have the same bits as without AMX. */
 static TILED void amx_columns_of(const Product *product, int64_t first, int64_t last) {

@@ -15,13 +15,13 @@ from transduct.functional import training_kernels
 from transduct.functional.boxes import generalised_iou, to_corners
 from transduct.functional.derivatives import first_only
 from transduct.functional.lookup import lookup
-from transduct.functional.products import product
+from transduct.functional.products import add_product, product
 from transduct.functional.segments import Segments, pad
 from transduct.functional.trials import trusted
 
-CHUNK = 2**21  # logits held at a time on a CPU: 8 MiB of float32, which fit the cache of a small machine
+CHUNK = 2**22  # logits held at a time on a CPU: 16 MiB of float32, which fit the cache of a small machine
 GPU_CHUNK = 2**27  # on a GPU: 256 MiB of bfloat16, so that the products are large enough to be efficient
-FEWEST = 256  # rows of a chunk at least, however large the vocabulary: every chunk reads the whole table
+FEWEST = 512  # rows of a chunk at least, however large the vocabulary: every chunk reads the whole table
 SET_WEIGHTS = {"labels": 1.0, "l1": 5.0, "giou": 2.0}  # of DETR's costs and losses
 NO_OBJECT = 0.1  # weight of the queries without an object in the classification loss
 
@@ -148,10 +148,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 loss = loss + part  # that was changed in place to have no gradient
                 if grad is not None:
                     hidden_grad.view(*readings, size)[:, rows] = product(grad, cast.T).view(*readings, size)
-                    if weight_grad.dtype == dtype:
-                        weight_grad.addmm_(grad.T, piece)  # unlike `product`, addmm reads transposed matrices in place
-                    else:
-                        weight_grad += product(grad.T, piece.T)
+                    add_product(weight_grad, grad.T, piece.T)
                     if bias_grad is not None:
                         bias_grad += grad.sum(0, dtype=bias_grad.dtype)
         ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)

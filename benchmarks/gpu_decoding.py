@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -112,14 +112,12 @@ def noted(name: str, row: dict[str, Any]) -> Iterator[None]:
 
 def turn(plan: Plan, run: Run) -> float:
     """The speed in one turn, in tokens per second."""
-    started, tokens, seconds = time.perf_counter(), 0, 0.0
-    while seconds <= plan.turn:
+    started, tokens = time.perf_counter(), 0
+    while True:
         tokens += run()
         on_gpu("synchronize", plan)
-        seconds = time.perf_counter() - started
-        if plan.turn == 0.0:
-            break
-    return tokens / seconds
+        if (seconds := time.perf_counter() - started) > plan.turn:
+            return tokens / seconds
 
 
 def on_gpu(name: str, plan: Plan) -> Any:
@@ -179,7 +177,7 @@ def main() -> None:
     parser.add_argument("--miniature", action="store_true")
     arguments = parser.parse_args()
     plan = MINIATURE if arguments.miniature else FULL
-    plan = Plan(**{**asdict(plan), "rounds": arguments.rounds or plan.rounds})
+    plan = replace(plan, rounds=arguments.rounds or plan.rounds)
     chosen = [pair for pair in plan.batches if arguments.only in (None, "greedy" if pair[0] == 1 else "beam")]
     arguments.out.mkdir(parents=True, exist_ok=True)
     device = torch.cuda.get_device_name() if plan.device == "cuda" else platform.machine()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from transduct.interfaces.bench import CAPTIONS, NEWS, about, drawn
 from transduct.interfaces.contest import Side, measured
@@ -112,7 +113,8 @@ def sides_of(work: Work, batches: Batches, device: str, compilers: bool, memory:
 def rows_of(work: Work, device: str, rounds: int, compilers: bool, left_out: list[str]) -> list[dict[str, Any]]:
     """The measurements of one model, one row per side; `left_out` collects the sides that failed, and why."""
     batches, failed = batches_of(work), dict[str, str]()
-    sides = sides_of(work, batches, device, compilers, memory_of(device))
+    memory = torch.cuda.mem_get_info()[1] if device == "cuda" else LARGE
+    sides = sides_of(work, batches, device, compilers, memory)
     speeds, memories = measured(sides, rounds, compilers, failed, PATIENCE)
     tokens = sum(len(target) + 1 for _, targets in batches for target in targets) / len(batches)
     found = {side.label: pair for side, *pair in zip(sides, speeds, memories, strict=True) if side.label not in failed}
@@ -131,13 +133,6 @@ def rows_of(work: Work, device: str, rounds: int, compilers: bool, left_out: lis
         }
         for label, (speed, memory) in found.items()
     ]
-
-
-def memory_of(device: str) -> int:
-    """The GPU's memory in bytes; without a GPU, as much as all sides need."""
-    import torch
-
-    return torch.cuda.mem_get_info()[1] if device == "cuda" else LARGE
 
 
 def table(rows: Sequence[dict[str, Any]], left_out: Sequence[str] = ()) -> str:
@@ -189,8 +184,6 @@ def write(out: Path, device: str, rows: Sequence[dict[str, Any]], left_out: Sequ
 
 def device_name(device: str) -> str:
     """The name of the device."""
-    import torch
-
     return torch.cuda.get_device_name() if device == "cuda" else device
 
 

@@ -1,7 +1,5 @@
 """The measurements of growth.py, each in a process of its own: training, decoding, preparing a corpus, planning."""
 
-import ctypes
-import gc
 import multiprocessing
 import random
 import shutil
@@ -16,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from paper_layers import REFERENCES, STATUS, generated_batch
+from paper_layers import REFERENCES, forgotten_peak, generated_batch, high_water
 from prepare import numbered_pairs
 
 from transduct.blocks.packed import pack_layers
@@ -60,32 +58,21 @@ class Work:
         return max(1, self.tokens // self.length)
 
 
-def median_seconds(run: Run, patience: float = PATIENCE) -> float:
+def median_seconds(run: Run) -> float:
     """The median of a few runs after a warm-up; a run longer than the patience needs no warm-up."""
     times: list[float] = []
-    while len(times) < RUNS + 1 and (not times or sum(times) < patience):
+    while len(times) < RUNS + 1 and (not times or sum(times) < PATIENCE):
         started = time.process_time()
         run()
         times.append(time.process_time() - started)
     return statistics.median(times[1:] or times)
 
 
-def high_water() -> int | None:
-    """The peak resident memory of this process in KiB (VmHWM); None outside Linux."""
-    return int(STATUS.read_text().split("VmHWM:")[1].split()[0]) if STATUS.exists() else None
-
-
 def cost(run: Run, count: float) -> Found:
     """The median seconds of a run, its peak memory in MiB above the current one, and the tokens or rows in it."""
-    gc.collect()
-    if REFERENCES.exists():
-        ctypes.CDLL(None).malloc_trim(0)
-        REFERENCES.write_text("5")  # reset VmHWM
-    before = high_water()
+    before = forgotten_peak() if REFERENCES.exists() else None
     seconds = median_seconds(run)
-    after = high_water()
-    memory = None if before is None or after is None else (after - before) / 1024
-    return {"count": count, "seconds": seconds, "MiB": memory}
+    return {"count": count, "seconds": seconds, "MiB": None if before is None else (high_water() - before) / 1024}
 
 
 def small_transformer(work: Work) -> Any:

@@ -33,24 +33,12 @@ STATUS, REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 Run = Callable[[], object]
 
 
-class SelfAttention(nn.Module):
-    """Self-attention over all tokens, as in our models."""
+class OfOurs(nn.Module):
+    """A layer of our models, over a single sequence."""
 
-    def __init__(self, d_model: int) -> None:
+    def __init__(self, inner: nn.Module) -> None:
         super().__init__()
-        self.inner = MultiHeadAttention(d_model, max(1, d_model // HEAD_WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, d) -> (n, d)."""
-        return self.inner(x, Segments.of([len(x)]))
-
-
-class Recurrence(nn.Module):
-    """A GRU of width d."""
-
-    def __init__(self, d_model: int) -> None:
-        super().__init__()
-        self.inner = Recurrent("gru", d_model, d_model, layers=1)
+        self.inner = inner
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, d) -> (n, d)."""
@@ -119,8 +107,14 @@ class Kind:
 
 # The counts include projections, unlike the paper's first column; a GRU has two matrices for each of its three gates.
 KINDS = (
-    Kind("self-attention", "O(n² d)", "O(1)", "O(1)", SelfAttention, lambda n, d: 2 * n * n * d + 4 * n * d * d),
-    Kind("recurrent", "O(n d²)", "O(n)", "O(n)", Recurrence, lambda n, d: 6 * n * d * d),
+    Kind(
+        "self-attention", "O(n² d)", "O(1)", "O(1)",
+        lambda d: OfOurs(MultiHeadAttention(d, max(1, d // HEAD_WIDTH))), lambda n, d: 2 * n * n * d + 4 * n * d * d,
+    ),
+    Kind(
+        "recurrent", "O(n d²)", "O(n)", "O(n)",
+        lambda d: OfOurs(Recurrent("gru", d, d, layers=1)), lambda n, d: 6 * n * d * d,
+    ),
     Kind("convolutional", "O(k n d²)", "O(1)", "O(log_k n)", Convolution, lambda n, d: KERNEL * n * d * d),
     Kind(
         "restricted attention", "O(r n d)", "O(1)", "O(n / r)", RestrictedSelfAttention,
@@ -173,24 +167,26 @@ def milliseconds(run: Run, seconds: float) -> float:
 
 
 def peak_memory(run: Run) -> float | None:
-    """The growth of the process's peak memory in one more run, in MiB, accurate to about 1 MiB; None outside Linux.
-
-    Memory that an earlier run left with the C library is returned to the system first.
-    """
+    """The growth of the process's peak memory in one more run, in MiB, accurate to about 1 MiB; None outside Linux."""
     if not REFERENCES.exists():
         return None
     run()
+    before = forgotten_peak()
+    run()
+    return (high_water() - before) / 1024
+
+
+def forgotten_peak() -> int:
+    """Return freed memory to the system and forget the process's peak memory, which then is what it holds, in KiB."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     REFERENCES.write_text("5")  # reset VmHWM
-    before = _resident("VmRSS")
-    run()
-    return (_resident("VmHWM") - before) / 1024
+    return high_water()
 
 
-def _resident(name: str) -> int:
-    """An entry of the process's status, in KiB."""
-    return int(STATUS.read_text().split(f"{name}:")[1].split()[0])
+def high_water() -> int:
+    """The peak resident memory of this process in KiB."""
+    return int(STATUS.read_text().split("VmHWM:")[1].split()[0])
 
 
 @dataclass(frozen=True)

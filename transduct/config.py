@@ -98,9 +98,7 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_str)
 for _yaml in (_Loader, _Dumper):
     _yaml.add_implicit_resolver(
-        "tag:yaml.org,2002:float",
-        re.compile(r"^[-+]?([0-9][0-9_]*)(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
-        list("-+0123456789"),
+        "tag:yaml.org,2002:float", re.compile(r"^[-+]?([0-9][0-9_]*)(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
     )
 for _first in "-+0123456789":  # YAML 1.1 reads 1:30 as 90 and 0100 as 64; the first matching resolver wins
     _Loader.yaml_implicit_resolvers[_first].insert(

@@ -121,7 +121,7 @@ def test_in_miniature(tmp_path):
     assert [found["counts"] for found in timed if found["grows"] == "length of a sentence"] == [[128] * 3] * 2
     assert [found["xs"] for found in timed if found["what"] == "plan"] == [MINIATURE.examples]
     assert sum(found["quantity"] == "seconds to a batch" for found in rows) == 1
-    if growth_points.STATUS.exists():
+    if growth_points.REFERENCES.exists():
         memory = {(f["what"], f["grows"]): f["ys"] for f in rows if f["quantity"] == "MiB"}
         assert list(memory) == expected
         assert all(y > 0.0 for what, grows in expected[:8] for y in memory[what, grows])

@@ -54,22 +54,25 @@ def test_what_is_drawn_for_an_example_depends_on_all_its_numbers_alone():
 
 @pytest.mark.parametrize("window", [1, 7, 100, 500, 10_000])
 @pytest.mark.parametrize("budget", [1, 60, 1000, 10**9])
-def test_every_example_comes_exactly_once_and_the_budget_holds(budget, window):
-    batches = plan(FEW, 1, 0, budget, window=window)
+def test_every_example_comes_exactly_once_and_the_budget_holds(budget, window, monkeypatch):
+    monkeypatch.setattr(batching, "WINDOW", window)
+    batches = plan(FEW, 1, 0, budget)
     assert (counts(batches) == 1).all()
     for batch in batches:
         assert len(batch) == 1 or fuller_side(batch, FEW) <= budget
 
 
-def test_a_batch_does_not_cross_a_window():
+def test_a_batch_does_not_cross_a_window(monkeypatch):
     whole = plan(FEW, 1, 0, 10**9)
-    windows = plan(FEW, 1, 0, 10**9, window=200)
+    monkeypatch.setattr(batching, "WINDOW", 200)
+    windows = plan(FEW, 1, 0, 10**9)
     assert [len(batch) for batch in whole] == [500]
     assert sorted(len(batch) for batch in windows) == [100, 200, 200]
 
 
-def test_a_window_holds_examples_from_everywhere():
-    windows = plan(FEW, 1, 0, 10**9, window=100)
+def test_a_window_holds_examples_from_everywhere(monkeypatch):
+    monkeypatch.setattr(batching, "WINDOW", 100)
+    windows = plan(FEW, 1, 0, 10**9)
     assert all(np.ptp(batch) > 400 for batch in windows)  # of 500: neighbours in a file are often alike
 
 

@@ -5,6 +5,7 @@ import shutil
 import tarfile
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -162,7 +163,7 @@ def test_shares_are_as_if_drawn_by_lot():
 
 def test_held_out_pictures_have_the_labels_they_had(tmp_path):
     task, _ = prepared(tmp_path, data={"hold_out": 0.4})
-    stream = task._held_out().read(task.about.labels, Refused("stop"))
+    stream = task._validation.read(task.about.labels, Refused("stop"))
     expected = Counter(
         (bar(BARS[i % 3], i).tobytes(), BARS[i % 3]) for i in range(30) if share(f"{BARS[i % 3]}/{i:04}.png") < 0.4
     )
@@ -191,7 +192,7 @@ def test_what_is_drawn_depends_on_seed_epoch_and_example_alone(tmp_path, mix):
 
     def made(numbers, seed=1, epoch=0):
         how = task.data.augmentation
-        return image_classification.MakeBatch(task.corpus, 30, SIDE, 9, how, seed, epoch)(np.array(numbers))
+        return image_classification.batch_of(task.corpus, 30, SIDE, 9, how, seed, epoch, np.array(numbers))
 
     together = made([3, 17, 4])
     alone = [made([number]) for number in (3, 17, 4)]
@@ -218,10 +219,8 @@ def test_what_is_held_out_is_not_mixed_in_either(tmp_path):
             asked.extend(numbers.tolist())
             return task.corpus.columns(numbers)
 
-    make = image_classification.MakeBatch(Watched(), trained, SIDE, 9, everything, 1, 0)
-    for _ in range(20):
-        make(np.arange(trained))
-        make = replace(make, epoch=make.epoch + 1)
+    for epoch in range(20):
+        image_classification.batch_of(Watched(), trained, SIDE, 9, everything, 1, epoch, np.arange(trained))
     assert set(asked) == set(range(trained))
 
 
@@ -239,7 +238,7 @@ def test_the_loss_of_a_mixed_picture_is_that_of_its_shared_label(tmp_path):
 
 def test_a_batch_split_in_two_has_the_loss_of_the_whole(tmp_path):
     task, model = prepared(tmp_path, data={"augmentation": {**CHANGED, "mix": 0.5}})
-    make = image_classification.MakeBatch(task.corpus, 30, SIDE, 9, task.data.augmentation, 1, 0)
+    make = partial(image_classification.batch_of, task.corpus, 30, SIDE, 9, task.data.augmentation, 1, 0)
     whole, *halves = (task.loss(model, make(np.array(n)))["labels"] for n in ([1, 2, 9, 4], [1, 2], [9, 4]))
     torch.testing.assert_close(whole[0], halves[0][0] + halves[1][0])
     assert whole[1] == halves[0][1] + halves[1][1]

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -132,13 +133,18 @@ def test_compiled_and_captured_steps_are_for_batches_of_one_shape(asked):
 def test_the_best_is_chosen_by_a_score_of_validations_and_where_there_are_some():
     with pytest.raises(TransductError, match=r"^recipe: training.best is 'c', expected a score of validations: a, b$"):
         sections.training_section(TrainingConfig, {"best": "c"}, ("a", "b"))
-    training, data = sections.training_section(TrainingConfig, {"best": "b"}, ("a", "b")), Section([])
+    training = sections.training_section(TrainingConfig, {"best": "b"}, ("a", "b"))
+
+    def filled(training, **data):
+        model = SimpleNamespace(resolved=dict)
+        task = SimpleNamespace(data=Section([], **data), training=training, model=model)
+        return sections.filled(Recipe("any"), task, {})
+
     with pytest.raises(TransductError, match=r"^recipe: training.best is 'b', but nothing is validated on; give data"):
-        sections.filled(Recipe("any"), data, {}, training=training)
+        filled(training)
     for validated in ({"valid": "file"}, {"held_out": "file"}, {"hold_out": 2}):
-        given = sections.filled(Recipe("any"), Section([], **validated), {}, training=training)
-        assert given.training["best"] == "b"
-    assert sections.filled(Recipe("any"), data, {}, training=TrainingConfig()).training["best"] is None
+        assert filled(training, **validated).training["best"] == "b"
+    assert filled(TrainingConfig()).training["best"] is None
 
 
 def test_options_of_a_call_are_laid_over_the_section():

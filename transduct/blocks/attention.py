@@ -45,12 +45,7 @@ class AttentionPositions(nn.Module):
     """Positions inside self-attention: they rotate or are added to query, key and value, or bias the scores."""
 
     def __init__(
-        self,
-        scheme: AttentionScheme | VectorScheme,
-        max_length: int,
-        num_heads: int,
-        d_k: int,
-        d_v: int,
+        self, scheme: AttentionScheme | VectorScheme, max_length: int, num_heads: int, d_k: int, d_v: int
     ) -> None:
         super().__init__()
         self.scheme, self.num_heads = scheme, num_heads
@@ -72,11 +67,7 @@ class AttentionPositions(nn.Module):
         if self.for_keys is None or self.for_values is None:
             return query, key, value
         shift = self.for_keys(positions, lengths)[:, None].to(query.dtype)  # (N, 1, K)
-        return (
-            query + shift,
-            key + shift,
-            value + self.for_values(positions, lengths)[:, None].to(value.dtype),
-        )
+        return query + shift, key + shift, value + self.for_values(positions, lengths)[:, None].to(value.dtype)
 
     @property
     def bias(self) -> Bias | None:
@@ -354,10 +345,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def self_attention(
-    d_model: int,
-    num_heads: int,
-    positions: Literal["none"] | VectorScheme | AttentionScheme,
-    max_length: int,
+    d_model: int, num_heads: int, positions: Literal["none"] | VectorScheme | AttentionScheme, max_length: int
 ) -> MultiHeadAttention:
     """Self-attention whose heads share d_model evenly, with the positions inside it if they are of that kind."""
     _, scheme = split_scheme(positions)

@@ -136,10 +136,8 @@ def packed_decoder(model: Any, layers: Decoder) -> kernels.PackedDecoder | None:
         return None
     norm = None if isinstance(last, nn.Identity) else _norm(last)
     table, positions = embedding.table, None if embedding.positions is None else embedding.positions.table.detach()
-    if isinstance(table, QuantisedTable):
-        return kernels.PackedDecoder(packed, table.weight, table.steps, embedding.factor, positions, norm)
-    assert isinstance(table, PackedTable)
-    return kernels.PackedDecoder(packed, table.numbers, None, embedding.factor, positions, norm)
+    weight, steps = (table.weight, table.steps) if isinstance(table, QuantisedTable) else (table.numbers, None)
+    return kernels.PackedDecoder(packed, weight, steps, embedding.factor, positions, norm)
 
 
 def packed_layers(layers: nn.ModuleList) -> kernels.PackedLayers | None:

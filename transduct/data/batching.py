@@ -27,7 +27,6 @@ def plan(
     epoch: int,
     budget: int,
     weights: Sequence[tuple[int, int, float]] = (),
-    window: int = WINDOW,
     growth: Sequence[float] = (1.0,),
 ) -> list[Indices]:
     """The batches of an epoch: every example exactly once, in an order that depends only on the arguments.
@@ -40,7 +39,6 @@ def plan(
         budget: the maximum number of tokens in a batch, on its fuller side; a longer example is a batch of its own.
         weights: (start, stop, copies), in order, for runs of examples that do not come exactly once: they come as often
             as the integer part of `copies`, and once more with the probability of its fraction, drawn anew each epoch.
-        window: examples planned at a time; tests set it.
         growth: the factor by which each side will be longer when it is read; a single number applies to all sides.
 
     Returns:
@@ -53,8 +51,8 @@ def plan(
     order = _copies(len(lengths), weights, random)
     random.shuffle(order)
     batches: list[Indices] = []
-    for start in range(0, len(order), window):
-        batches += _cut(order[start : start + window], lengths, budget, growth, random)
+    for start in range(0, len(order), WINDOW):
+        batches += _cut(order[start : start + WINDOW], lengths, budget, growth, random)
     return [batches[i] for i in random.permutation(len(batches))]
 
 

@@ -89,8 +89,7 @@ class Filters:
 
 def _among(found: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Whether each hash is among the known ones, which are sorted and not empty."""
-    among: np.ndarray = known.take(np.searchsorted(known, found), mode="clip") == found
-    return among
+    return known.take(np.searchsorted(known, found), mode="clip") == found
 
 
 class Seen:

@@ -5,7 +5,7 @@ A hash of the source text decides which part of a corpus it belongs to, so no so
 are few (there are ten numbers of one digit), are seen often.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from random import Random
 from typing import Any, Literal
@@ -148,23 +148,14 @@ def _number_names(random: Random) -> Pair:
     return english_number(number), korean_number(number)
 
 
-def _letters(random: Random) -> list[str]:
-    return random.choices(LETTERS, k=random.randint(3, 10))
+def _letters(arranged: Callable[[list[str]], Iterable[str]]) -> Callable[[Random], Pair]:
+    """Letters, and the same letters arranged anew."""
 
+    def draw(random: Random) -> Pair:
+        letters = random.choices(LETTERS, k=random.randint(3, 10))
+        return " ".join(letters), " ".join(arranged(letters))
 
-def _copy(random: Random) -> Pair:
-    text = " ".join(_letters(random))
-    return text, text
-
-
-def _reverse(random: Random) -> Pair:
-    letters = _letters(random)
-    return " ".join(letters), " ".join(reversed(letters))
-
-
-def _sort(random: Random) -> Pair:
-    letters = _letters(random)
-    return " ".join(letters), " ".join(sorted(letters))
+    return draw
 
 
 def _brackets(random: Random) -> Pair:
@@ -210,9 +201,9 @@ PLACES = (
 
 CORPORA: dict[str, Callable[[Random], Texts]] = {
     "number_names": _number_names,  # English names of numbers below 10^9 -> Korean names
-    "copy": _copy,
-    "reverse": _reverse,
-    "sort": _sort,
+    "copy": _letters(list),
+    "reverse": _letters(reversed),
+    "sort": _letters(sorted),
     "brackets": _brackets,
     "seen_before": _seen_before,
     "spans": _spans,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,6 @@ from transduct.errors import TransductError
 
 Item = TypeVar("Item")
 Row = Sequence[str]  # a text with its translations, label or tags
-Errors = Literal["strict", "replace", "surrogateescape"]
 
 CHUNK = 2_000  # rows in a chunk: about 10 MB when encoded
 CHARACTERS = 1_000_000  # characters at which a chunk of long texts ends earlier
@@ -90,23 +89,24 @@ def check_text(text: str, place: str) -> None:
         raise TransductError(f"{place}: found half of a surrogate pair, expected text; mend the line")
 
 
-def read_lines(file: Path | BinaryIO, errors: Errors = "strict") -> Iterator[str]:
+def read_lines(file: Path | BinaryIO, strict: bool = True) -> Iterator[str]:
     """The lines of a file or an open stream, without line ends and without a byte order mark at the start.
 
-    Lines of a stream are yielded as soon as they arrive. With `replace`, bytes that are not UTF-8 become U+FFFD.
+    Lines of a stream are yielded as soon as they arrive. Unless `strict`, bytes that are not UTF-8 are escaped (PEP
+    383).
 
     Raises:
         TransductError: the file cannot be read, or (`strict`) a line is not UTF-8.
     """
     if isinstance(file, Path):
         with opened(file) as stream:
-            yield from chain.from_iterable(_split(partial(stream.read, BLOCK), str(file), errors))
+            yield from chain.from_iterable(_split(partial(stream.read, BLOCK), str(file), strict))
     else:
         name = str(getattr(file, "name", "the input"))
-        yield from chain.from_iterable(_split(partial(getattr(file, "read1", file.read), BLOCK), name, errors))
+        yield from chain.from_iterable(_split(partial(getattr(file, "read1", file.read), BLOCK), name, strict))
 
 
-def _split(read: Callable[[], bytes], name: str, errors: Errors) -> Iterator[list[str]]:
+def _split(read: Callable[[], bytes], name: str, strict: bool) -> Iterator[list[str]]:
     """The lines of each block: decoding a block at once is much faster than line by line."""
     number, unfinished, block = 1, [b""], b"\n"
     while block:
@@ -119,7 +119,7 @@ def _split(read: Callable[[], bytes], name: str, errors: Errors) -> Iterator[lis
         unfinished = [block[end:]]
         wide = _utf16(data) if number == 1 else ""
         try:
-            text = data.decode("utf-8", errors)
+            text = data.decode("utf-8", "strict" if strict else "surrogateescape")
         except UnicodeDecodeError as error:
             if number == 1 and (kind := kind_of(data)):
                 expected = "expected text, plain or compressed as its name says (.gz, .xz, .zst)"
@@ -130,7 +130,7 @@ def _split(read: Callable[[], bytes], name: str, errors: Errors) -> Iterator[lis
                 f"{name}:{line}: byte {place} is 0x{data[error.start]:02x}, which is not UTF-8; "
                 f"convert the file, for example with: iconv -f {wide or 'latin1'} -t utf-8"
             ) from error
-        if wide and errors == "strict":
+        if wide and strict:
             raise TransductError(
                 f"{name}:1: found many zero bytes, as UTF-16 without a mark has them; "
                 f"convert the file, for example with: iconv -f {wide} -t utf-8"

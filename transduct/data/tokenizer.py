@@ -60,13 +60,10 @@ class Side:
 
 
 @dataclass(frozen=True)
-class TokenizerConfig:
+class TokenizerConfig(Side):
     """The `tokenizer` section of a recipe.
 
     Attributes:
-        kind: bpe or unigram (subwords; unigram training in the library is not reproducible), word, character, verbatim
-            (characters, with all white space kept) or byte.
-        size: the maximum number of tokens, including the special ones; has no effect on bytes.
         shared: whether both sides share one vocabulary; true for tasks with a single side.
         dropout: the probability of BPE dropout, which segments a text anew each time it is trained on: in translation,
             masked language modelling, and the classification of sequences and pairs.
@@ -74,8 +71,6 @@ class TokenizerConfig:
         source, target: the `kind` and `size` of one side, if not `shared`.
     """
 
-    kind: Kind = "bpe"
-    size: int = 8000
     shared: bool = True
     dropout: float = 0.0
     sample: int = 200_000
@@ -83,7 +78,7 @@ class TokenizerConfig:
     target: Side | None = None
 
     def __post_init__(self) -> None:
-        Side(self.kind, self.size)
+        super().__post_init__()
         if self.shared and (self.source or self.target):
             raise ValueError("source and target set one side each; set shared to false with them")
         if not 0 <= self.dropout < 1:

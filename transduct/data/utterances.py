@@ -165,11 +165,9 @@ def read_recordings(
     missing, count = set(texts or ()), 0
     for name, content in read_members(root / source.sounds, ENDINGS):
         missing.discard(name)
-        if texts is not None and texts.get(name, UNKNOWN) is None:
-            continue  # refused with its line
-        text_and_speaker = _text_and_speaker(source, texts, name)
-        if text_and_speaker is None:
-            tally.other_names += 1
+        text_and_speaker = _in_name(str(source.pattern), name) if texts is None else texts.get(name, UNKNOWN)
+        if text_and_speaker is None:  # the name does not match, or its line was refused
+            tally.other_names += texts is None
             continue
         with tally.refused.each():
             if not text_and_speaker[0].strip():
@@ -204,13 +202,9 @@ def usable(samples: Sound, rate: int, features: Features, max_seconds: float, na
     return resampled(samples, rate, features.rate)
 
 
-def _text_and_speaker(
-    source: SoundSource, texts: dict[str, tuple[str, str] | None] | None, name: str
-) -> tuple[str, str] | None:
-    """Text and speaker of a file, "" if unknown; None if its name does not match the pattern."""
-    if texts is not None:
-        return texts.get(name, UNKNOWN)
-    match = re.search(str(source.pattern), name)
+def _in_name(pattern: str, name: str) -> tuple[str, str] | None:
+    """Text and speaker, "" if unknown, in the name of a file; None if it does not match the pattern."""
+    match = re.search(pattern, name)
     return None if match is None else (match["text"] or "", match.groupdict().get("speaker") or "")
 
 

@@ -43,15 +43,18 @@ def learnt(lines: Iterable[str], kind: Kind, size: int) -> tuple[tokenizers.Toke
         raise WrongData("found no text to train the tokenizer on; give lines that hold words")
     # Unigram exceeds its size if the characters alone fill it.
     alphabet = _alphabet(lines, size - len(SPECIALS) - (kind == "unigram"), blanks=kind == "verbatim")
-    library = _verbatim_library(alphabet) if kind == "verbatim" else _library(_untrained(kind, alphabet))
-    if kind == "unigram":
-        library.pre_tokenizer = WORDS_OF_UNIGRAM
-    if kind in ("bpe", "unigram"):
-        lines = [_cut(line) for line in _without_others(lines, set(alphabet))]
-    if kind == "bpe":  # merges that spell a special token would get its id
-        lines = [NAMES_OF_SPECIALS.sub(r"\1 \2", line) for line in lines]
-    if kind not in ("character", "verbatim"):
-        library.train_from_iterator(lines, _trainer(kind, size), len(lines))
+    if kind in ("character", "verbatim"):
+        library = (_library if kind == "character" else _verbatim_library)(_without_merges(alphabet))
+    else:
+        model, trainer = _learner(kind, size)
+        library = _library(model)
+        if kind == "unigram":
+            library.pre_tokenizer = WORDS_OF_UNIGRAM
+        if kind != "word":
+            lines = [_cut(line) for line in _without_others(lines, set(alphabet))]
+        if kind == "bpe":  # merges that spell a special token would get its id
+            lines = [NAMES_OF_SPECIALS.sub(r"\1 \2", line) for line in lines]
+        library.train_from_iterator(lines, trainer, len(lines))
     library.add_special_tokens(SPECIALS)
     return library, len(alphabet)
 
@@ -91,9 +94,9 @@ def _library(model: models.Model) -> tokenizers.Tokenizer:
     return library
 
 
-def _verbatim_library(alphabet: Sequence[str]) -> tokenizers.Tokenizer:
-    """A tokenizer with every character as a token, blanks too: BPE without merges or words."""
-    library = tokenizers.Tokenizer(_without_merges(alphabet))
+def _verbatim_library(model: models.Model) -> tokenizers.Tokenizer:
+    """A tokenizer that keeps all blanks, with no words: NFC alone."""
+    library = tokenizers.Tokenizer(model)
     library.normalizer, library.decoder = normalizers.NFC(), decoders.Fuse()
     return library
 
@@ -115,32 +118,21 @@ def _byte_letters() -> list[str]:
     return [chr(byte if byte in visible else next(letters)) for byte in range(256)]
 
 
-def _untrained(kind: Kind, alphabet: Sequence[str]) -> models.Model:
-    match kind:
-        case "word":
-            return models.WordLevel(unk_token=SPECIALS[0])
-        case "unigram":
-            return models.Unigram()
-        case "bpe":
-            return models.BPE(unk_token=SPECIALS[0])
-        case _:
-            return _without_merges(alphabet)
-
-
 def _without_merges(letters: Sequence[str]) -> models.Model:
     vocabulary = {token: number for number, token in enumerate([*SPECIALS, *letters])}
     return models.BPE(vocabulary, [], unk_token=SPECIALS[0])
 
 
-def _trainer(kind: Kind, size: int) -> trainers.Trainer:
+def _learner(kind: Kind, size: int) -> tuple[models.Model, trainers.Trainer]:
+    """An empty model of a kind that is learnt, and its trainer."""
     settings: dict[str, Any] = {"vocab_size": size, "special_tokens": SPECIALS, "show_progress": False}
     match kind:
         case "word":
-            return trainers.WordLevelTrainer(**settings)
+            return models.WordLevel(unk_token=SPECIALS[0]), trainers.WordLevelTrainer(**settings)
         case "unigram":
-            return trainers.UnigramTrainer(unk_token=SPECIALS[0], **settings)
+            return models.Unigram(), trainers.UnigramTrainer(unk_token=SPECIALS[0], **settings)
         case _:
-            return trainers.BpeTrainer(min_frequency=2, **settings)
+            return models.BPE(unk_token=SPECIALS[0]), trainers.BpeTrainer(min_frequency=2, **settings)
 
 
 def _alphabet(lines: Iterable[str], most: int, blanks: bool) -> list[str]:

@@ -293,12 +293,7 @@ def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], workers:
 
 
 def score(
-    model: Any,
-    sources: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
-    begin: int,
-    end: int,
-    budget: int,
+    model: Any, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], begin: int, end: int, budget: int
 ) -> list[float]:
     """Forced decoding: the sum of the log-probabilities of each target's tokens, its end included.
 

@@ -13,13 +13,6 @@ from transduct.decoding.search import Hypothesis, length_penalty
 from transduct.functional.segments import Segments
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The part of a model's configuration that search and scoring use."""
-
-    max_length: int
-
-
 @dataclass
 class States:
     """The decoder states of the members."""
@@ -43,33 +36,31 @@ class Ensemble(nn.Module):
 
     def __init__(self, members: Sequence[Any]) -> None:
         super().__init__()
-        self.members = nn.ModuleList(members)
-        self.config = Limits(min(member.config.max_length for member in members))
+        self.members: Any = nn.ModuleList(members)
+        # Search and scoring read nothing but `max_length`.
+        self.config = min((member.config for member in members), key=lambda config: config.max_length)
 
     def encode(self, tokens: Tensor, segments: Segments) -> list[Any]:
         """Source tokens (N,) -> the memory of each member."""
-        return [model.encode(tokens, segments) for model in self._each()]
+        return [model.encode(tokens, segments) for model in self.members]
 
     def decode(self, tokens: Tensor, segments: Segments, memory: list[Any], memory_segments: Segments) -> list[Any]:
         """Target tokens (M,) -> the hidden states (M, D) of each member."""
-        pairs = zip(self._each(), memory, strict=True)
+        pairs = zip(self.members, memory, strict=True)
         return [model.decode(tokens, segments, own, memory_segments) for model, own in pairs]
 
     def logits(self, hidden: list[Any]) -> Tensor:
         """Hidden states (M, D) of each member -> log-probabilities (M, V)."""
-        return mean([model.logits(own) for model, own in zip(self._each(), hidden, strict=True)])
+        return mean([model.logits(own) for model, own in zip(self.members, hidden, strict=True)])
 
     def start(self, memory: list[Any], segments: Segments, beam: int) -> States:
         """The state before the first token, with `beam` rows for each source."""
-        return States([model.start(own, segments, beam) for model, own in zip(self._each(), memory, strict=True)])
+        return States([model.start(own, segments, beam) for model, own in zip(self.members, memory, strict=True)])
 
     def step(self, tokens: Tensor, state: States) -> tuple[Tensor, States]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
-        steps = [model.step(tokens, own) for model, own in zip(self._each(), state.members, strict=True)]
+        steps = [model.step(tokens, own) for model, own in zip(self.members, state.members, strict=True)]
         return mean([logits for logits, _ in steps]), States([after for _, after in steps])
-
-    def _each(self) -> Sequence[Any]:
-        return list(self.members)
 
 
 @dataclass(frozen=True)

@@ -38,19 +38,11 @@ class Hypothesis:
     rank: float
 
 
-class State(Protocol):
-    """The decoder state that a model carries from step to step."""
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order."""
-        ...
-
-
 class Decodes(Protocol):
     """The interface of a model that search uses."""
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> Any:
-        """The state before the first token."""
+        """The state before the first token; its `select(rows)` keeps these rows, in this order."""
         ...
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -82,11 +74,7 @@ class Strategy(Protocol):
 
 @torch.inference_mode()
 def search(
-    model: Decodes,
-    memory: Tensor,
-    segments: Segments,
-    strategy: Strategy,
-    filters: Sequence[Filter] = (),
+    model: Decodes, memory: Tensor, segments: Segments, strategy: Strategy, filters: Sequence[Filter] = ()
 ) -> list[list[Hypothesis]]:
     """Run `strategy` to the end. Returns the hypotheses of each source, the best first."""
     state = model.start(memory, segments, strategy.beam)

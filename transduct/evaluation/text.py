@@ -174,11 +174,6 @@ def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> No
             raise TransductError(f"sentence {number:,} has no reference; give at least one")
 
 
-def _streams(references: Sequence[Sequence[str]]) -> list[tuple[Any, ...]]:
-    """References in sacrebleu's layout: all first ones, all second ones, ...; None where a sentence has fewer."""
-    return list(zip_longest(*references))
-
-
 def check_metrics(metrics: Sequence[str], tokenize: str) -> None:
     """Raise TransductError, as `corpus_scores` would, if a metric is unknown or BLEU's tokenizer is missing."""
     for name in ("bleu", *metrics):
@@ -215,7 +210,8 @@ def _scored(
     metric: "Metric", hypotheses: Sequence[str], references: Sequence[Sequence[str]]
 ) -> tuple["Score", np.ndarray]:
     """The score of a corpus, and what it is made of: counts for each sentence, (N, counts)."""
-    counts = metric._extract_corpus_statistics(hypotheses, _streams(references))
+    streams = list(zip_longest(*references))  # all first references, all second ones, ...; None if there are fewer
+    counts = metric._extract_corpus_statistics(hypotheses, streams)
     return metric._aggregate_and_compute(counts), np.array(counts, np.float32)
 
 

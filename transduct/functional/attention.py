@@ -179,12 +179,7 @@ def _short_attention(
 
 
 def segment_weights(
-    query: Tensor,
-    key: Tensor,
-    queries: Segments,
-    keys: Segments,
-    causal: bool = False,
-    bias: Bias | None = None,
+    query: Tensor, key: Tensor, queries: Segments, keys: Segments, causal: bool = False, bias: Bias | None = None
 ) -> Tensor:
     """The attention weights of `segment_attention`, computed by the plain formula and padded: (B, H, T, S)."""
     padded = pad(query, queries).transpose(1, 2)  # (B, H, T, K)
@@ -202,12 +197,7 @@ def _scores_bias(query: Tensor, keys: Segments, causal: bool, bias: Bias | None)
 
 
 def padded_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None = None,
-    dropout: float = 0.0,
-    causal: bool = False,
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None, dropout: float = 0.0, causal: bool = False
 ) -> Tensor:
     """Attention over dense arrays by the fastest kernel: (B, H, T, K), (B, G, S, K), (B, G, S, V) -> (B, H, T, V).
 

@@ -283,12 +283,7 @@ def match(
 
 
 def set_losses(
-    logits: Tensor,
-    boxes: Tensor,
-    labels: Tensor,
-    targets: Tensor,
-    sizes: Sequence[int],
-    no_object: float = NO_OBJECT,
+    logits: Tensor, boxes: Tensor, labels: Tensor, targets: Tensor, sizes: Sequence[int], no_object: float = NO_OBJECT
 ) -> dict[str, Tensor]:
     """DETR's set prediction losses, summed (Carion et al. 2020, section 3.1); arguments as for `matching_costs`.
 

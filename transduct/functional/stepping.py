@@ -12,7 +12,7 @@ from torch import Tensor
 
 from transduct.functional import kernels
 from transduct.functional.cores import CORES
-from transduct.functional.kernels import Packed, PackedDecoder, empty, pointer
+from transduct.functional.kernels import FOUND, Packed, PackedDecoder, empty, pointer
 
 WIDEST_BEAM = 32  # the most rows per source that `choose` supports
 TOGETHER = 64  # rows, about, whose logits are computed at a time; more would leave the cache before they are read
@@ -137,7 +137,7 @@ class Steps:
         Raises:
             IndexError: if a token is not in the vocabulary.
         """
-        (rows, times), results = run.history.shape, _result_buffer(run.scores)
+        (rows, times), results = run.history.shape, empty(len(FOUND), *run.scores.shape, dtype=torch.int64)
         most = min(run.most, self.reach - times + 1)
         buffers = empty(2, 2, rows * (times + most), dtype=torch.int32)  # tokens and slots, each double-buffered
         for buffer, initial in zip(buffers[:, 0], (run.history, slots)):
@@ -174,13 +174,9 @@ def log_normaliser(logits: Tensor) -> Tensor:
     return out
 
 
-def _result_buffer(scores: Tensor) -> Tensor:
-    return empty(6, *scores.shape, dtype=torch.int64)
-
-
 def _search(results: Tensor, **inputs: Tensor | int | None) -> kernels.Search:
     """The kernels' record of a search. It holds pointers only: the caller must keep all tensors alive."""
-    fields = inputs | dict(zip(kernels.FOUND, results, strict=True))
+    fields = inputs | dict(zip(FOUND, results, strict=True))
     return kernels.Search(**{name: pointer(x) if isinstance(x, Tensor) else x for name, x in fields.items()})
 
 
@@ -196,7 +192,7 @@ def choose(
     """`decoding.search.continuations` for at most `WIDEST_BEAM` rows per source. Ties are broken by the lower row, then
     the lower token."""
     beam, (logits, normaliser, scores) = scores.shape[1], (x.contiguous() for x in (logits, normaliser, scores))
-    results = _result_buffer(scores)
+    results = empty(len(FOUND), *scores.shape, dtype=torch.int64)
     search = _search(results, end=end, limits=limits, scores=scores, logits=logits, normaliser=normaliser)
     kernels.library().choose(search, 0, len(scores), logits.shape[1], beam, length)
     return _continuations(results, search.ends)

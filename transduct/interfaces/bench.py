@@ -193,12 +193,7 @@ def about() -> dict[str, Any]:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return {
-        "machine": _processor(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        **versions,
-    }
+    return {"machine": _processor(), "cores": os.cpu_count(), "python": platform.python_version(), **versions}
 
 
 def _processor() -> str:

@@ -95,18 +95,15 @@ def _running(
     try:
         for side in sides:
             contenders.append(_Contender(side, patience))
-            if not together:
-                with _noted(side, failed):
-                    contenders[-1].tell(side)
-                    contenders[-1].answer()
-        if together:
-            for contender in contenders:
+        for contender in contenders:
+            with _noted(contender.side, failed):
+                contender.tell(contender.side)
+                if not together:
+                    contender.answer()
+        for contender in contenders if together else ():
+            if contender.side.label not in (failed or ()):
                 with _noted(contender.side, failed):
-                    contender.tell(contender.side)
-            for contender in contenders:
-                if contender.side.label not in (failed or ()):
-                    with _noted(contender.side, failed):
-                        contender.answer()
+                    contender.answer()
         yield contenders
     finally:
         for contender in contenders:

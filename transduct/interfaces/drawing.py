@@ -20,14 +20,7 @@ from transduct.errors import needing
 
 INK = "#24292f"
 # Fonts with Hangul. matplotlib lists the collection of all Noto Sans CJK fonts under its first face, the Japanese one.
-FONTS = (
-    "Noto Sans CJK KR",
-    "Noto Sans KR",
-    "NanumGothic",
-    "Malgun Gothic",
-    "Apple SD Gothic Neo",
-    "Noto Sans CJK JP",
-)
+FONTS = ("Noto Sans CJK KR", "Noto Sans KR", "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo", "Noto Sans CJK JP")
 COLUMN = 0.58  # em; a Latin letter is about one column wide, a Hangul syllable two
 
 

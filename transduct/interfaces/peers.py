@@ -12,6 +12,7 @@ from transduct.errors import needing
 
 END, IGNORED = 2, -100
 Sentence = Sequence[int]
+Batches = Sequence[tuple[Sequence[Sentence], Sequence[Sentence]]]  # sources and targets
 Run = Callable[[], int]
 
 
@@ -75,12 +76,7 @@ def transformers_decoding(
 
 
 def transformers_training(
-    shape: dict[str, Any],
-    batches: Sequence[tuple[Sequence[Sentence], Sequence[Sentence]]],
-    precision: str,
-    threads: int,
-    device: str,
-    compiled: bool = False,
+    shape: dict[str, Any], batches: Batches, precision: str, threads: int, device: str, compiled: bool = False
 ) -> Run:
     """Training of Hugging Face's Marian, optionally compiled with dynamic shapes: forward, backward, clipping, fused
     AdamW."""
@@ -97,24 +93,17 @@ def transformers_training(
     return _training(model, loss, batches, precision, device)
 
 
-def torch_training(
-    shape: dict[str, Any],
-    batches: Sequence[tuple[Sequence[Sentence], Sequence[Sentence]]],
-    precision: str,
-    threads: int,
-    device: str,
-) -> Run:
+def torch_training(shape: dict[str, Any], batches: Batches, precision: str, threads: int, device: str) -> Run:
     """Training of `torch.nn.Transformer` with tied embeddings: forward, backward, clipping, fused AdamW."""
     import torch
     from torch import nn
 
     torch.set_num_threads(threads)
-    sizes = {name: shape[name] for name in ("encoder_layers", "decoder_layers", "d_model", "num_heads", "d_ff")}
     core = nn.Transformer(
-        sizes["d_model"], sizes["num_heads"], sizes["encoder_layers"], sizes["decoder_layers"], sizes["d_ff"],
+        shape["d_model"], shape["num_heads"], shape["encoder_layers"], shape["decoder_layers"], shape["d_ff"],
         shape["dropout"], batch_first=True,
     )  # fmt: skip
-    table = nn.Embedding(shape["vocabulary"], sizes["d_model"])
+    table = nn.Embedding(shape["vocabulary"], shape["d_model"])
     model = nn.ModuleList([core, table]).to(device).train()
 
     def loss(source: Any, target: Any) -> Any:
@@ -132,7 +121,7 @@ def torch_training(
     return _training(model, loss, batches, precision, device)
 
 
-def _training(model: Any, loss: Callable[[Any, Any], Any], batches: Any, precision: str, device: str) -> Run:
+def _training(model: Any, loss: Callable[[Any, Any], Any], batches: Batches, precision: str, device: str) -> Run:
     import torch
 
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)

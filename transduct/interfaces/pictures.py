@@ -29,15 +29,7 @@ FAINT, NOT_FINITE = "#d8dee4", "#dcdcdc"
 # Pale to dark, and blue through white to red; after ColorBrewer's YlGnBu and RdBu (Harrower and Brewer, 2003).
 SEQUENTIAL = ("#f3f8f1", "#d3eecd", "#9ad7bd", "#4fb5c0", "#2a87b8", "#26559c", "#172a62")
 DIVERGING = ("#1b4f8f", "#5b9bc8", "#bcd9ea", "#f7f7f7", "#f6c6ac", "#d9705a", "#98182f")
-CURVE_COLOURS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-    INK,
-)  # Okabe and Ito (2008)
+CURVE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK)  # Okabe and Ito (2008)
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
 MARGIN, GAP = 16.0, 24.0

@@ -23,23 +23,13 @@ class Forgiving:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> None:
-        """Write a text."""
+        """Write a text at once, so that a later flush has nothing to do that could fail."""
         try:
-            self.stream.write(text)
+            print(text, end="", file=self.stream, flush=True)
         except OSError:
-            self._give_up()
-
-    def flush(self) -> None:
-        """Write what is held back."""
-        try:
-            self.stream.flush()
-        except OSError:
-            self._give_up()
-
-    def _give_up(self) -> None:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.stream.fileno())
-        os.close(nowhere)
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.stream.fileno())
+            os.close(nowhere)
 
 
 def _console(**settings: Any) -> Console:

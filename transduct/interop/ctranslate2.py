@@ -29,7 +29,8 @@ def convert(directory: Path, out: Path) -> None:
         TransductError: if the model is not a translation Transformer, is already quantised or has a part that
             CTranslate2 does not support, `out` exists, or the disk is full.
     """
-    specs = _library()
+    with needing("ctranslate2"):
+        from ctranslate2 import specs
     settings, config = for_tool("CTranslate2", directory, out)
     if reason := unsupported(config):
         raise TransductError(f"{directory}: CTranslate2 has no place for {reason}; train a model without it")
@@ -41,12 +42,6 @@ def convert(directory: Path, out: Path) -> None:
         spec.save(str(folder))
         for path in paths:
             shutil.copyfile(path, folder / path.name)
-
-
-def _library() -> Any:
-    with needing("ctranslate2"):
-        from ctranslate2 import specs
-    return specs
 
 
 def unsupported(config: Config) -> str | None:

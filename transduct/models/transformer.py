@@ -10,12 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.attention import (
-    AttentionPositions,
-    AttentionScheme,
-    MultiHeadAttention,
-    split_scheme,
-)
+from transduct.blocks.attention import AttentionPositions, AttentionScheme, MultiHeadAttention, split_scheme
 from transduct.blocks.decoders import Decoder, MemoryState
 from transduct.blocks.embeddings import Embedding, VectorScheme
 from transduct.blocks.sizes import require_rate, require_shared, require_size
@@ -39,14 +34,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"encoder_layers": 4, "decoder_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256},
     "small": {"encoder_layers": 3, "decoder_layers": 3, "d_model": 256, "num_heads": 4, "d_ff": 1024},
     "base": {"encoder_layers": 6, "decoder_layers": 6, "d_model": 512, "num_heads": 8, "d_ff": 2048},
-    "big": {
-        "encoder_layers": 6,
-        "decoder_layers": 6,
-        "d_model": 1024,
-        "num_heads": 16,
-        "d_ff": 4096,
-        "dropout": 0.3,
-    },
+    "big": {"encoder_layers": 6, "decoder_layers": 6, "d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3},
 }
 
 

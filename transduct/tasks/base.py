@@ -4,12 +4,13 @@ model directory   config.json  model.safetensors  card.md   and the files that t
 """
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import torch
 from torch import nn
@@ -60,40 +61,46 @@ class Report:
         return strict_json({"scores": self.scores, "details": self.details})
 
 
-class Task(Protocol):
+class Task(ABC):
     """Connects data, model, loss and scores; the trainer takes these methods as plain callables."""
 
     training: TrainingConfig
     data: Any  # the recipe's `data` section, with at least `train`, `valid` and `root`
     recipe: Recipe  # with every default filled in
+    _validation: Any  # read by `prepare`; None if there is nothing to validate on
 
+    @abstractmethod
     def prepare(self) -> None:
         """Make what training reads (tokenizers, corpora), unless it has been made before."""
-        ...
 
+    @abstractmethod
     def build_model(self) -> nn.Module:
         """Returns the model to train."""
-        ...
 
+    @abstractmethod
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Any]:
         """Returns this rank's share of the batches of an epoch, from batch `start` on."""
-        ...
 
+    @abstractmethod
     def loss(self, model: Any, batch: Any) -> Terms:
         """Returns the terms of the loss: {name: (sum, count, weight)}."""
-        ...
+
+    @abstractmethod
+    def _in_use(self, model: Any) -> Any:
+        """Returns the model in the object that `load` would return, which predicts and evaluates."""
 
     def evaluate(self, model: Any, data: Any = None) -> Report:
         """Scores the model on `data`, by default the recipe's validation set."""
-        ...
+        data = self._validation if data is None else data
+        return Report({}) if data is None else self._in_use(model).evaluate(data)
 
     def predict(self, model: Any, inputs: Sequence[Any]) -> list[Any]:
         """Returns the model's answer to each input."""
-        ...
+        return self._in_use(model).predict(inputs)
 
+    @abstractmethod
     def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> None:
         """Writes the model directory."""
-        ...
 
 
 def task_module(name: str, source: str = "recipe") -> Any:
@@ -105,8 +112,7 @@ def task_module(name: str, source: str = "recipe") -> Any:
 
 def with_defaults(recipe: Recipe, directory: Path) -> Recipe:
     """The recipe of a run in `directory`, with every default of its task filled in."""
-    filled: Recipe = task_module(recipe.task).create(recipe, directory, ignore).recipe
-    return filled
+    return task_module(recipe.task).create(recipe, directory, ignore).recipe
 
 
 @contextmanager
@@ -222,8 +228,7 @@ def from_home(names: Any) -> Any:
 def readable_lines(path: str | Path, given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:
     """Yields the inputs in a stream, or in a file that may be compressed, as the model's task reads them; appends the
     numbers of damaged ones to `broken`."""
-    lines: Iterator[str] = _module_of(path).readable_lines(given, broken)
-    return lines
+    return _module_of(path).readable_lines(given, broken)
 
 
 def _module_of(path: str | Path) -> Any:

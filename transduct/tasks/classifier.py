@@ -184,8 +184,7 @@ class Classifier:
     @property
     def longest(self) -> int:
         """The most tokens of a sequence."""
-        longest: int = self.model.config.max_length
-        return longest
+        return self.model.config.max_length
 
     def _texts(self, inputs: Sequence[str]) -> list[list[str]]:
         check_inputs(inputs)

@@ -313,8 +313,7 @@ class Detector:
     @property
     def side(self) -> int:
         """The height and width in pixels to which pictures are resized."""
-        side: int = self.model.config.side
-        return side
+        return self.model.config.side
 
     def _square(self, picture: Picture) -> Picture:
         return resized(picture, self.side, self.side)

@@ -5,8 +5,9 @@ Let B be the pictures, P the patches of each.
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,7 +27,7 @@ from transduct.data.text import in_chunks
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.models.vit import SIZES, Config, ViT
-from transduct.tasks.base import Notify, Report
+from transduct.tasks.base import Notify, Task
 from transduct.tasks.model import LabelRows, Movable, card, files_said, only_train, write_model
 from transduct.tasks.picture_classifier import About, HeldOut, Labelled, PictureClassifier, PictureConfig, rows_of
 from transduct.tasks.sections import (
@@ -105,35 +106,25 @@ class Batch(Movable):
         return {"labels": float(len(self.pictures))}
 
 
-@dataclass(frozen=True)
-class MakeBatch:
-    """Makes a batch of the examples with given numbers: a pure function of (seed, epoch, example).
+def batch_of(
+    corpus: Corpus, trained: int, size: int, patches: int, how: Augmentation, seed: int, epoch: int, numbers: Indices
+) -> Batch:
+    """Make a batch of the examples with given numbers: a pure function of (seed, epoch, example).
 
-    Attributes:
+    Args:
         trained: how many rows are for training; the pictures to mix in are drawn from them.
     """
-
-    corpus: Corpus
-    trained: int
-    size: int
-    patches: int
-    how: Augmentation
-    seed: int
-    epoch: int
-
-    def __call__(self, numbers: Indices) -> Batch:
-        generators = [random_of(self.seed, self.epoch, number) for number in numbers.tolist()]
-        pictures, labels = rows_of(self.corpus, numbers, self.size)
-        changed = [augmented(*each) for each in zip(pictures, [self.how] * len(pictures), generators)]
-        others, shares = labels.copy(), np.ones(len(labels), np.float32)
-        chosen = [i for i, random in enumerate(generators) if self.how.mix and random.random() < self.how.mix]
-        partners = np.array([generators[i].randrange(self.trained) for i in chosen], np.int64)
-        for i, other, label in zip(chosen, *rows_of(self.corpus, partners, self.size), strict=True):
-            changed[i], shares[i] = mixed(changed[i], augmented(other, self.how, generators[i]), generators[i])
-            others[i] = label
-        columns = np.stack(changed), labels, others, shares
-        stacked, own, second, parts = map(torch.from_numpy, columns)
-        return Batch(stacked, own, second, parts, self.patches)
+    generators = [random_of(seed, epoch, number) for number in numbers.tolist()]
+    pictures, labels = rows_of(corpus, numbers, size)
+    changed = [augmented(picture, how, random) for picture, random in zip(pictures, generators)]
+    others, shares = labels.copy(), np.ones(len(labels), np.float32)
+    chosen = [i for i, random in enumerate(generators) if how.mix and random.random() < how.mix]
+    partners = np.array([generators[i].randrange(trained) for i in chosen], np.int64)
+    for i, other, label in zip(chosen, *rows_of(corpus, partners, size), strict=True):
+        changed[i], shares[i] = mixed(changed[i], augmented(other, how, generators[i]), generators[i])
+        others[i] = label
+    stacked, own, second, parts = map(torch.from_numpy, (np.stack(changed), labels, others, shares))
+    return Batch(stacked, own, second, parts, patches)
 
 
 class Rows:
@@ -225,7 +216,7 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
     return build(directory, inputs_of(data, {}, apart=("augmentation",)), fill, notify)
 
 
-class ImageClassificationTask:
+class ImageClassificationTask(Task):
     """The task of image classification, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
@@ -237,10 +228,10 @@ class ImageClassificationTask:
         record(NoOptions, recipe.tokenizer, "tokenizer")  # there is no text
         config = self._config(2)  # an impossible model fails here, before anything is written
         self.patches: int = config.grid**2
-        model = self.model.resolved(config)
-        self.recipe = filled(recipe, self.data, model, training=self.training, decoding=self.decoding)
+        self.recipe = filled(recipe, self, config)
         self.corpus: Corpus
         self.about: About
+        self._validation: Labelled | HeldOut | None = None
 
     def prepare(self) -> None:
         """Prepare the corpus unless it is up to date, and check the pictures to validate and test on.
@@ -255,6 +246,10 @@ class ImageClassificationTask:
             for _ in self._labelled(source).read(self.about.labels, refused):
                 pass
             refused.report(self.notify)
+        if self.data.valid:
+            self._validation = self._labelled(self.data.valid)
+        elif self._trained < len(self.corpus):
+            self._validation = HeldOut(self.corpus, self._trained, self.data.size)
 
     def _labelled(self, source: ImageSource) -> Labelled:
         return Labelled(source, self.data.root, self.data.broken, reported=True)  # `prepare` has reported
@@ -262,8 +257,7 @@ class ImageClassificationTask:
     def build_model(self) -> ViT:
         """The recipe's model for these labels, with the weights of `model.start_from` if set."""
         labels = LabelRows(self.about.labels, ("pictures", "labels"), ("output.*",))
-        model: ViT = self.model.build(self._config(len(self.about.labels)), self.notify, labels=labels)
-        return model
+        return self.model.build(self._config(len(self.about.labels)), self.notify, labels=labels)
 
     def _config(self, labels: int) -> Any:
         return self.model.config(image_size=self.data.size, labels=labels)
@@ -279,7 +273,8 @@ class ImageClassificationTask:
         data, config = self.data, self.training
         lengths = np.broadcast_to(self.patches, (len(self.corpus), 1))
         order = plan(lengths, config.seed, epoch, config.batch_tokens, self.corpus.weights)
-        make = MakeBatch(self.corpus, self._trained, data.size, self.patches, data.augmentation, config.seed, epoch)
+        trained, how = self._trained, data.augmentation
+        make = partial(batch_of, self.corpus, trained, data.size, self.patches, how, config.seed, epoch)
         return load_batches(order, make, start, rank, world, data.workers)
 
     def loss(self, model: ViT, batch: Batch) -> Terms:
@@ -291,21 +286,6 @@ class ImageClassificationTask:
         )
         loss = batch.shares * own + (1.0 - batch.shares) * other  # (B,)
         return {"labels": (loss.sum(), batch.counts["labels"], 1.0)}
-
-    def evaluate(self, model: ViT, data: Labelled | HeldOut | None = None) -> Report:
-        """Score the model on `data`, by default the validation set."""
-        if data is None and self.data.valid:
-            data = self._labelled(self.data.valid)
-        if data is None and self._trained < len(self.corpus):
-            data = self._held_out()
-        return Report({}) if data is None else self._in_use(model).evaluate(data)
-
-    def _held_out(self) -> HeldOut:
-        return HeldOut(self.corpus, self._trained, self.data.size)
-
-    def predict(self, model: ViT, inputs: Sequence[Any]) -> list[str]:
-        """Predict the label of each picture."""
-        return self._in_use(model).predict(inputs)
 
     def _in_use(self, model: ViT) -> PictureClassifier:
         return PictureClassifier(model, self.about, self.decoding)

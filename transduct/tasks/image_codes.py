@@ -5,6 +5,7 @@ Let B be the pictures.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
 from transduct.data.files import pack, unpack
 from transduct.data.pictures import Examples, PicturesConfig, Unread, pictures_given, prepare, read_examples
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
-from transduct.tasks.base import Notify, Report
-from transduct.tasks.codec import Drawn, ImageCodes, as_tensor, code_score_names
+from transduct.tasks.base import Notify, Task
+from transduct.tasks.codec import ImageCodes, as_tensor, code_score_names
 from transduct.tasks.model import Movable, card, files_said, only_train, write_model
 from transduct.tasks.sections import Family, ModelSection, NoOptions, data_with_test, filled, training_section
 from transduct.tasks.sheets import pillow, save_sheet
@@ -53,21 +54,14 @@ class Batch(Movable):
         return dict.fromkeys(("pixels", "codes"), float(self.pictures.numel()))
 
 
-@dataclass(frozen=True)
-class MakeBatch:
-    """Makes a batch of the pictures with given numbers."""
-
-    corpus: Corpus
-    size: int
-    places: int
-
-    def __call__(self, numbers: Indices) -> Batch:
-        words, _ = self.corpus.columns(numbers)[0]
-        shape = (len(numbers), self.size, self.size, 3)
-        return Batch(torch.from_numpy(unpack(words, int(np.prod(shape))).reshape(shape)), self.places)
+def batch_of(corpus: Corpus, size: int, places: int, numbers: Indices) -> Batch:
+    """Make a batch of the pictures with given numbers."""
+    words, _ = corpus.columns(numbers)[0]
+    shape = (len(numbers), size, size, 3)
+    return Batch(torch.from_numpy(unpack(words, int(np.prod(shape))).reshape(shape)), places)
 
 
-class ImageCodesTask:
+class ImageCodesTask(Task):
     """The task of learning image codes, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
@@ -78,7 +72,7 @@ class ImageCodesTask:
         record(NoOptions, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         self.config: CodesConfig = self.model.config(picture_size=self.data.size)
-        self.recipe = filled(recipe, self.data, self.model.resolved(self.config), training=self.training)
+        self.recipe = filled(recipe, self, self.config)
         self.corpus: Corpus
         self._validation: Examples | None = None
 
@@ -96,8 +90,7 @@ class ImageCodesTask:
 
     def build_model(self) -> DiscreteVAE:
         """The recipe's model, with the weights of `model.start_from` if set."""
-        model: DiscreteVAE = self.model.build(self.config, self.notify)
-        return model
+        return self.model.build(self.config, self.notify)
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
         """This rank's batches of an epoch, from batch `start` on, each with the temperature of its training step.
@@ -109,7 +102,8 @@ class ImageCodesTask:
         order = plan(
             np.full((len(self.corpus), 1), places), config.seed, epoch, config.batch_tokens, self.corpus.weights
         )
-        made = load_batches(order, MakeBatch(self.corpus, data.size, places), start, rank, world, data.workers)
+        make = partial(batch_of, self.corpus, data.size, places)
+        made = load_batches(order, make, start, rank, world, data.workers)
         a_step = config.accumulate * world
         before = epoch * -(-len(order) // a_step)  # the last step of an epoch may have fewer batches
         for number, batch in zip(count(start, world), made):
@@ -127,14 +121,8 @@ class ImageCodesTask:
         error = (remade.float() - pictures).square().sum()
         return {"pixels": (error, batch.counts["pixels"], 1.0), "codes": (penalty, batch.counts["codes"], 1.0)}
 
-    def evaluate(self, model: DiscreteVAE, data: Examples | None = None) -> Report:
-        """Score the model on `data`, by default the validation set."""
-        data = self._validation if data is None else data
-        return Report({}) if data is None else ImageCodes(model).evaluate(data)
-
-    def predict(self, model: DiscreteVAE, inputs: Sequence[Any]) -> list[Drawn]:
-        """Reconstruct each picture from its codes."""
-        return ImageCodes(model).predict(inputs)
+    def _in_use(self, model: DiscreteVAE) -> ImageCodes:
+        return ImageCodes(model)
 
     def save(self, model: DiscreteVAE, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with a card of the final scores and a sheet of pictures."""
@@ -142,7 +130,7 @@ class ImageCodesTask:
         about = card("Image codes", made_of, self.training, self.evaluate(model).scores, log)
         beside: list[Path] = []
         if self._validation is not None:
-            beside.append(save_sheet(ImageCodes(model).grid(self._validation.pictures), self.directory))
+            beside.append(save_sheet(self._in_use(model).grid(self._validation.pictures), self.directory))
         write_model(directory, "image_codes", model, {}, beside, about)
 
 

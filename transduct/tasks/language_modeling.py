@@ -1,6 +1,6 @@
 """Language modelling: trains a model that predicts each token of a text from those before; see `language_model`."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -16,11 +16,11 @@ from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
 from transduct.data.files import check_section, names_of
 from transduct.data.sources import TextSource, require_width
 from transduct.data.text import in_chunks, texts_of
-from transduct.data.tokenizer import Tokenizer, train_tokenizer
+from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
 from transduct.models.gpt import GPT, SIZES, Config
-from transduct.tasks.base import Notify, Report
+from transduct.tasks.base import Notify, Task
 from transduct.tasks.language_model import END, Batch, LanguageModel, WritingConfig, make_batch, windows, with_ends
 from transduct.tasks.model import card, files_said, only_train, write_model
 from transduct.tasks.sections import (
@@ -31,7 +31,7 @@ from transduct.tasks.sections import (
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import TOKENIZER, run_tokenizer, test_lines
+from transduct.tasks.text import TOKENIZER, single_tokenizer, test_lines
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -64,27 +64,20 @@ class TextConfig:
             raise ValueError(f"context is {self.context}, must be at least 2")
 
 
-@dataclass(frozen=True)
-class MakeBatch:
-    """Makes a batch of the windows with given numbers: a pure function of the epoch's cuts; see `windows`.
+def batch_of(corpus: Corpus, cuts: Indices, context: int, numbers: Indices) -> Batch:
+    """Make a batch of the windows with given numbers: a pure function of the epoch's cuts; see `windows`.
 
     The corpus holds the text in rows of `context` tokens, and a window spans two rows at most.
     """
-
-    corpus: Corpus
-    cuts: Indices
-    context: int
-
-    def __call__(self, numbers: Indices) -> Batch:
-        starts, stops = self.cuts[numbers], self.cuts[numbers + 1]
-        rows = np.stack((starts, stops), 1) // self.context  # (windows, 2)
-        tokens, lengths = self.corpus.columns(rows.flatten())[0]
-        firsts = (np.cumsum(lengths) - lengths)[::2] + starts % self.context
-        ends = firsts + stops - starts + 1
-        return make_batch([tokens[first:end] for first, end in zip(firsts, ends, strict=True)])
+    starts, stops = cuts[numbers], cuts[numbers + 1]
+    rows = np.stack((starts, stops), 1) // context  # (windows, 2)
+    tokens, lengths = corpus.columns(rows.flatten())[0]
+    firsts = (np.cumsum(lengths) - lengths)[::2] + starts % context
+    ends = firsts + stops - starts + 1
+    return make_batch([tokens[first:end] for first, end in zip(firsts, ends, strict=True)])
 
 
-class LanguageModelingTask:
+class LanguageModelingTask(Task):
     """The task of language modelling, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
@@ -96,10 +89,7 @@ class LanguageModelingTask:
         )
         self.decoding = record(WritingConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        model = self.model.resolved(self._config(ANY_SIZE))
-        self.recipe = filled(
-            recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training, decoding=self.decoding
-        )
+        self.recipe = filled(recipe, self, self._config(ANY_SIZE))
         self.tokenizer: Tokenizer
         self.corpus: Corpus
         self._validation: list[str] | None = None
@@ -113,8 +103,7 @@ class LanguageModelingTask:
         data = self.data
         if data.valid is not None:
             self._validation = list(texts_of([data.valid], Path(data.root)))
-        path, start = self.directory / TOKENIZER, self.model.start
-        self.tokenizer = run_tokenizer(path, start, self._trained_tokenizer, self.notify)
+        self.tokenizer = single_tokenizer(self, self._lines())
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer})
 
         def fill(folder: Path) -> dict[str, Any]:
@@ -132,9 +121,6 @@ class LanguageModelingTask:
         """The number of tokens in the corpus, including the end token before the text."""
         return int(self.corpus.lengths.sum())
 
-    def _trained_tokenizer(self) -> Tokenizer:
-        return train_tokenizer(self._lines(), self.tokenizer_config)
-
     def _tokens(self) -> Iterator[Indices]:
         """Yields the text's tokens in parts, with an end token before the text."""
         for chunk in in_chunks(self._lines(), len):
@@ -146,8 +132,7 @@ class LanguageModelingTask:
 
     def build_model(self) -> GPT:
         """The recipe's model for this vocabulary, with the weights of `model.start_from` if set."""
-        model: GPT = self.model.build(self._config(self.tokenizer.size), self.notify)
-        return model
+        return self.model.build(self._config(self.tokenizer.size), self.notify)
 
     def _config(self, vocabulary_size: int) -> Any:
         return self.model.config(vocabulary_size=vocabulary_size, max_length=self.data.context)
@@ -158,7 +143,7 @@ class LanguageModelingTask:
         config, context = self.training, self.data.context
         cuts = windows(self.total, context, Random(f"{config.seed}/{epoch}").randint(1, context))
         order = plan(np.diff(cuts), config.seed, epoch, config.batch_tokens)
-        return load_batches(order, MakeBatch(self.corpus, cuts, context), start, rank, world, self.data.workers)
+        return load_batches(order, partial(batch_of, self.corpus, cuts, context), start, rank, world, self.data.workers)
 
     def loss(self, model: GPT, batch: Batch) -> Terms:
         """Cross-entropy, summed over tokens."""
@@ -166,15 +151,6 @@ class LanguageModelingTask:
         smoothing = self.training.label_smoothing
         loss, _ = projected_cross_entropy(hidden, model.output_table, batch.outputs, smoothing)
         return {"tokens": (loss, batch.counts["tokens"], 1.0)}
-
-    def evaluate(self, model: GPT, data: Sequence[str] | None = None) -> Report:
-        """Score a text, given as its lines, by default the validation text; and a sample."""
-        lines = self._validation if data is None else data
-        return Report({}) if lines is None else self._in_use(model).evaluate(lines)
-
-    def predict(self, model: GPT, inputs: Sequence[str]) -> list[str]:
-        """Continue each prompt."""
-        return self._in_use(model).predict(inputs)
 
     def _in_use(self, model: GPT) -> LanguageModel:
         return LanguageModel(model, self.tokenizer, self.decoding)

@@ -4,8 +4,7 @@ Some tokens of each line are masked and predicted from those on both sides. Opti
 one line follows another (Devlin et al. 2019, section 3.1).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -28,9 +27,9 @@ from transduct.data.masking import (
     second_lines,
 )
 from transduct.data.text import texts_of
-from transduct.data.tokenizer import Tokenizer, train_tokenizer
+from transduct.data.tokenizer import Tokenizer
 from transduct.models.bert import SIZES, Bert, Config
-from transduct.tasks.base import Notify, Report, naming_files
+from transduct.tasks.base import Notify, Task, naming_files
 from transduct.tasks.masked_language_model import SCORES, Batch, MaskedLanguageModel, answers, make_batch
 from transduct.tasks.model import card, files_said, only_train, write_model
 from transduct.tasks.sections import (
@@ -42,7 +41,7 @@ from transduct.tasks.sections import (
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import TOKENIZER, run_tokenizer, test_lines
+from transduct.tasks.text import TOKENIZER, single_tokenizer, test_lines
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -55,35 +54,38 @@ DERIVED = {  # model fields that other sections decide
 }
 
 
-@dataclass(frozen=True)
-class MakeBatch:
-    """Makes a batch of the examples with given numbers: a pure function of (seed, epoch, example)."""
+def batch_of(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    masking: Masking,
+    max_length: int,
+    dropout: float,
+    shown: Indices | None,
+    numbers: Indices,
+) -> Batch:
+    """Make a batch of the examples with given numbers: a pure function of (seed, epoch, example).
 
-    corpus: Corpus
-    tokenizer: Tokenizer
-    masking: Masking
-    max_length: int
-    dropout: float
-    shown: Indices | None  # see `second_lines`
+    Args:
+        shown: see `second_lines`; None for single lines.
+    """
+    examples = numbers.tolist()
 
-    def __call__(self, numbers: Indices) -> Batch:
-        first, masking = self._lines(0, numbers, numbers), self.masking
-        if self.shown is None:
-            return make_batch(numbers.tolist(), first, None, None, masking, self.max_length)
-        rows = self.shown[numbers]
-        second = self._lines(1, numbers, rows)
-        return make_batch(numbers.tolist(), first, second, rows != numbers, masking, self.max_length)
-
-    def _lines(self, side: int, numbers: Indices, rows: Indices) -> list[Any]:
+    def lines(side: int, rows: Indices) -> list[Any]:
         """One side of these rows, with BPE dropout drawn for these examples."""
-        lines = lists_of(self.corpus.columns(rows)[side])
-        if not self.dropout:
-            return lines
-        randoms = (random_of(self.masking.seed, self.masking.epoch, number, side) for number in numbers.tolist())
-        return [self.tokenizer.resegment(line.tolist(), self.dropout, r) for line, r in zip(lines, randoms)]
+        found = lists_of(corpus.columns(rows)[side])
+        if not dropout:
+            return found
+        randoms = (random_of(masking.seed, masking.epoch, number, side) for number in examples)
+        return [tokenizer.resegment(line.tolist(), dropout, random) for line, random in zip(found, randoms)]
+
+    first = lines(0, numbers)
+    if shown is None:
+        return make_batch(examples, first, None, None, masking, max_length)
+    rows = shown[numbers]
+    return make_batch(examples, first, lines(1, rows), rows != numbers, masking, max_length)
 
 
-class MaskedLanguageModelingTask:
+class MaskedLanguageModelingTask(Task):
     """The task of masked language modelling, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
@@ -94,8 +96,7 @@ class MaskedLanguageModelingTask:
         self.training = training_section(TrainingConfig, recipe.training, ["nats_per_token", *scores])
         record(NoOptions, recipe.decoding, "decoding")  # nothing is searched for
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        model = self.model.resolved(self._config(ANY_SIZE))
-        self.recipe = filled(recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training)
+        self.recipe = filled(recipe, self, self._config(ANY_SIZE))
         self.tokenizer: Tokenizer
         self.corpus: Corpus
         self._validation: list[str] | None = None
@@ -109,9 +110,7 @@ class MaskedLanguageModelingTask:
         data = self.data
         if data.valid is not None:
             self._validation = list(texts_of([data.valid], Path(data.root)))
-        path, start = self.directory / TOKENIZER, self.model.start
-        dropout = self.tokenizer_config.dropout
-        self.tokenizer = run_tokenizer(path, start, self._trained_tokenizer, self.notify, dropout)
+        self.tokenizer = single_tokenizer(self, texts_of(data.train, Path(data.root)))
         if self._validation is not None:
             lines = encoded_lines(self._validation, self.tokenizer)
             with naming_files(names_of([data.valid])):
@@ -120,8 +119,7 @@ class MaskedLanguageModelingTask:
 
     def build_model(self) -> Bert:
         """The recipe's model for this vocabulary, with the weights of `model.start_from` if set."""
-        model: Bert = self.model.build(self._config(self.tokenizer.size), self.notify)
-        return model
+        return self.model.build(self._config(self.tokenizer.size), self.notify)
 
     def _config(self, vocabulary_size: int) -> Any:
         head = "pretraining" if self.data.next_sentence else "masked"
@@ -140,7 +138,7 @@ class MaskedLanguageModelingTask:
         order = plan(totals, config.seed, epoch, config.batch_tokens, self.corpus.weights, growth=[self.growth])
         masking = Masking(data.mask, self.tokenizer.size, config.seed, epoch)
         dropout = self.tokenizer_config.dropout
-        make = MakeBatch(self.corpus, self.tokenizer, masking, data.max_length, dropout, shown)
+        make = partial(batch_of, self.corpus, self.tokenizer, masking, data.max_length, dropout, shown)
         return load_batches(order, make, start, rank, world, data.workers)
 
     @cached_property
@@ -157,14 +155,8 @@ class MaskedLanguageModelingTask:
             for term, pair in answers(model, batch).items()
         }
 
-    def evaluate(self, model: Bert, data: Sequence[str] | None = None) -> Report:
-        """Score the lines of `data`, by default the validation text, and show a few samples."""
-        data = self._validation if data is None else data
-        return Report({}) if data is None else MaskedLanguageModel(model, self.tokenizer, self.data.mask).evaluate(data)
-
-    def predict(self, model: Bert, inputs: Sequence[str]) -> list[str]:
-        """Fill in the masks of each text."""
-        return MaskedLanguageModel(model, self.tokenizer, self.data.mask).predict(inputs)
+    def _in_use(self, model: Bert) -> MaskedLanguageModel:
+        return MaskedLanguageModel(model, self.tokenizer, self.data.mask)
 
     def save(self, model: Bert, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with a card of the final scores."""
@@ -173,9 +165,6 @@ class MaskedLanguageModelingTask:
         about = card("Masked language model", made_of, self.training, scores, log)
         tokenizers = [self.directory / TOKENIZER]
         write_model(directory, "masked_language_modeling", model, {"mask": self.data.mask}, tokenizers, about)
-
-    def _trained_tokenizer(self) -> Tokenizer:
-        return train_tokenizer(texts_of(self.data.train, Path(self.data.root)), self.tokenizer_config)
 
 
 create, load = MaskedLanguageModelingTask, MaskedLanguageModel.load  # called by name in `base.py` and `runs.py`

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from transduct.data.text import in_chunks
 from transduct.errors import TransductError, needing
 from transduct.functional.losses import SET_WEIGHTS, set_losses
 from transduct.models.detr import SIZES, Config, Detr
-from transduct.tasks.base import Notify, Report
-from transduct.tasks.detector import Batch, DetectionConfig, Detections, Detector, SceneSet, make_batch
+from transduct.tasks.base import Notify, Report, Task
+from transduct.tasks.detector import Batch, DetectionConfig, Detector, SceneSet, make_batch
 from transduct.tasks.model import LabelRows, card, files_said, only_train, three_of, write_model
 from transduct.tasks.sections import (
     Family,
@@ -67,16 +68,9 @@ class DataConfig:
                 raise ValueError(f"sizes is {source.collage.sizes}, but a canvas has {self.side} pixels on a side")
 
 
-@dataclass(frozen=True)
-class MakeBatch:
-    """Makes a batch of the scenes with given numbers: a pure function of (seed, epoch, scene)."""
-
-    scenes: Scenes
-    config: Config
-    epoch: int
-
-    def __call__(self, numbers: Indices) -> Batch:
-        return make_batch([self.scenes.scene(number, self.epoch) for number in numbers.tolist()], self.config)
+def batch_of(scenes: Scenes, config: Config, epoch: int, numbers: Indices) -> Batch:
+    """Make a batch of the scenes with given numbers: a pure function of (seed, epoch, scene)."""
+    return make_batch([scenes.scene(number, epoch) for number in numbers.tolist()], config)
 
 
 def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
@@ -111,7 +105,7 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
     return build(directory, inputs_of(replace(data, train=photographs), {}, apart=("flip",)), fill, notify)
 
 
-class ObjectDetectionTask:
+class ObjectDetectionTask(Task):
     """The task of object detection, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
@@ -123,8 +117,7 @@ class ObjectDetectionTask:
         self.decoding = record(DetectionConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         record(NoOptions, recipe.tokenizer, "tokenizer")  # there is no text
-        model = self.model.resolved(self._config(1))  # an impossible model fails here, before anything is written
-        self.recipe = filled(recipe, self.data, model, training=self.training, decoding=self.decoding)
+        self.recipe = filled(recipe, self, self._config(1))  # an impossible model fails before anything is written
         self.corpus: Corpus
         self.labels: list[str]
         self._validation: list[Example] | None = None
@@ -158,8 +151,7 @@ class ObjectDetectionTask:
     def build_model(self) -> Detr:
         """The recipe's model for these labels, with the weights of `model.start_from` if set."""
         labels = LabelRows(self.labels, ("labels",), ("heads.*.classes.*", "places.*"))
-        model: Detr = self.model.build(self._config(len(self.labels)), self.notify, labels=labels)
-        return model
+        return self.model.build(self._config(len(self.labels)), self.notify, labels=labels)
 
     def _config(self, classes: int) -> Any:
         return self.model.config(classes=classes, side=self.data.side)
@@ -171,7 +163,7 @@ class ObjectDetectionTask:
         scenes = Scenes(self.corpus, data.train, data.side, seed, data.flip)
         lengths = np.full((len(scenes), 1), config.places)
         order = plan(lengths, seed, epoch, self.training.batch_tokens)
-        return load_batches(order, MakeBatch(scenes, config, epoch), start, rank, world, data.workers)
+        return load_batches(order, partial(batch_of, scenes, config, epoch), start, rank, world, data.workers)
 
     def loss(self, model: Detr, batch: Batch) -> Terms:
         """DETR's set losses, summed over all decoder layers, and a cross-entropy over the labels of all grid cells.
@@ -206,10 +198,6 @@ class ObjectDetectionTask:
         """The objects of a scene, written like a detector's answer."""
         objects = zip(scene.labels.tolist(), np.rint(scene.boxes).astype(int).tolist())
         return "; ".join(f"{self.labels[label]} [{' '.join(map(str, box))}]" for label, box in objects)
-
-    def predict(self, model: Detr, inputs: Sequence[Any]) -> list[Detections]:
-        """Detect the objects in each picture."""
-        return self._in_use(model).predict(inputs)
 
     def _in_use(self, model: Detr) -> Detector:
         return Detector(model, self.labels, self.decoding)

@@ -4,8 +4,8 @@ run directory   recipe.yaml  log.jsonl  checkpoints/step_N/  model/   and what t
                 with stages: recipe.yaml  log.jsonl  stage_1/  stage_2/ ...  model/   (each stage is a run directory)
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -120,8 +120,12 @@ def _checked(stages: Mapping[Path, Recipe], ensemble: bool) -> dict[Path, Recipe
     """
     filled_in = {}
     for number, (folder, stage) in enumerate(stages.items()):
-        with _naming_stage(number):
+        try:
             filled_in[folder] = with_defaults(stage, folder.parent)
+        except TransductError as error:
+            if not str(error).startswith("recipe: "):
+                raise
+            raise TransductError(f"recipe: stages[{number}]: {str(error).removeprefix('recipe: ')}") from error
     _check_shared(filled_in)
     if ensemble:
         task_module(next(iter(stages.values())).task).check_alike(filled_in)
@@ -163,17 +167,6 @@ def _join_logs(folders: Iterable[Path], path: Path) -> None:
     logs = b"".join((folder / LOG).read_bytes() for folder in folders if (folder / LOG).exists())
     if not path.exists() or path.read_bytes() != logs:
         write_file(path, logs)
-
-
-@contextmanager
-def _naming_stage(number: int) -> Iterator[None]:
-    """Names the stage in errors of "recipe" that are raised inside."""
-    try:
-        yield
-    except TransductError as error:
-        if not str(error).startswith("recipe: "):
-            raise
-        raise TransductError(f"recipe: stages[{number}]: {str(error).removeprefix('recipe: ')}") from error
 
 
 def _check_shared(stages: Mapping[Path, Recipe]) -> None:

@@ -198,17 +198,23 @@ def are_given(files: Mapping[str, str], *names: str) -> bool:
     return bool(files)
 
 
-def filled(recipe: Recipe, data: Any, model: Mapping[str, Any], **records: Any) -> Recipe:
-    """The recipe with every default of its sections filled in and `data.root` made absolute.
+def filled(recipe: Recipe, task: Any, config: Any) -> Recipe:
+    """The recipe with every default of a task's sections filled in and `data.root` made absolute.
+
+    Args:
+        task: holds the sections it has as `data`, `tokenizer_config`, `training` and `decoding`, and `model`.
+        config: the configuration of its model.
 
     Raises:
         TransductError: `training.best` is set, but there is nothing to validate on.
     """
-    best = records["training"].best
+    data, best = task.data, task.training.best
     if best is not None and not any(getattr(data, name, None) for name in ("valid", "held_out", "hold_out")):
         raise TransductError(f"recipe: training.best is '{best}', but nothing is validated on; give data.valid")
-    rest: dict[str, Any] = {name: asdict(each) for name, each in records.items()}
-    return replace(recipe, data={**asdict(data), "root": str(Path(data.root).resolve())}, model=dict(model), **rest)
+    keys = {"tokenizer": "tokenizer_config", "training": "training", "decoding": "decoding"}
+    rest: dict[str, Any] = {name: asdict(getattr(task, key)) for name, key in keys.items() if hasattr(task, key)}
+    absolute = {**asdict(data), "root": str(Path(data.root).resolve())}
+    return replace(recipe, data=absolute, model=task.model.resolved(config), **rest)
 
 
 def with_options(config: Section, options: Mapping[str, Any]) -> Section:

@@ -3,8 +3,10 @@
 Let N be the frames and M the target tokens of a batch.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, build, inputs_of
 from transduct.data.files import Policy, Refused, check_section
-from transduct.data.tokenizer import Tokenizer, train_tokenizer
+from transduct.data.tokenizer import Tokenizer
 from transduct.data.utterances import (
     STACK,
     Augment,
@@ -33,14 +35,13 @@ from transduct.errors import TransductError
 from transduct.functional.losses import ctc_loss, projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.speech import Speech
-from transduct.tasks.base import Notify, Report
+from transduct.tasks.base import Notify, Report, Task
 from transduct.tasks.model import Movable, card, files_said, only_train, searched, three_of, write_model
 from transduct.tasks.recogniser import (
     BLANK,
     FAMILIES,
     RATES,
     DecodingConfig,
-    Given,
     Hearing,
     Recogniser,
     Spoken,
@@ -55,7 +56,7 @@ from transduct.tasks.sections import (
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import TOKENIZER, ids_of, run_tokenizer
+from transduct.tasks.text import TOKENIZER, ids_of, single_tokenizer
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -128,18 +129,10 @@ class Batch(Movable):
         return {"tokens": total, "ctc": total}
 
 
-@dataclass(frozen=True)
-class MakeBatch:
-    """Makes a batch of the utterances with given numbers: a pure function of (seed, epoch, utterance)."""
-
-    utterances: Utterances
-    tokenizer: Tokenizer
-    seed: int
-    epoch: int
-
-    def __call__(self, numbers: Indices) -> Batch:
-        made = [self.utterances.make(self.seed, self.epoch, number) for number in numbers.tolist()]
-        return make_batch([mel for mel, _ in made], self.tokenizer.encode([text for _, text in made]))
+def batch_of(utterances: Utterances, tokenizer: Tokenizer, seed: int, epoch: int, numbers: Indices) -> Batch:
+    """Make a batch of the utterances with given numbers: a pure function of (seed, epoch, utterance)."""
+    made = [utterances.make(seed, epoch, number) for number in numbers.tolist()]
+    return make_batch([mel for mel, _ in made], tokenizer.encode([text for _, text in made]))
 
 
 def make_batch(mels: Sequence[Any], texts: Sequence[Sequence[int]]) -> Batch:
@@ -159,7 +152,7 @@ def ctc_frames(ids: Sequence[int]) -> int:
     return len(ids) + sum(a == b for a, b in pairwise(ids))
 
 
-class SpeechRecognitionTask:
+class SpeechRecognitionTask(Task):
     """The task of speech recognition, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
@@ -171,10 +164,7 @@ class SpeechRecognitionTask:
         if not self.data.ctc and self.decoding.ctc_weight:
             raise TransductError("recipe: data.ctc is 0, so that CTC is not learnt; set decoding.ctc_weight to 0")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        model = self.model.resolved(self._config(ANY_SIZE))
-        self.recipe = filled(
-            recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training, decoding=self.decoding
-        )
+        self.recipe = filled(recipe, self, self._config(ANY_SIZE))
         self.hearing = Hearing(self.data.features, self.data.max_seconds, self.data.leave_out)
         self.tokenizer: Tokenizer
         self.corpus: Corpus
@@ -196,29 +186,25 @@ class SpeechRecognitionTask:
             if not self._validation:
                 found = f"data.valid: each of its {len(heard):,} recordings is of a speaker that data.leave_out names"
                 raise TransductError(f"{found}; leave one of them in, or validate on others")
-        path, start = self.directory / TOKENIZER, self.model.start
-        self.tokenizer = run_tokenizer(path, start, self._trained_tokenizer, self.notify)
+        self.tokenizer = single_tokenizer(self, self._texts())
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, ("ctc", "augment"))
         inputs |= {"augment.speeds": data.augment.speeds, "model.max_length": self._longest}
         self.corpus = build(self.directory / "corpus", inputs, self._fill, self.notify)
 
-    def _trained_tokenizer(self) -> Tokenizer:
+    def _texts(self) -> Iterator[str]:
         found = Tally(Refused(self.data.broken))
         texts = (each.text for source in self.data.train for each in self._recordings(source, found))
         if (first := next(texts, None)) is None:
             raise self._none_left(", ".join(source.sounds for source in self.data.train), found)
-        return train_tokenizer(chain([first], texts), self.tokenizer_config)
+        yield from chain([first], texts)
 
     def _recordings(self, source: SoundSource, found: Tally) -> Iterator[Recording]:
         """Yields the recordings of a source that are for training."""
-        for each in self._all_recordings(source, found):
-            self._speakers.add(each.speaker)
-            if each.speaker not in self.data.leave_out:
-                yield each
-
-    def _all_recordings(self, source: SoundSource, found: Tally) -> Iterator[Recording]:
         data = self.data
-        return read_recordings(source, Path(data.root), data.features, data.max_seconds, found)
+        for each in read_recordings(source, Path(data.root), data.features, data.max_seconds, found):
+            self._speakers.add(each.speaker)
+            if each.speaker not in data.leave_out:
+                yield each
 
     def _fill(self, folder: Path) -> dict[str, Any]:
         data, found = self.data, Tally(Refused(self.data.broken))
@@ -247,8 +233,7 @@ class SpeechRecognitionTask:
         """
         data, out = self.data, set(self.data.leave_out)
         if data.test is not None and not out <= self._speakers:
-            found = Tally(Refused("skip"))
-            self._speakers.update(each.speaker for each in self._all_recordings(data.test, found))
+            deque(self._recordings(data.test, Tally(Refused("skip"))), maxlen=0)  # to note their speakers
         if unknown := sorted(out - self._speakers):
             there = ", ".join(sorted(filter(None, self._speakers))) or "none"
             raise TransductError(
@@ -258,8 +243,7 @@ class SpeechRecognitionTask:
     @property
     def _longest(self) -> int:
         """The most tokens of a text that the model can generate, the end token included."""
-        longest: int = self._config(ANY_SIZE).max_length
-        return longest
+        return self._config(ANY_SIZE).max_length
 
     def _learnable(self, source: SoundSource, found: Tally) -> Iterator[Recording]:
         """Yields the recordings that are long enough for CTC at the highest speed, and whose texts fit the model.
@@ -286,8 +270,7 @@ class SpeechRecognitionTask:
 
     def build_model(self) -> Speech:
         """The recipe's model for the tokenizer, with the weights of `model.start_from` if set."""
-        model: Speech = self.model.build(self._config(self.tokenizer.size), self.notify)
-        return model
+        return self.model.build(self._config(self.tokenizer.size), self.notify)
 
     def _config(self, vocabulary_size: int) -> Any:
         return self.model.config(vocabulary_size=vocabulary_size, bands=self.data.features.bands)
@@ -298,7 +281,7 @@ class SpeechRecognitionTask:
         config, data = self.training, self.data
         utterances = Utterances(self.corpus, data.train, data.features, data.augment)
         order = plan(utterances.tokens(config.seed, epoch)[:, None], config.seed, epoch, config.batch_tokens)
-        make = MakeBatch(utterances, self.tokenizer, config.seed, epoch)
+        make = partial(batch_of, utterances, self.tokenizer, config.seed, epoch)
         return load_batches(order, make, start, rank, world, data.workers)
 
     def loss(self, model: Speech, batch: Batch) -> Terms:
@@ -316,14 +299,12 @@ class SpeechRecognitionTask:
         data = self._validation if data is None else data
         if not data:
             return Report({})
-        decoding = replace(self.decoding, beam=self.decoding.validation_beam)
-        report = Recogniser(model, self.tokenizer, self.hearing, decoding).evaluate(data)
+        report = self._in_use(model).evaluate(data, beam=self.decoding.validation_beam)
         samples = [(data[i].name, report.outputs[i], data[i].text) for i in three_of(len(data))]
         return replace(report, details={**report.details, "samples": samples})
 
-    def predict(self, model: Speech, inputs: Sequence[Given]) -> list[str]:
-        """Transcribe each sound."""
-        return Recogniser(model, self.tokenizer, self.hearing, self.decoding).predict(inputs)
+    def _in_use(self, model: Speech) -> Recogniser:
+        return Recogniser(model, self.tokenizer, self.hearing, self.decoding)
 
     def save(self, model: Speech, directory: Path, log: Mapping[str, Any]) -> None:
         """Write the model directory, with a card of the final scores."""

@@ -20,7 +20,7 @@ from transduct.blocks.tables import output_of
 from transduct.config import Recipe
 from transduct.data.sources import TextSource
 from transduct.data.text import texts_of
-from transduct.data.tokenizer import FILES, Tokenizer, check_sizes
+from transduct.data.tokenizer import FILES, Tokenizer, check_sizes, train_tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments, Shape
@@ -106,6 +106,12 @@ def run_tokenizer(
         made = f"taken from {start}" if held else "trained"
         notify(f"{path.name}: {tokenizer.size:,} tokens, {made} and saved")
     return Tokenizer.load(path)
+
+
+def single_tokenizer(task: Any, texts: Iterable[str]) -> Tokenizer:
+    """`run_tokenizer` for a task with one vocabulary; the texts are read only if it is to be trained."""
+    path, config = task.directory / TOKENIZER, task.tokenizer_config
+    return run_tokenizer(path, task.model.start, lambda: train_tokenizer(texts, config), task.notify, config.dropout)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ from transduct.data.filters import Seen, hashes_of_rows
 from transduct.data.growth import growth
 from transduct.data.sources import TextSource, require_width
 from transduct.data.text import in_chunks, read_rows
-from transduct.data.tokenizer import Tokenizer, train_tokenizer
+from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.functional.segments import flatten, pad
 from transduct.models.bert import SIZES, Bert, Config
-from transduct.tasks.base import Notify, Report
+from transduct.tasks.base import Notify, Report, Task
 from transduct.tasks.classifier import (
     LONGEST_SPAN,
     TEXTS,
@@ -56,7 +56,7 @@ from transduct.tasks.sections import (
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import TOKENIZER, TextTraining, run_tokenizer
+from transduct.tasks.text import TOKENIZER, TextTraining, single_tokenizer
 from transduct.training.step import Terms
 
 LABELS = "labels.json"
@@ -102,30 +102,20 @@ class DataConfig:
             raise ValueError(f"max_length is {self.max_length}, must be at least {1 + 2 * texts} for '{self.kind}'")
 
 
-@dataclass(frozen=True)
-class MakeBatch:
-    """Makes a batch of the examples with given numbers: a pure function of (seed, epoch, example)."""
+def batch_of(
+    corpus: Corpus, tokenizer: Tokenizer, max_length: int, dropout: float, seed: int, epoch: int, numbers: Indices
+) -> Batch:
+    """Make a batch of the examples with given numbers: a pure function of (seed, epoch, example).
 
-    corpus: Corpus
-    tokenizer: Tokenizer
-    max_length: int
-    dropout: float
-    seed: int
-    epoch: int
-
-    def __call__(self, numbers: Indices) -> Batch:
-        rows = zip(*map(lists_of, self.corpus.columns(numbers)), strict=True)
-        if not self.dropout:
-            return make_batch(list(rows))
-        return make_batch([self._drawn(number, *row) for number, row in zip(numbers.tolist(), rows, strict=True)])
-
-    def _drawn(self, number: int, first: Any, second: Any, places: Any, labels: Any) -> tuple[Any, Any, Any, Any]:
-        """A row with BPE dropout, unless that makes it too long."""
-        generator = random_of(self.seed, self.epoch, number)
-        drawn = [self.tokenizer.resegment(part.tolist(), self.dropout, generator) for part in (first, second)]
-        if len(drawn[0]) + len(drawn[1]) > self.max_length:
-            return first, second, places, labels
-        return *drawn, places, labels
+    BPE dropout segments a row anew, unless that makes it too long.
+    """
+    rows: list[Any] = list(zip(*map(lists_of, corpus.columns(numbers)), strict=True))
+    for place, number in enumerate(numbers.tolist() if dropout else ()):
+        random, (*texts, places, labels) = random_of(seed, epoch, number), rows[place]
+        drawn = [tokenizer.resegment(text.tolist(), dropout, random) for text in texts]
+        if sum(map(len, drawn)) <= max_length:
+            rows[place] = (*drawn, places, labels)
+    return make_batch(rows)
 
 
 def span_loss(scores: Tensor, batch: Batch, smoothing: float) -> Tensor:
@@ -257,7 +247,7 @@ def prepare(data: DataConfig, tokenizer: Tokenizer, directory: Path, notify: Not
     return build(directory, inputs_of(data, {"the tokenizer": tokenizer}), fill, notify)
 
 
-class TextClassificationTask:
+class TextClassificationTask(Task):
     """The task of text classification, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
@@ -267,15 +257,12 @@ class TextClassificationTask:
         moves = f"it would move what the answers of '{self.data.kind}' stand at" if stands else ""
         self.tokenizer_config = tokenizer_section(recipe.tokenizer, dropout=moves)
         scores = ("exact_match" if self.data.kind == "span" else "accuracy", "f1")
-        self.training = training_section(TextTraining, recipe.training, scores)
+        self.training: TextTraining = training_section(TextTraining, recipe.training, scores)
         self.decoding = record(PredictConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         if self.training.r_drop and self.data.kind == "span":
             raise TransductError("recipe: training.r_drop is for labels, not for spans; set it to 0")
-        model = self.model.resolved(self._config(ANY_SIZE, 2))
-        self.recipe = filled(
-            recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training, decoding=self.decoding
-        )
+        self.recipe = filled(recipe, self, self._config(ANY_SIZE, 2))
         self.tokenizer: Tokenizer
         self.corpus: Corpus
         self.answers: Answers
@@ -291,9 +278,8 @@ class TextClassificationTask:
         The labels of all three are compared here, to find a mistake before hours of training.
         """
         data, short = self.data, self._short()
-        path, start = self.directory / TOKENIZER, self.model.start
-        dropout = self.tokenizer_config.dropout
-        self.tokenizer = run_tokenizer(path, start, self._trained_tokenizer, self.notify, dropout)
+        rows = chain.from_iterable(read_examples(source, data) for source in data.train)
+        self.tokenizer = single_tokenizer(self, (text for texts, _, _ in rows for text in texts))
         self.corpus = prepare(data, self.tokenizer, self.directory / "corpus", self.notify)
         labels = json.loads((self.corpus.directory / LABELS).read_text(encoding="utf-8"))
         self.answers = self._check_labels(labels, short)
@@ -311,16 +297,11 @@ class TextClassificationTask:
             check_labels(answers, examples, _name(source))
         return answers
 
-    def _trained_tokenizer(self) -> Tokenizer:
-        rows = chain.from_iterable(read_examples(source, self.data) for source in self.data.train)
-        return train_tokenizer((text for texts, _, _ in rows for text in texts), self.tokenizer_config)
-
     def build_model(self) -> Bert:
         """The recipe's model for this tokenizer and these labels, with the weights of `model.start_from` if set."""
         labels = LabelRows(self.answers.labels, ("answers", "labels"), ("output.*", "n_grams.votes"))
         config = self._config(self.tokenizer.size, len(labels.labels))
-        model: Bert = self.model.build(config, self.notify, labels=labels)
-        return model
+        return self.model.build(config, self.notify, labels=labels)
 
     def _config(self, vocabulary_size: int, labels: int) -> Any:
         head = "sequence" if self.data.kind == "pair" else self.data.kind
@@ -333,7 +314,7 @@ class TextClassificationTask:
         config, corpus, dropout = self.training, self.corpus, self.tokenizer_config.dropout
         lengths = corpus.lengths[:, :2].sum(1)
         order = plan(lengths, config.seed, epoch, config.batch_tokens, corpus.weights, growth=[self.growth])
-        make = MakeBatch(corpus, self.tokenizer, self.data.max_length, dropout, config.seed, epoch)
+        make = partial(batch_of, corpus, self.tokenizer, self.data.max_length, dropout, config.seed, epoch)
         return load_batches(order, make, start, rank, world, self.data.workers)
 
     @cached_property
@@ -367,10 +348,6 @@ class TextClassificationTask:
         report = self._in_use(model).evaluate(data)
         samples = [(data[0][i], report.outputs[i], data[1][i]) for i in three_of(len(data[0]))]
         return replace(report, details={**report.details, "samples": samples})
-
-    def predict(self, model: Bert, inputs: Sequence[str]) -> list[str]:
-        """Predict the answer to each input."""
-        return self._in_use(model).predict(inputs)
 
     def _in_use(self, model: Bert) -> Classifier:
         return Classifier(model, self.tokenizer, self.answers, self.decoding)

@@ -7,6 +7,7 @@ codes of its pictures.
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,14 @@ from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, inputs_of, lists_of, ragged
 from transduct.data.files import Refused
 from transduct.data.pictures import Examples, PicturesConfig, Unread, pictures_given, prepare, read_examples
-from transduct.data.tokenizer import Tokenizer, train_tokenizer
+from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.engine import flat
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.dalle import DALLE, SIZES, CodesConfig, Config, DiscreteVAE
-from transduct.tasks.base import Notify, Report
-from transduct.tasks.codec import Drawn, code_score_names, codes_of
+from transduct.tasks.base import Notify, Task
+from transduct.tasks.codec import code_score_names, codes_of
 from transduct.tasks.model import Movable, card, files_said, only_train, write_model
 from transduct.tasks.painter import Painter, PaintingConfig, places_of
 from transduct.tasks.sections import (
@@ -41,7 +42,7 @@ from transduct.tasks.sections import (
     training_section,
 )
 from transduct.tasks.sheets import pillow, save_sheet
-from transduct.tasks.text import TOKENIZER, ids_of, run_tokenizer
+from transduct.tasks.text import TOKENIZER, ids_of, single_tokenizer
 from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 from transduct.training.machine import pick_device
@@ -103,21 +104,12 @@ class Batch(Movable):
         return {"codes": float(len(self.codes))}
 
 
-@dataclass(frozen=True)
-class MakeBatch:
-    """Makes a batch of the examples with given numbers; dropped captions are drawn from (seed, epoch, example)."""
-
-    corpus: Corpus
-    begin: int
-    drop: float
-    seed: int
-    epoch: int
-
-    def __call__(self, numbers: Indices) -> Batch:
-        captions, pictures = map(lists_of, self.corpus.columns(numbers))
-        kept = [random_of(self.seed, self.epoch, number).random() >= self.drop for number in numbers]
-        shown: list[Any] = [words + self.begin + 1 if keep else [] for words, keep in zip(captions, kept)]
-        return make_batch(shown, pictures, self.begin)
+def batch_of(corpus: Corpus, begin: int, drop: float, seed: int, epoch: int, numbers: Indices) -> Batch:
+    """Make a batch of the examples with given numbers; dropped captions are drawn from (seed, epoch, example)."""
+    captions, pictures = map(lists_of, corpus.columns(numbers))
+    kept = [random_of(seed, epoch, number).random() >= drop for number in numbers]
+    shown: list[Any] = [words + begin + 1 if keep else [] for words, keep in zip(captions, kept)]
+    return make_batch(shown, pictures, begin)
 
 
 def make_batch(captions: Sequence[Any], pictures: Sequence[Any], begin: int) -> Batch:
@@ -127,7 +119,7 @@ def make_batch(captions: Sequence[Any], pictures: Sequence[Any], begin: int) -> 
     return Batch(tokens, segments, places_of(tokens, begin), ids_of(pictures))
 
 
-class TextToImageTask:
+class TextToImageTask(Task):
     """The task of text to image, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
@@ -139,10 +131,7 @@ class TextToImageTask:
         self.decoding = record(PaintingConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         self.vae = self._codes_config(self.model.start)
-        model = self.model.resolved(self._config(ANY_SIZE))
-        self.recipe = filled(
-            recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training, decoding=self.decoding
-        )
+        self.recipe = filled(recipe, self, self._config(ANY_SIZE))
         self.tokenizer: Tokenizer
         self.corpus: Corpus
         self._validation: Examples | None = None
@@ -192,7 +181,9 @@ class TextToImageTask:
         pillow()
         if data.valid is not None:
             self._validation = read_examples(data.valid, data, self.notify)
-        self.tokenizer = run_tokenizer(self.directory / TOKENIZER, start, self._trained_tokenizer, self.notify)
+        refused = Refused(data.broken)  # reported when the corpus is prepared
+        captions = (text for source in data.train for text, _ in source.read(data, refused))
+        self.tokenizer = single_tokenizer(self, captions)
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, apart=("drop_captions",))
         weights = _codes_weights(start)
         inputs["the codes"] = sha256((start / checkpoint.WEIGHTS).read_bytes()).hexdigest()
@@ -215,11 +206,6 @@ class TextToImageTask:
                 f"{cut:,} captions are longer than data.max_length, {data.max_length} tokens: they lose their ends"
             )
 
-    def _trained_tokenizer(self) -> Tokenizer:
-        refused = Refused(self.data.broken)  # reported when the corpus is prepared
-        captions = (text for source in self.data.train for text, _ in source.read(self.data, refused))
-        return train_tokenizer(captions, self.tokenizer_config)
-
     def build_model(self) -> DALLE:
         """The recipe's model, with the weights of `model.start_from`: a discrete VAE, or a model of its own kind."""
 
@@ -228,8 +214,7 @@ class TextToImageTask:
                 for name in [*held]:
                     held[f"vae.{name}"] = held.pop(name)
 
-        model: DALLE = self.model.build(self._config(self.tokenizer.size), self.notify, rename)
-        return model
+        return self.model.build(self._config(self.tokenizer.size), self.notify, rename)
 
     def _config(self, vocabulary_size: int) -> Any:
         return self.model.config(vocabulary_size=vocabulary_size, max_length=self.data.max_length, vae=asdict(self.vae))
@@ -240,7 +225,7 @@ class TextToImageTask:
         config = self.training
         lengths = self.corpus.lengths.sum(1, keepdims=True)
         order = plan(lengths, config.seed, epoch, config.batch_tokens, self.corpus.weights)
-        make = MakeBatch(self.corpus, self.vae.codes, self.data.drop_captions, config.seed, epoch)
+        make = partial(batch_of, self.corpus, self.vae.codes, self.data.drop_captions, config.seed, epoch)
         return load_batches(order, make, start, rank, world, self.data.workers)
 
     def loss(self, model: DALLE, batch: Batch) -> Terms:
@@ -248,15 +233,6 @@ class TextToImageTask:
         hidden = model.hidden(batch.tokens_in, batch.segments).index_select(0, batch.places)
         loss, _ = projected_cross_entropy(hidden, model.output_table, batch.codes, self.training.label_smoothing)
         return {"codes": (loss, batch.counts["codes"], 1.0)}
-
-    def evaluate(self, model: DALLE, data: Examples | None = None) -> Report:
-        """Score the model on `data`, by default the validation set."""
-        data = self._validation if data is None else data
-        return Report({}) if data is None else self._in_use(model).evaluate(data)
-
-    def predict(self, model: DALLE, inputs: Sequence[str]) -> list[Drawn]:
-        """Generate a picture for each text."""
-        return self._in_use(model).predict(inputs)
 
     def _in_use(self, model: DALLE) -> Painter:
         return Painter(model, self.tokenizer, self.decoding)

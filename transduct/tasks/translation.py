@@ -32,7 +32,7 @@ from transduct.errors import TransductError
 from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores
 from transduct.functional.segments import Shape
 from transduct.tasks import ensemble, shortcut
-from transduct.tasks.base import Notify, Report, configuration
+from transduct.tasks.base import Notify, Report, Task, configuration
 from transduct.tasks.model import card, files_said, only_train, searched, three_of, write_model
 from transduct.tasks.sections import ANY_SIZE, ModelSection, are_given, data_with_test, filled, training_section
 from transduct.tasks.text import (
@@ -97,7 +97,7 @@ def turned(tokens: np.ndarray, lengths: np.ndarray) -> Flat:
     return tokens[np.repeat(2 * ends - lengths - 1, lengths) - np.arange(len(tokens))], lengths
 
 
-class TranslationTask:
+class TranslationTask(Task):
     """The task of translation, for one recipe in one run directory; see `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
@@ -106,7 +106,7 @@ class TranslationTask:
         self.tokenizer_config = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
         check_metrics(self.data.metrics, self.data.bleu_tokenize)
         self.metrics = [*VALIDATION_METRICS, *(m for m in self.data.metrics if m not in (*VALIDATION_METRICS, "ter"))]
-        self.training = training_section(
+        self.training: TextTraining = training_section(
             TextTraining, recipe.training, ["loss", "perplexity", *self.metrics], one_shape=True
         )
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
@@ -131,10 +131,7 @@ class TranslationTask:
             raise TransductError(
                 "recipe: data.backwards is true, but a tree begins with its root; set decoding.constraint to none"
             )
-        model = self.model.resolved(self._config(ANY_SIZE, ANY_SIZE))
-        self.recipe = filled(
-            recipe, self.data, model, tokenizer=self.tokenizer_config, training=self.training, decoding=self.decoding
-        )
+        self.recipe = filled(recipe, self, self._config(ANY_SIZE, ANY_SIZE))
         self.tokenizers: tuple[Tokenizer, Tokenizer]
         self.corpus: Corpus
         self._validation: tuple[list[str], list[list[str]]] | None = None
@@ -248,11 +245,8 @@ class TranslationTask:
             count += batch.counts["tokens"]
         return total / count
 
-    def predict(self, model: Any, inputs: Sequence[str]) -> list[str]:
-        """The best translation of each text."""
-        return self._in_use(model, self.decoding).predict(inputs)
-
-    def _in_use(self, model: Any, decoding: DecodingConfig) -> Translator:
+    def _in_use(self, model: Any, decoding: DecodingConfig | None = None) -> Translator:
+        decoding = decoding or self.decoding
         return Translator(model, *self.tokenizers, decoding, self.data.replace, backwards=self.data.backwards)
 
     def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> None:
@@ -295,7 +289,7 @@ def readable_lines(given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:
 
     Bytes that are not UTF-8 become U+FFFD, and the numbers of their lines are appended to `broken`.
     """
-    for number, line in enumerate(read_lines(given, "surrogateescape"), 1):
+    for number, line in enumerate(read_lines(given, strict=False), 1):
         if (text := readable(line)) != line:
             broken.append(number)
         yield text
@@ -330,7 +324,8 @@ def prepare_tokenizers(
     def of_side(side: int) -> Callable[[], Tokenizer]:
         return lambda: trained()[side]
 
-    if start is not None and (start / FILES[not config.shared][-1]).exists() and _translates(start):
+    other = FILES[not config.shared][-1]  # of a translation model, not of an encoder
+    if start is not None and (start / other).exists() and configuration(start)["task"] == "translation":
         shared = str(not config.shared).lower()
         raise TransductError(
             f"model.start_from: {start} has its tokenizers otherwise; set tokenizer.shared to {shared}"
@@ -340,11 +335,6 @@ def prepare_tokenizers(
         names = (name, TOKENIZER) if side == 0 else (name,)
         made.append(run_tokenizer(directory / name, start, of_side(side), notify, config.dropout, names))
     return made[0], made[-1]
-
-
-def _translates(model: Path) -> bool:
-    """Whether the model in a directory is a translation model, and not just an encoder."""
-    return bool(configuration(model)["task"] == "translation")
 
 
 def as_source_side(weights: dict[str, Tensor]) -> None:

@@ -5,6 +5,7 @@ would wait for Python. Random numbers still follow the generator's seed, which P
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -44,7 +45,8 @@ class Replay:
         if self.outline is None:
             self.outline = outline(inputs)
             self.held = mapped(inputs, lambda tensor: tensor.to(self.device, copy=True))
-            return self._first()
+            with graphs.beside(self.device) if self.captured else nullcontext():  # as PyTorch requires before a capture
+                return self._called()
         if outline(inputs) != self.outline:
             raise TrainingFailed(
                 f"a batch has another shape than the first: found {outline(inputs)}, expected {self.outline}; "
@@ -52,27 +54,18 @@ class Replay:
             )
         for place, tensor in zip(tensors(self.held), tensors(inputs), strict=True):
             place.copy_(tensor, non_blocking=True)
-        return self._replayed() if self.captured else self._called()
-
-    def _called(self) -> Tensor:
-        return self.function(*mapped(self.held, lambda tensor: tensor))
-
-    def _first(self) -> Tensor:
-        """The first call, on a side stream, as PyTorch requires before a capture."""
         if not self.captured:
             return self._called()
-        with graphs.beside(self.device):
-            return self._called()
-
-    def _replayed(self) -> Tensor:
-        """Replay the graph, capturing it first if need be; capturing runs nothing."""
-        if self.graph is None:
+        if self.graph is None:  # capturing runs nothing
             self.graph = torch.cuda.CUDAGraph()
             with graphs.recording(self.graph, self.device):
                 self.result = self._called()
         assert self.result is not None
         self.graph.replay()
         return self.result.clone()
+
+    def _called(self) -> Tensor:
+        return self.function(*mapped(self.held, lambda tensor: tensor))
 
 
 def mapped(item: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,24 +20,6 @@ from transduct.training.optim import clip_gradients, guarded_step, make_optimise
 from transduct.training.replay import Replay
 
 Terms = Mapping[str, tuple[Tensor, float, float]]
-
-
-class Batch(Protocol):
-    """What a training step needs of a batch."""
-
-    @property
-    def tokens(self) -> int:
-        """The size that speed is reported in."""
-        ...
-
-    @property
-    def counts(self) -> Mapping[str, float]:
-        """The denominator of each term of the loss."""
-        ...
-
-    def to(self, device: torch.device) -> "Batch":
-        """The batch on a device."""
-        ...
 
 
 class Diverged(Exception):
@@ -68,6 +50,9 @@ class Stepper:
         """Take step `number` over this rank's micro-batches. Returns the loss: the weighted sum of the terms' averages.
 
         The counts are summed over micro-batches and ranks before the first backward, so that averages are taken once.
+
+        Args:
+            micro_batches: each has `counts`, the denominator of each term of the loss, and a method `to(device)`.
 
         Raises:
             Diverged: if the loss or the gradient norm is not finite; no weight has changed.

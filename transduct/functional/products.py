@@ -46,7 +46,7 @@ def add_product(out: Tensor, a: Tensor, b: Tensor) -> None:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b: (..., D), (F, D), (F,) -> (..., F)."""
-    if x.numel() < FEWEST * x.shape[-1] or torch.is_autocast_enabled("cpu"):
+    if not _float32(x) or x.numel() < FEWEST * x.shape[-1] or torch.is_autocast_enabled("cpu"):
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
     faster = _faster_than_mkl(rows, weight, bias)

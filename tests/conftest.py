@@ -3,6 +3,7 @@ for: `auto` finds one, and then what is compared would be on two devices."""
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,11 @@ def trained_run(tmp_path_factory):
 def run(trained_run, tmp_path):
     """A copy of it, to be changed."""
     return shutil.copytree(trained_run, tmp_path / "run")
+
+
+@pytest.fixture
+def hangups():
+    """SIGHUP ends processes, even if the tests run under `nohup`, which ignores it for them and their children."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

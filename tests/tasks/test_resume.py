@@ -138,6 +138,7 @@ def test_a_restore_that_forgets_one_thing_is_caught(tmp_path, whole_run, monkeyp
     assert weights(whole_run) != weights(tmp_path / "run")
 
 
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_leaves_a_run_that_resumes(tmp_path, whole_run, number):
     def report(event):
@@ -151,6 +152,7 @@ def test_a_signal_saves_and_leaves_a_run_that_resumes(tmp_path, whole_run, numbe
     assert_same_model(whole_run, tmp_path / "run")
 
 
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_whole_group_leaves_a_run_that_resumes(tmp_path, number):
     """As `timeout`, torchrun and Ctrl-C send it: the loader's workers must not die of it before the trainer ends."""

@@ -219,6 +219,7 @@ def test_a_run_over_many_shapes_grows_little(monkeypatch):
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_stops_and_a_second_interrupt_does_so_at_once(number):
     before = [signal.getsignal(each) for each in SIGNALS]

@@ -1,5 +1,8 @@
 """ViT equals Hugging Face's with its weights, keeps pictures separate, and depends on the positions of patches."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -215,3 +218,21 @@ def test_the_sizes_are_those_of_the_papers(size, count):
 def test_what_cannot_be_built_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         Config(**{"labels": 7, **changes})
+
+
+META = """
+import sys, torch
+from transduct.blocks.embeddings import PositionVectors
+from transduct.models.vit import Config, ViT
+shape = dict(labels=3, image_size=12, patch_size=4, d_model=16, num_heads=4, d_ff=32, layers=2)
+with torch.device("meta"):
+    ViT(Config(**shape))
+    ViT(Config(**shape, backbone=[4, 8]))
+    PositionVectors("learned", 16, 8)
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+def test_a_model_whose_weights_are_to_be_loaded_needs_no_compiler():
+    """Which takes seconds to import, and drawing on the meta device would."""
+    subprocess.run([sys.executable, "-c", META], check=True)

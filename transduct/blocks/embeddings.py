@@ -38,7 +38,7 @@ class PositionVectors(nn.Module):
             raise ValueError(f"{found}; reduce max_length, or use position_mode 'concatenate' or learned positions")
         self.own = own or self.width
         self.table = nn.Parameter(torch.empty(max_length, self.width)) if scheme == "learned" else None
-        if self.table is not None:
+        if self.table is not None and not self.table.is_meta:  # drawing nothing would import a compiler
             nn.init.normal_(self.table, std=self.width**-0.5)
 
     def remember(self, dtype: torch.dtype) -> None:

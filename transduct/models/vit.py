@@ -113,7 +113,7 @@ class ViT(nn.Module):
         self.output = Linear(d_model, config.labels)
         initialise(self)
         for parameter in (self.class_token, self.positions):
-            if parameter is not None:
+            if parameter is not None and not parameter.is_meta:  # drawing nothing would import a compiler
                 nn.init.normal_(parameter, std=0.02)
 
     @property

@@ -106,18 +106,17 @@ def split(tokenizer: Tokenizer, ids: list[int], longest: int) -> list[list[int]]
     first = tokenizer.encode([named[0]])[0] if named else []
     if ids[: len(first)] != first:  # it was written otherwise, or goes on without a blank
         first = []
-    ids = ids[len(first) :]
-    parts = []
-    while len(ids) > longest - len(first):
-        cut = _cut(tokenizer, ids, longest - len(first))
-        parts.append(first + ids[:cut])
-        ids = ids[cut:]
-    return [*parts, first + ids]
+    parts, start, room = [], len(first), longest - len(first)
+    while len(ids) - start > room:
+        stop = start + _cut(tokenizer, ids[start : start + room + 1], room)
+        parts.append(first + ids[start:stop])
+        start = stop
+    return [*parts, first + ids[start:]]
 
 
 def _cut(tokenizer: Tokenizer, ids: Sequence[int], longest: int) -> int:
-    """The number of tokens in the first piece of a text."""
-    window = tokenizer.pieces(ids[: longest + 1])
+    """The number of tokens in the first piece of a text, of which there are `longest` + 1."""
+    window = tokenizer.pieces(ids)
     words = [i for i in range(1, len(window)) if window[i].startswith(WORD_STARTS)]
     sentences = [i for i in words if window[i - 1].endswith(SENTENCE_ENDS)]
     sentences += [i for i in range(1, len(window)) if window[i - 1].endswith(WIDE_ENDS)]

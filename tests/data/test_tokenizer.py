@@ -388,3 +388,11 @@ def test_tokenizers_of_another_model_are_refused(tokenizers, tmp_path):
             TransductError, match=f"hold {size} and {size} tokens, the model {odd[0]} and {odd[1]}; they"
         ):
             module.tokenizers_of(tmp_path, odd)
+
+
+def test_a_file_that_asks_for_padding_or_truncation_gets_neither(tokenizers):
+    library = tokenizers_library.Tokenizer.from_str(tokenizers["bpe"].text)
+    library.enable_padding(length=50)
+    library.enable_truncation(1)
+    texts = ["a <b> c", "<", ""]
+    assert Tokenizer(library.to_str()).encode(texts) == tokenizers["bpe"].encode(texts)

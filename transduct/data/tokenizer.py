@@ -105,6 +105,8 @@ class Tokenizer:
         """Create a tokenizer from its JSON, the library's own format."""
         self.text = text
         self._library = tokenizers.Tokenizer.from_str(text)
+        self._library.no_padding()
+        self._library.no_truncation()
         # Otherwise the text "</s>" would end a sentence. The library does not save this setting.
         self._library.encode_special_tokens = True
         self._known: dict[str, list[int]] | None = None

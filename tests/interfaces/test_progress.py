@@ -16,6 +16,7 @@ STEP = {"step": 5, "loss": 1.25, "tokens_per_second": 12345.6, "seconds": 3.0, "
 SCORES = {"step": 6, "scores": {"bleu": 1.5, "chrf": 20.0}, "details": {"samples": [("a b", "b", "b a")]}}
 NOTICE = {"step": 7, "notice": "the validation data have changed", "details": {}}
 PASSED = {"step": 3, "passed_over": ["step_6: not whole"], "details": {}}
+AVERAGED = {"step": 9, "averaged": [6, 9], "metric": "chrf", "scores_by_count": {1: 3.0, 2: 4.25}, "details": {}}
 DIVERGED = {"step": 3, "diverged": "step 7: loss nan", "rate_scale": 0.5, "try": 1, "details": {}}
 
 
@@ -49,6 +50,7 @@ def shown(monkeypatch):
         (SCORES, "step 6  validation: bleu 1.5  chrf 20\n    a b\n      -> b\n       = b a\n"),
         (NOTICE, "the validation data have changed\n"),
         (PASSED, "a checkpoint is passed over: step_6: not whole\ntraining goes on from step 3\n"),
+        (AVERAGED, "averages of checkpoints, chrf: of 1 3, of 2 4.25; taken: step 6, 9\n"),
         (DIVERGED, "training diverged (step 7: loss nan): back to step 3, rate x 0.5\n"),
     ],
 )

@@ -312,14 +312,17 @@ def test_a_card_counts_the_tokens_of_a_step_on_all_ranks():
 
 
 @pytest.mark.parametrize(
-    "best, average, said",
+    "best, averaged, scores, said",
     [
-        (None, 5, "float32.\n\nScores"),
-        (4, 1, "float32.\nThe weights are those of step 4, the best by bleu.\n\nScores"),
-        (4, 2, "The weights are those of step 4, the best by bleu, averaged with checkpoints before it.\n"),
+        (None, [9], {}, "float32.\n\nScores"),
+        (None, [3, 9], {}, "float32.\nThe weights are those of step 9, the last, averaged with those of step 3.\n\n"),
+        (4, [4], {}, "float32.\nThe weights are those of step 4, the best by bleu.\n\nScores"),
+        (4, [4], {1: 2.5, 2: 1.0}, "best by bleu.\nAverages of checkpoints had this bleu: of 1 2.5, of 2 1.\n\n"),
+        (4, [2, 3, 4], {}, "step 4, the best by bleu, averaged with those of step 2, 3.\n\nScores"),
     ],
 )
-def test_a_card_says_which_weights_there_are(best, average, said):
-    training = TrainingConfig(best="bleu", average=average)
-    log = {"step": 9, "seconds": 1.0, "best_step": best}
+def test_a_card_says_which_weights_there_are(best, averaged, scores, said):
+    training = TrainingConfig(best="bleu", average=5)
+    log = {"step": 9, "seconds": 1.0, "best_step": best, "averaged": averaged}
+    log |= {"average_scores": scores, "average_metric": "bleu"}
     assert said in shared.card("A model", "1 pair from a", training, {"bleu": 1.0}, log)

@@ -17,6 +17,7 @@ from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TransductError
 from transduct.interop import int8
 from transduct.tasks import base, runs, sections, shortcut, translation
+from transduct.tasks.base import Report
 from transduct.tasks.translation import TranslationTask
 from transduct.training.checkpoint import read_tensors
 
@@ -26,6 +27,7 @@ SHORT = tiny_recipe(training={"steps": 2})
 def test_what_a_run_leaves(trained_run):
     assert {path.name for path in trained_run.iterdir()} - {"tensorboard"} == {
         "recipe.yaml", "log.jsonl", "checkpoints", "model", "tokenizer.json", "corpus", "corpus.json", ".lock",
+        "tokenizer.digests.json",
     }  # fmt: skip
     recipe = load_recipe(trained_run / "recipe.yaml")
     assert (recipe.task, recipe.training["steps"]) == ("translation", 60)
@@ -39,6 +41,45 @@ def test_the_recipe_it_leaves_trains_the_same_model(trained_run, tmp_path):
     assert model == tmp_path / "again" / "model"
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (model / name).read_bytes() == (trained_run / "model" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "best, scores, final, said",
+    [
+        (None, [5.0, 3.0], 4.0, ["warning: the model has loss 4, a validation on the way had 3"]),
+        (None, [5.0, 3.0], 3.0, []),
+        (None, [2.0, 3.0], 3.0, ["warning: the model has loss 3, a validation on the way had 2"]),
+        ("chrf", [3.0, 2.0], 2.5, ["warning: the model has chrf 2.5, a validation on the way had 3"]),
+        ("chrf", [2.0, 3.0], 3.5, []),
+        ("chrf", [], 3.5, []),
+    ],
+)
+def test_a_model_worse_than_a_validation_of_its_run_is_warned_of(tmp_path, best, scores, final, said):
+    name = best or "loss"
+    old = {"step": 1, "scores": {name: 0.0 if name == "loss" else 99.0}}
+    changed = {"step": 1, "notice": "the validation data have changed"}
+    events = [old, changed, *({"step": 2, "scores": {name: score}} for score in scores), {"step": 3, "loss": 0.0}]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    found: list[str] = []
+    runs._warn_if_worse(
+        Report({name: final}, lower_is_better=frozenset({"loss"})), best, tmp_path / "log.jsonl", found.append
+    )
+    assert [line.split(";")[0] for line in found] == said
+    runs._warn_if_worse(Report({}), None, tmp_path / "log.jsonl", pytest.fail)
+
+
+def test_averages_are_logged_and_on_the_card_and_never_below_the_chosen_checkpoint(tmp_path):
+    recipe = tiny_recipe(
+        training={"steps": 30, "validate_every": 10, "checkpoint_every": 5, "average": 4, "warmup": 20}
+    )
+    run = runs.train(recipe, tmp_path / "run", notify=str).parent
+    [event] = [each for each in map(json.loads, (run / "log.jsonl").read_text().splitlines()) if "averaged" in each]
+    scores = event["scores_by_count"]
+    assert (event["metric"], list(scores)) == ("loss", ["1", "2", "3", "4"])
+    assert scores[str(len(event["averaged"]))] == min(scores.values()) <= scores["1"]
+    card = (run / "model" / "card.md").read_text()
+    assert f"Averages of checkpoints had this loss: of 1 {scores['1']:.4g}," in card
+    assert f"| loss | {min(scores.values()):.4g} |" in card
 
 
 def test_a_model_begins_with_weights_that_its_seed_draws(tmp_path):

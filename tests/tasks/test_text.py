@@ -1,5 +1,7 @@
 """What tasks over text share: tokenizers made once, weights taken over by name, model directories."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -45,7 +47,41 @@ def test_a_tokenizer_is_trained_once_and_then_loaded(tmp_path):
     two = text.run_tokenizer(tmp_path / "tokenizer.json", None, pytest.fail, said.append)
     assert one.digest == two.digest == trained().digest
     assert said == [f"tokenizer.json: {one.size} tokens, trained and saved"]
-    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tokenizer.digests.json", "tokenizer.json"]
+
+
+@pytest.mark.parametrize("change", ["ids", "decoder"])
+def test_a_tokenizer_that_has_changed_under_a_run_is_refused(tmp_path, change):
+    path = tmp_path / "tokenizer.json"
+    text.run_tokenizer(path, None, trained, str)
+    held = path.read_text()
+    content = json.loads(held)
+    if change == "ids":
+        ids = content["model"]["vocab"]
+        ids["a"], ids["b"] = ids["b"], ids["a"]
+    else:
+        content["decoder"] = {"type": "Fuse"}
+    path.write_text(json.dumps(content))
+    found = text.run_tokenizer(path, None, pytest.fail, str)  # before the first step it may change
+    assert found.digest != trained().digest
+    path.write_text(held)
+    assert text.run_tokenizer(path, None, pytest.fail, str).digest == trained().digest
+    (tmp_path / "checkpoints" / "step_1").mkdir(parents=True)
+    path.write_text(json.dumps(content))
+    with pytest.raises(TransductError, match=r"tokenizer.json: has changed since its run began, .*another --out"):
+        text.run_tokenizer(path, None, pytest.fail, str)
+    path.write_text(held)
+    assert text.run_tokenizer(path, None, pytest.fail, str).digest == trained().digest
+
+
+def test_a_run_of_an_older_version_has_no_digest_until_it_goes_on(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    trained().save(path)
+    (tmp_path / "checkpoints" / "step_1").mkdir(parents=True)
+    text.run_tokenizer(path, None, pytest.fail, str)
+    path.write_text(path.read_text() + " ")
+    with pytest.raises(TransductError, match="has changed since its run began"):
+        text.run_tokenizer(path, None, pytest.fail, str)
 
 
 def test_a_tokenizer_is_taken_from_the_model_to_start_from(tmp_path):

@@ -354,7 +354,8 @@ def test_what_a_kill_left_of_older_checkpoints_is_gone_in_the_end(tmp_path):
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_the_final_weights_are_the_mean_of_the_last_checkpoints(tmp_path, count):
-    model, _ = train(tmp_path, average=count)
+    model, state = train(tmp_path, average=count, validate=None)
+    assert state.averaged == [6, 9, 12][3 - count :]
     window = [saved(tmp_path, step) for step in (6, 9, 12)[3 - count :]]
     mean = {name: torch.stack([each[name].double() for each in window]).mean(0).float() for name in window[0]}
     assert_same(weights_of(model), mean, **EXACTLY)
@@ -429,17 +430,92 @@ def test_losses_of_steps_that_are_taken_back_count_in_no_record(tmp_path):
 
 
 def test_the_best_checkpoint_is_averaged_with_those_before_it(tmp_path):
-    model, _ = train(tmp_path, validate=scores_from([3.0, 1.0, 2.0]), best="loss", average=2)
-    mean = {name: (w.double() + saved(tmp_path, 8)[name].double()) / 2 for name, w in saved(tmp_path, 6).items()}
-    assert_same(weights_of(model), {name: value.float() for name, value in mean.items()}, **EXACTLY)
+    scores = scores_from([3.0, 1.0, 2.0, 1.0, 0.5])
+    model, state = train(tmp_path, validate=scores, best="loss", average=2)
+    assert (state.averaged, state.average_scores, state.average_metric) == ([6, 8], {1: 1.0, 2: 0.5}, "loss")
+    assert_same(weights_of(model), mean_of(tmp_path, 6, 8), **EXACTLY)
 
 
-def test_a_damaged_checkpoint_is_not_averaged(tmp_path):
-    train(tmp_path, average=3)
+def mean_of(directory, *steps):
+    read = [saved(directory, step) for step in steps]
+    return {name: torch.stack([each[name].double() for each in read]).mean(0).float() for name in read[0]}
+
+
+@pytest.mark.parametrize(
+    "scores, taken",
+    [
+        ([1.0, 2.0, 3.0], [12]),  # losses: the last checkpoint alone is the best
+        ([3.0, 2.0, 2.5], [9, 12]),
+        ([3.0, 3.0, 3.0], [6, 9, 12]),
+        ([3.0, math.nan, 4.0], [12]),
+        ([math.nan] * 3, [12]),
+    ],
+)
+@pytest.mark.parametrize("best", ["loss", None])
+def test_as_many_checkpoints_are_averaged_as_validate_best(tmp_path, scores, taken, best):
+    validate = scores_from([9.0, 8.0, 7.0, *scores])
+    model, state = train(tmp_path, validate=validate, best=best, average=3, checkpoint_every=3)
+    assert state.averaged == taken
+    assert_same(weights_of(model), mean_of(tmp_path, *taken), **EXACTLY)
+    last = records(tmp_path)[-1]
+    assert last["averaged"] == taken
+    assert last["scores_by_count"] == {str(n): None if math.isnan(s) else s for n, s in enumerate(scores, 1)}
+    assert last["metric"] == "loss"
+
+
+def test_an_average_that_gives_no_numbers_is_not_taken(tmp_path):
+    calls = Counter()
+
+    def validate(model):
+        calls["all"] += 1
+        if calls["all"] == 5:  # the average of two
+            raise NotFinite
+        return Report({"loss": 1.0 / calls["all"]}, {})
+
+    _, state = train(tmp_path, validate=validate, average=3)
+    assert (state.averaged, math.isnan(state.average_scores[2])) == ([6, 9, 12], True)
+
+
+def test_without_validation_nothing_of_the_warm_up_is_averaged(tmp_path):
+    model, state = train(tmp_path, validate=None, average=3, warmup=6)
+    assert state.averaged == [9, 12]
+    assert_same(weights_of(model), mean_of(tmp_path, 9, 12), **EXACTLY)
+    none = lambda model: Report({}, {})  # noqa: E731
+    assert train(tmp_path, validate=none, average=3, warmup=12)[1].averaged == [12]
+
+
+def test_an_unknown_score_is_no_choice_of_an_average_either(tmp_path):
+    train(tmp_path, validate=None, average=2)
+    with pytest.raises(TrainingFailed, match=r"training.best is 'beauty', the validation gives: loss; name one and"):
+        train(tmp_path, average=2, best="beauty")
+
+
+@pytest.mark.parametrize("validate", [None, toy.validate])
+def test_a_damaged_checkpoint_of_the_average_is_refused(tmp_path, validate):
+    train(tmp_path, average=3, validate=validate)
     cut_short(tmp_path, [9])
-    model, _ = train(tmp_path, average=3)
-    mean = {name: (w.double() + saved(tmp_path, 12)[name].double()) / 2 for name, w in saved(tmp_path, 6).items()}
-    assert_same(weights_of(model), {name: value.float() for name, value in mean.items()}, **EXACTLY)
+    found = r"step_9/.*copy it again.* \(to leave it and older ones out: training\.average=1 --resume\)"
+    with pytest.raises(TransductError, match=found):
+        train(tmp_path, average=3, validate=validate)
+    model, _ = train(tmp_path, average=1, validate=validate)
+    assert_same(weights_of(model), saved(tmp_path, 12), **EXACTLY)
+
+
+def test_a_checkpoint_of_the_average_without_its_state_is_refused(tmp_path):
+    train(tmp_path, average=2)
+    (tmp_path / "checkpoints" / "step_9" / "state.json").unlink()
+    with pytest.raises(TransductError, match=r"step_9/state.json: cannot be read .*training\.average=1 --resume"):
+        train(tmp_path, average=2)
+
+
+def test_one_flipped_bit_in_a_moving_average_is_found(tmp_path):
+    train(tmp_path, average=2, ema=0.8)
+    path = tmp_path / "checkpoints" / "step_9" / "ema.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(TransductError, match=r"step_9/ema.safetensors: holds other bytes .*training\.average=1"):
+        train(tmp_path, average=2, ema=0.8)
 
 
 def test_a_best_checkpoint_that_is_damaged_is_no_model(tmp_path):

@@ -84,6 +84,10 @@ class Watcher:
             self.notify(f"step {step}  validation: {scores}")
             for source, output, reference in event["details"].get("samples", ()):
                 self.notify(f"    {source}\n      -> {output}\n       = {reference}")
+        elif "averaged" in event:
+            counts = ", ".join(f"of {count} {score:.4g}" for count, score in event["scores_by_count"].items())
+            steps = ", ".join(map(str, event["averaged"]))
+            self.notify(f"averages of checkpoints, {event['metric']}: {counts}; taken: step {steps}")
         elif "notice" in event:
             self.notify(event["notice"])
         elif "passed_over" in event:

@@ -99,8 +99,8 @@ class Task(ABC):
         return self._in_use(model).predict(inputs)
 
     @abstractmethod
-    def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> None:
-        """Writes the model directory."""
+    def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> Report:
+        """Writes the model directory. Returns what its card says: the scores of these weights on the validation set."""
 
 
 def task_module(name: str, source: str = "recipe") -> Any:

@@ -27,7 +27,7 @@ from transduct.data.text import in_chunks
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.models.vit import SIZES, Config, ViT
-from transduct.tasks.base import Notify, Task
+from transduct.tasks.base import Notify, Report, Task
 from transduct.tasks.model import LabelRows, Movable, card, files_said, only_train, write_model
 from transduct.tasks.picture_classifier import About, HeldOut, Labelled, PictureClassifier, PictureConfig, rows_of
 from transduct.tasks.sections import (
@@ -290,12 +290,14 @@ class ImageClassificationTask(Task):
     def _in_use(self, model: ViT) -> PictureClassifier:
         return PictureClassifier(model, self.about, self.decoding)
 
-    def save(self, model: ViT, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory, with a card of the final scores."""
+    def save(self, model: ViT, directory: Path, log: Mapping[str, Any]) -> Report:
+        """Write the model directory, with a card of the final scores, and return them."""
+        report = self.evaluate(model)
         made_of = f"{self._trained:,} pictures {files_said(self.data, self.corpus.dropped)}"
-        about = card("Picture classifier", made_of, self.training, self.evaluate(model).scores, log)
+        about = card("Picture classifier", made_of, self.training, report.scores, log)
         settings = {"pictures": asdict(self.about), "decoding": asdict(self.decoding)}
         write_model(directory, "image_classification", model, settings, [], about)
+        return report
 
 
 create, load = ImageClassificationTask, PictureClassifier.load  # called by name in `base.py` and `runs.py`

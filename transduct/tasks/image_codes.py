@@ -21,7 +21,7 @@ from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
 from transduct.data.files import pack, unpack
 from transduct.data.pictures import Examples, PicturesConfig, Unread, pictures_given, prepare, read_examples
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
-from transduct.tasks.base import Notify, Task
+from transduct.tasks.base import Notify, Report, Task
 from transduct.tasks.codec import ImageCodes, as_tensor, code_score_names
 from transduct.tasks.model import Movable, card, files_said, only_train, write_model
 from transduct.tasks.sections import Family, ModelSection, NoOptions, data_with_test, filled, training_section
@@ -124,14 +124,16 @@ class ImageCodesTask(Task):
     def _in_use(self, model: DiscreteVAE) -> ImageCodes:
         return ImageCodes(model)
 
-    def save(self, model: DiscreteVAE, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory, with a card of the final scores and a sheet of pictures."""
+    def save(self, model: DiscreteVAE, directory: Path, log: Mapping[str, Any]) -> Report:
+        """Write the model directory, with a card of the final scores, which are returned, and a sheet of pictures."""
+        report = self.evaluate(model)
         made_of = f"{len(self.corpus):,} pictures {files_said(self.data, self.corpus.dropped)}"
-        about = card("Image codes", made_of, self.training, self.evaluate(model).scores, log)
+        about = card("Image codes", made_of, self.training, report.scores, log)
         beside: list[Path] = []
         if self._validation is not None:
             beside.append(save_sheet(self._in_use(model).grid(self._validation.pictures), self.directory))
         write_model(directory, "image_codes", model, {}, beside, about)
+        return report
 
 
 def _packed(captions: Sequence[str], pictures: np.ndarray) -> list[Ragged]:  # noqa: ARG001 (pictures suffice)

@@ -20,7 +20,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
 from transduct.models.gpt import GPT, SIZES, Config
-from transduct.tasks.base import Notify, Task
+from transduct.tasks.base import Notify, Report, Task
 from transduct.tasks.language_model import END, Batch, LanguageModel, WritingConfig, make_batch, windows, with_ends
 from transduct.tasks.model import card, files_said, only_train, write_model
 from transduct.tasks.sections import (
@@ -155,13 +155,15 @@ class LanguageModelingTask(Task):
     def _in_use(self, model: GPT) -> LanguageModel:
         return LanguageModel(model, self.tokenizer, self.decoding)
 
-    def save(self, model: GPT, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory, with a card of the final scores."""
+    def save(self, model: GPT, directory: Path, log: Mapping[str, Any]) -> Report:
+        """Write the model directory, with a card of the final scores, and return them."""
+        report = self.evaluate(model)
         made_of = f"{self.total - 1:,} tokens {files_said(self.data, {})}"
         how = f", in consecutive windows of {self.data.context} tokens"
-        about = card("Language model", made_of, self.training, self.evaluate(model).scores, log, how)
+        about = card("Language model", made_of, self.training, report.scores, log, how)
         settings = {"decoding": asdict(self.decoding)}
         write_model(directory, "language_modeling", model, settings, [self.directory / TOKENIZER], about)
+        return report
 
 
 def in_rows(parts: Iterable[Indices], size: int) -> Iterator[list[Ragged]]:

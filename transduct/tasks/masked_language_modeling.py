@@ -29,7 +29,7 @@ from transduct.data.masking import (
 from transduct.data.text import texts_of
 from transduct.data.tokenizer import Tokenizer
 from transduct.models.bert import SIZES, Bert, Config
-from transduct.tasks.base import Notify, Task, naming_files
+from transduct.tasks.base import Notify, Report, Task, naming_files
 from transduct.tasks.masked_language_model import SCORES, Batch, MaskedLanguageModel, answers, make_batch
 from transduct.tasks.model import card, files_said, only_train, write_model
 from transduct.tasks.sections import (
@@ -158,13 +158,14 @@ class MaskedLanguageModelingTask(Task):
     def _in_use(self, model: Bert) -> MaskedLanguageModel:
         return MaskedLanguageModel(model, self.tokenizer, self.data.mask)
 
-    def save(self, model: Bert, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory, with a card of the final scores."""
-        scores = self.evaluate(model).scores
+    def save(self, model: Bert, directory: Path, log: Mapping[str, Any]) -> Report:
+        """Write the model directory, with a card of the final scores, and return them."""
+        report = self.evaluate(model)
         made_of = f"{len(self.corpus):,} {self.data.unit} {files_said(self.data, self.corpus.dropped)}"
-        about = card("Masked language model", made_of, self.training, scores, log)
+        about = card("Masked language model", made_of, self.training, report.scores, log)
         tokenizers = [self.directory / TOKENIZER]
         write_model(directory, "masked_language_modeling", model, {"mask": self.data.mask}, tokenizers, about)
+        return report
 
 
 create, load = MaskedLanguageModelingTask, MaskedLanguageModel.load  # called by name in `base.py` and `runs.py`

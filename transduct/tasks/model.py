@@ -262,9 +262,17 @@ def card(
     rows = "\n".join(f"| {name} | {value:.4g} |" for name, value in scores.items())
     tokens = training.batch_tokens * training.accumulate * log.get("ranks", 1)
     chosen, best = f"seed {training.seed}, {training.precision}.", log.get("best_step")
+    averaged = log.get("averaged") or [best or log["step"]]
     if best is not None:
-        also = ", averaged with checkpoints before it" if training.average > 1 else ""
-        chosen += f"\nThe weights are those of step {best:,}, the best by {training.best}{also}."
+        chosen += f"\nThe weights are those of step {best:,}, the best by {training.best}"
+    elif len(averaged) > 1:
+        chosen += f"\nThe weights are those of step {averaged[-1]:,}, the last"
+    if best is not None or len(averaged) > 1:
+        before = ", ".join(f"{step:,}" for step in averaged[:-1])
+        chosen += f", averaged with those of step {before}." if before else "."
+    if by_count := log.get("average_scores"):
+        counts = ", ".join(f"of {count} {score:.4g}" for count, score in by_count.items())
+        chosen += f"\nAverages of checkpoints had this {log['average_metric']}: {counts}."
     table = f"Scores of the final weights on the validation set{how}:\n\n| score | value |\n| --- | --- |\n{rows}"
     return f"""# {title}
 

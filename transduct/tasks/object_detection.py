@@ -202,12 +202,14 @@ class ObjectDetectionTask(Task):
     def _in_use(self, model: Detr) -> Detector:
         return Detector(model, self.labels, self.decoding)
 
-    def save(self, model: Detr, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory, with a card of the final scores."""
+    def save(self, model: Detr, directory: Path, log: Mapping[str, Any]) -> Report:
+        """Write the model directory, with a card of the final scores, and return them."""
+        report = self.evaluate(model)
         made_of = f"{len(self.corpus):,} pictures {files_said(self.data, self.corpus.dropped)}"
-        about = card("Object detector", made_of, self.training, self.evaluate(model).scores, log)
+        about = card("Object detector", made_of, self.training, report.scores, log)
         settings = {"labels": self.labels, "decoding": asdict(self.decoding)}
         write_model(directory, "object_detection", model, settings, [], about)
+        return report
 
 
 create, load = ObjectDetectionTask, Detector.load  # called by name in `base.py` and `runs.py`

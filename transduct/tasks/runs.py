@@ -4,6 +4,8 @@ run directory   recipe.yaml  log.jsonl  checkpoints/step_N/  model/   and what t
                 with stages: recipe.yaml  log.jsonl  stage_1/  stage_2/ ...  model/   (each stage is a run directory)
 """
 
+import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -14,7 +16,16 @@ from transduct.config import PATHS, Recipe, expand_homes, load_recipe, merge, pa
 from transduct.data.corpus import made_elsewhere, validation_digest
 from transduct.data.files import names_of, require_files
 from transduct.errors import TransductError
-from transduct.tasks.base import Notify, Task, configuration, from_home, naming_files, task_module, with_defaults
+from transduct.tasks.base import (
+    Notify,
+    Report,
+    Task,
+    configuration,
+    from_home,
+    naming_files,
+    task_module,
+    with_defaults,
+)
 from transduct.tasks.claim import claimed, require_room
 from transduct.training.checkpoint import CONFIG, RECIPE, files_in, has_begun, write_directory, write_file
 from transduct.training.distributed import Ranks
@@ -304,9 +315,31 @@ def _train_one(
         validated_on = validation_digest(task.data)
         state = fit(model, task.training, directory, task.batches, task.loss, task.evaluate, report, validated_on)
         if ranks.rank == 0:
-            task.save(model, made, {**asdict(state), "ranks": ranks.world})
+            final = task.save(model, made, {**asdict(state), "ranks": ranks.world})
+            _warn_if_worse(final, task.training.best, directory / LOG, notify)
         ranks.wait()  # the next stage reads the model
     return made
+
+
+def _warn_if_worse(final: Report, best: str | None, path: Path, notify: Notify) -> None:
+    """Warn if the final weights score below a validation of the run by the score that chooses, else by the first."""
+    name = best or next(iter(final.scores), "")
+    since: list[float] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        if "notice" in record:  # other validation data: what was measured before cannot be compared
+            since.clear()
+        score = record.get("scores", {}).get(name)
+        if score is not None:
+            since.append(score)
+    if not since or name not in final.scores:
+        return
+    lower = name in final.lower_is_better
+    found, top = final.scores[name], min(since) if lower else max(since)
+    # Rounding differs a little between a model in training and the average of one checkpoint.
+    if not math.isclose(found, top, rel_tol=1e-6) and (found > top) == lower:
+        remedy = "" if best else f"; a run with training.best={name} keeps the best"
+        notify(f"warning: the model has {name} {found:.4g}, a validation on the way had {top:.4g}{remedy}")
 
 
 def chosen_recipe(

@@ -306,15 +306,17 @@ class SpeechRecognitionTask(Task):
     def _in_use(self, model: Speech) -> Recogniser:
         return Recogniser(model, self.tokenizer, self.hearing, self.decoding)
 
-    def save(self, model: Speech, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory, with a card of the final scores."""
+    def save(self, model: Speech, directory: Path, log: Mapping[str, Any]) -> Report:
+        """Write the model directory, with a card of the final scores, and return them."""
+        report = self.evaluate(model)
         data = self.data
         count = len(self.corpus) // len(data.augment.speeds)
         made_of = f"{count:,} recordings {files_said(data, self.corpus.dropped)}"
         how = f", {searched(self.decoding.validation_beam)}"
-        about = card("Speech recogniser", made_of, self.training, self.evaluate(model).scores, log, how)
+        about = card("Speech recogniser", made_of, self.training, report.scores, log, how)
         settings = {"hearing": asdict(self.hearing), "decoding": asdict(self.decoding)}
         write_model(directory, "speech_recognition", model, settings, [self.directory / TOKENIZER], about)
+        return report
 
 
 create, load = SpeechRecognitionTask, Recogniser.load  # called by name in `base.py` and `runs.py`

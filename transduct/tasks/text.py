@@ -3,6 +3,7 @@
 Let N and M be the source and target tokens of a batch, D the model width.
 """
 
+import json
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -28,11 +29,12 @@ from transduct.tasks.base import Notify
 from transduct.tasks.model import Movable, blank_of, read_weights
 from transduct.tasks.sections import are_given, check_inputs, data_with_test
 from transduct.tasks.showing import Panel
-from transduct.training.checkpoint import has_begun, write_file
+from transduct.training.checkpoint import has_begun, read_object, write_file
 from transduct.training.config import TrainingConfig
 
 log = logging.getLogger("transduct")
 [TOKENIZER] = FILES[True]
+DIGESTS = "tokenizer.digests.json"  # the file in a run's directory that says which tokenizers it began with
 Flat = tuple[NDArray[np.int64], NDArray[np.int64]]  # token ids of texts end to end, and the lengths of the texts
 
 
@@ -90,9 +92,11 @@ def run_tokenizer(
 
     Raises:
         TransductError: BPE dropout is asked for, but the tokenizer has no merges to drop; or the file is missing from a
-            run with checkpoints, which no other tokenizer fits.
+            run with checkpoints, or changed there: no other tokenizer fits them.
     """
     begun = has_begun(path.parent)
+    if begun:
+        _require_unchanged(path)
     held = next((start / name for name in names if (start / name).exists()), None) if start else None
     if held and not begun and path.exists() and Tokenizer.load(path).digest != Tokenizer.load(held).digest:
         path.unlink()  # made before `start_from` was set, or set to another model
@@ -105,7 +109,26 @@ def run_tokenizer(
         write_file(path, tokenizer.text.encode())
         made = f"taken from {start}" if held else "trained"
         notify(f"{path.name}: {tokenizer.size:,} tokens, {made} and saved")
-    return Tokenizer.load(path)
+    tokenizer = Tokenizer.load(path)
+    digests = {**_digests_of(path.parent), path.name: tokenizer.digest}
+    if digests != _digests_of(path.parent):
+        write_file(path.parent / DIGESTS, json.dumps(digests, indent=1).encode())
+    return tokenizer
+
+
+def _digests_of(run: Path) -> dict[str, str]:
+    """The digests of a run's tokenizers by file name, as they were when its training began; runs of 0.1 have none."""
+    return read_object(run / DIGESTS, "digests of tokenizers") if (run / DIGESTS).exists() else {}
+
+
+def _require_unchanged(path: Path) -> None:
+    """Refuse a tokenizer that is not the one a run began with: the weights would belong to other texts."""
+    expected = _digests_of(path.parent).get(path.name)
+    if path.exists() and expected not in (None, Tokenizer.load(path).digest):
+        raise TransductError(
+            f"{path}: has changed since its run began, and the checkpoints here were trained with the old one; "
+            "put that back or choose another --out"
+        )
 
 
 def single_tokenizer(task: Any, texts: Iterable[str]) -> Tokenizer:

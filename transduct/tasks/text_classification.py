@@ -352,12 +352,14 @@ class TextClassificationTask(Task):
     def _in_use(self, model: Bert) -> Classifier:
         return Classifier(model, self.tokenizer, self.answers, self.decoding)
 
-    def save(self, model: Bert, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory, with a card of the final scores."""
+    def save(self, model: Bert, directory: Path, log: Mapping[str, Any]) -> Report:
+        """Write the model directory, with a card of the final scores, and return them."""
+        report = self.evaluate(model)
         made_of = f"{len(self.corpus):,} examples {files_said(self.data, self.corpus.dropped)}"
-        about = card("Text classifier", made_of, self.training, self.evaluate(model).scores, log)
+        about = card("Text classifier", made_of, self.training, report.scores, log)
         settings = {"answers": asdict(self.answers), "decoding": asdict(self.decoding)}
         write_model(directory, "text_classification", model, settings, [self.directory / TOKENIZER], about)
+        return report
 
 
 create, load = TextClassificationTask, Classifier.load  # called by name in `base.py` and `runs.py`

@@ -28,7 +28,7 @@ from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
 from transduct.functional.segments import Segments
 from transduct.models.dalle import DALLE, SIZES, CodesConfig, Config, DiscreteVAE
-from transduct.tasks.base import Notify, Task
+from transduct.tasks.base import Notify, Report, Task
 from transduct.tasks.codec import code_score_names, codes_of
 from transduct.tasks.model import Movable, card, files_said, only_train, write_model
 from transduct.tasks.painter import Painter, PaintingConfig, places_of
@@ -237,14 +237,16 @@ class TextToImageTask(Task):
     def _in_use(self, model: DALLE) -> Painter:
         return Painter(model, self.tokenizer, self.decoding)
 
-    def save(self, model: DALLE, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory, with a card of the final scores and a sheet of pictures."""
+    def save(self, model: DALLE, directory: Path, log: Mapping[str, Any]) -> Report:
+        """Write the model directory, with a card of the final scores, and return them and a sheet of pictures."""
+        report = self.evaluate(model)
         made_of = f"{len(self.corpus):,} pictures with captions {files_said(self.data, self.corpus.dropped)}"
-        about = card("Text to image", made_of, self.training, self.evaluate(model).scores, log)
+        about = card("Text to image", made_of, self.training, report.scores, log)
         beside = [self.directory / TOKENIZER]
         if self._validation is not None:
             beside.append(save_sheet(self._in_use(model).grid(self._validation.captions), self.directory))
         write_model(directory, "text_to_image", model, {"decoding": asdict(self.decoding)}, beside, about)
+        return report
 
 
 create, load = TextToImageTask, Painter.load  # called by name in `base.py` and `runs.py`

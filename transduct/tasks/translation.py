@@ -249,8 +249,8 @@ class TranslationTask(Task):
         decoding = decoding or self.decoding
         return Translator(model, *self.tokenizers, decoding, self.data.replace, backwards=self.data.backwards)
 
-    def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> None:
-        """Write the model directory, with a card of the final scores."""
+    def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> Report:
+        """Write the model directory, with a card of the final scores, and return them."""
         report = self.evaluate(model)
         settings = {
             "family": self.model.name,
@@ -267,6 +267,7 @@ class TranslationTask(Task):
         about = card(what, made_of, self.training, report.scores, log, how)
         tokenizers = [self.directory / name for name in FILES[self.tokenizer_config.shared]]
         write_model(directory, "translation", model, settings, tokenizers, about)
+        return report
 
 
 create, load = TranslationTask, Translator.load  # called by name in `base.py` and `runs.py`

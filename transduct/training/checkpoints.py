@@ -63,10 +63,14 @@ class Checkpoints:
         """The folder of a step's checkpoint."""
         return self.directory / f"step_{step}"
 
-    def steps(self) -> list[int]:
-        """The steps that have a checkpoint, in order. Waits for the one being written."""
+    def steps(self, whole: bool = True) -> list[int]:
+        """The steps that have a checkpoint, in order. Waits for the one being written.
+
+        Args:
+            whole: whether to leave out folders that lack their state, which are damaged.
+        """
         self.wait()
-        return sorted(step for step, path in self._folders().items() if (path / STATE).exists())
+        return sorted(step for step, path in self._folders().items() if not whole or (path / STATE).exists())
 
     def save(
         self,

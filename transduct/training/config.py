@@ -40,7 +40,9 @@ class TrainingConfig:
         validate_every: steps between validations; 0 validates only at the end.
         checkpoint_every: steps between regular checkpoints.
         keep_checkpoints: how many regular checkpoints to keep, besides the best one and those averaged with it.
-        average: how many regular checkpoints, ending with the chosen one, are averaged into the final model.
+        average: the most regular checkpoints, ending with the chosen one, to average into the final model. As many are
+            taken as validate best by `best`, or by the first score without it. Without validation all are, save those
+            from the warm-up.
         ema: decay of an exponential moving average of the weights, used for validation and the final model; 0 for none.
         best: the validation score that selects the final checkpoint; if not given, the last checkpoint is used.
         patience: validations without an improvement of `best` before training stops early; 0 never stops early.

@@ -88,6 +88,22 @@ class State:
         return replace(self, best_step=None, best_score=None, without_progress=0)
 
 
+@dataclass(frozen=True)
+class Finished(State):
+    """The state at the end of a run, and what its final weights are made of.
+
+    Attributes:
+        averaged: the steps of the checkpoints whose weights were averaged.
+        average_scores: by the number of checkpoints averaged, the validation score of that average; empty if nothing
+            was validated.
+        average_metric: the name of that score.
+    """
+
+    averaged: list[int] = field(default_factory=list)
+    average_scores: dict[int, float] = field(default_factory=dict)
+    average_metric: str = ""
+
+
 class Trainer:
     """One training run in one directory. Its callables come from a task; see `fit`."""
 
@@ -182,11 +198,8 @@ class Trainer:
         if config.best is None:
             return False
         if config.best not in report.scores:
-            known = ", ".join(report.scores)
             self.save()
-            raise TrainingFailed(
-                f"training.best is '{config.best}', the validation gives: {known}; name one and go on with --resume"
-            )
+            raise self._unknown_best(report)
         own = report.scores[config.best] if self.ranks.rank == 0 else 0.0  # rank 0 decides: rounding may differ
         score, best = self.ranks.sum_of(own), self.state.best_score
         sign = -1.0 if config.best in report.lower_is_better else 1.0
@@ -206,27 +219,80 @@ class Trainer:
         self.checkpoints.wait()
         self.ranks.wait()
 
-    def finish(self) -> None:
+    def finish(self) -> Finished:
         """Load the final weights into the model: the selected checkpoint, averaged with those before it.
 
+        Where there is validation, as many are averaged as validate best. Without validation all of the window are, but
+        for those from the warm-up, whose weights are far from the later ones.
+
         Also removes older checkpoints that a kill during the last write left behind.
+
+        Raises:
+            TransductError: a checkpoint of the window cannot be read.
+            TrainingFailed: the validation does not give the score that `training.best` names.
         """
         self.wait()
-        *before, last = self._window(self.state.best_step or self.state.step)
-        try:
-            self.checkpoints.require_whole(last)
-        except TransductError as error:
-            patient = f" training.patience=0 training.steps={self.state.step}" if self.config.patience else ""
-            end = f"to end with the newest weights: training.best=null{patient} --resume"
-            raise TransductError(f"{error} ({end})") from error
-        window = [*(s for s in before if self.checkpoints.last_good([s])), last]  # damaged ones are left out
-        name = checkpoint.EMA if self.ema else checkpoint.WEIGHTS
-        paths = [self.checkpoints.path(step) / name for step in window]
-        checkpoint.load_weights(self.model, checkpoint.average(paths), paths[-1])
-        self.model.eval()
+        window = self._window(self.state.best_step or self.state.step)
+        self._require_whole(window)
+        averaged, metric, scores = self._choose_average(window)
+        self._load_average(averaged)
         self.ranks.wait()  # until every rank has read them
         if self.ranks.rank == 0:
             self.checkpoints.prune(self._kept())
+        if scores:
+            found = {"metric": metric, "scores_by_count": scores, "averaged": averaged}
+            self._write({"step": self.state.step, **found})
+        return Finished(**vars(self.state), averaged=averaged, average_scores=scores, average_metric=metric)
+
+    def _require_whole(self, window: list[int]) -> None:
+        """Refuse a damaged checkpoint: a model made without it would be another one."""
+        for place, step in enumerate(window, 1):
+            try:
+                self.checkpoints.require_whole(step)
+            except TransductError as error:
+                remedy = f"to leave it and older ones out: training.average={len(window) - place} --resume"
+                if place == len(window):
+                    patient = f" training.patience=0 training.steps={self.state.step}" if self.config.patience else ""
+                    remedy = f"to end with the newest weights: training.best=null{patient} --resume"
+                raise TransductError(f"{error} ({remedy})") from error
+
+    def _choose_average(self, window: list[int]) -> tuple[list[int], str, dict[int, float]]:
+        """The steps to average, the score that chose them, and that score for each number of checkpoints averaged."""
+        settled = [*(step for step in window[:-1] if step > self.config.warmup), window[-1]]
+        if self.validate is None or len(window) == 1:
+            return settled, "", {}
+        scores: dict[int, float] = {}
+        metric, sign = "", 1.0
+        for count in range(1, len(window) + 1):
+            self._load_average(window[-count:])
+            try:
+                report = self.validate(self.model)
+            except NotFinite:  # an average of finite weights may overflow; its score is then no number
+                report = None
+            if self.ranks.sum_of(report is None) or report is None:
+                scores[count] = math.nan
+                continue
+            if not report.scores:  # no validation data
+                return settled, "", {}
+            metric = self.config.best or next(iter(report.scores))
+            if metric not in report.scores:
+                raise self._unknown_best(report)
+            sign = -1.0 if metric in report.lower_is_better else 1.0
+            scores[count] = self.ranks.sum_of(report.scores[metric] if self.ranks.rank == 0 else 0.0)
+        # Of equal ones the largest: averages generalise better than their parts.
+        chosen = max(scores, key=lambda count: (-math.inf if math.isnan(s := scores[count]) else sign * s, count))
+        return window[-1 if math.isnan(scores[chosen]) else -chosen :], metric, scores
+
+    def _load_average(self, steps: list[int]) -> None:
+        """Load the mean of the weights of these checkpoints, or of their moving averages, for use."""
+        name = checkpoint.EMA if self.ema else checkpoint.WEIGHTS
+        paths = [self.checkpoints.path(step) / name for step in steps]
+        checkpoint.load_weights(self.model, checkpoint.average(paths), paths[-1])
+        self.model.eval()
+
+    def _unknown_best(self, report: Report) -> TrainingFailed:
+        found = f"training.best is '{self.config.best}', the validation gives: {', '.join(report.scores)}"
+        return TrainingFailed(f"{found}; name one and go on with --resume")
 
     def restore(self, step: int) -> None:
         """Load the run's state from a step's checkpoint."""
@@ -285,7 +351,7 @@ class Trainer:
     def _window(self, step: int) -> list[int]:
         """The steps of the checkpoints averaged at `step`: it and the regular ones before it."""
         every = self.config.checkpoint_every
-        regular = [s for s in self.checkpoints.steps() if s < step and s % every == 0 and s > 0]
+        regular = [s for s in self.checkpoints.steps(whole=False) if s < step and s % every == 0 and s > 0]
         return [*regular, step][-self.config.average :]
 
     def save(self) -> None:
@@ -343,7 +409,7 @@ def fit(
     validate: Callable[[nn.Module], Report] | None = None,
     report: Callable[[Event], None] = ignore,
     validated_on: str = "",
-) -> State:
+) -> Finished:
     """Train `model` in `directory`, starting from its newest intact checkpoint; leaves the final weights in `model`.
 
     Args:
@@ -390,5 +456,4 @@ def fit(
         ending.callback(trainer.checkpoints.wait)
         with stopped_by_signals(trainer.stop):
             trainer.run()
-    trainer.finish()
-    return trainer.state
+        return trainer.finish()

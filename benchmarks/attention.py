@@ -17,8 +17,9 @@ from random import Random
 import torch
 from torch import Tensor
 
-from transduct.functional import attention, training_kernels
-from transduct.functional.segments import Segments
+from transduct.functional import attention
+from transduct.kernels import cpu_training
+from transduct.segments import Segments
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
 TOKENS, HEADS, WIDTH = 4096, 4, 32
@@ -33,17 +34,17 @@ def milliseconds(run: Callable[[], None]) -> float:
 
 def by_pytorch(largest: int, tensors: list[Tensor], segments: Segments) -> Tensor:
     """The plain formula if a head has at most `largest` weights, otherwise PyTorch's fused kernel."""
-    usable, explicit = training_kernels.usable, attention.LARGEST_EXPLICIT
-    training_kernels.usable, attention.LARGEST_EXPLICIT = lambda *_: False, largest
+    usable, explicit = cpu_training.usable, attention.LARGEST_EXPLICIT
+    cpu_training.usable, attention.LARGEST_EXPLICIT = lambda *_: False, largest
     try:
         return attention.segment_attention(*tensors, segments, segments)
     finally:
-        training_kernels.usable, attention.LARGEST_EXPLICIT = usable, explicit
+        cpu_training.usable, attention.LARGEST_EXPLICIT = usable, explicit
 
 
 def by_the_kernel(tensors: list[Tensor], segments: Segments) -> Tensor:
     """Our training kernel, at any length."""
-    return training_kernels.attention(*tensors, segments, segments, causal=False)
+    return cpu_training.attention(*tensors, segments, segments, causal=False)
 
 
 def main() -> None:

@@ -26,10 +26,10 @@ from typing import Any
 
 import torch
 
-from transduct.interfaces.bench import about
-from transduct.interfaces.peers import transformers_decoding
+from transduct.bench.ours import decoding, untrained
+from transduct.bench.peers import transformers_decoding
+from transduct.bench.rows import about
 from transduct.models.transformer import SIZES
-from transduct.tasks.speed import decoding, untrained
 
 Run = Callable[[], int]
 CONTENDERS = ("search", "captured", "transformers")

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from transduct.interfaces.bench import CAPTIONS, NEWS, about, drawn
-from transduct.interfaces.contest import Side, measured
-from transduct.interfaces.peers import torch_training, transformers_training
+from transduct.bench.ours import Batches, training, training_batches
+from transduct.bench.peers import torch_training, transformers_training
+from transduct.bench.rows import CAPTIONS, NEWS, about, drawn
+from transduct.bench.timing import Side, measured
 from transduct.models.transformer import SIZES
-from transduct.tasks.speed import Batches, training, training_batches
 
 PEAK = 790e12
 PATIENCE = 150.0  # seconds after which a side counts as failed; compilers take most of them

@@ -25,8 +25,8 @@ from growth_points import Found, Work, apart
 from paper_tables import markdown
 
 from transduct.data.batching import WINDOW
-from transduct.interfaces.drawing import INK, Line, Picture, Rectangle, Shape, Text, moved
-from transduct.interfaces.pictures import CURVE_COLOURS, FAINT, GAP, MARGIN, save
+from transduct.drawing.plots import CURVE_COLOURS, FAINT, GAP, MARGIN, save
+from transduct.drawing.svg import INK, Line, Picture, Rectangle, Shape, Text, moved
 
 MATTERS = {"seconds": 1e-3, "MiB": 8.0, "seconds to a batch": 0.0}  # smaller values are noise
 FASTER = 1.5  # a cost above this multiple of its law at the largest point grows too fast

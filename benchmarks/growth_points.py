@@ -17,21 +17,22 @@ import torch
 from paper_layers import REFERENCES, forgotten_peak, generated_batch, high_water
 from prepare import numbered_pairs
 
-from transduct.blocks.packed import pack_layers
 from transduct.data.batching import load, plan
 from transduct.data.corpus import Corpus, Ragged, build, write_rows
 from transduct.data.pairs import prepare
 from transduct.data.tokenizer import Tokenizer
-from transduct.decoding import engine
-from transduct.decoding.engine import DecodingConfig
 from transduct.decoding.filters import Filter, FixedLength
+from transduct.devices import keep_freed_memory
 from transduct.functional.losses import projected_cross_entropy
+from transduct.inference import engine
+from transduct.inference.engine import DecodingConfig
+from transduct.inference.packed import pack_layers
 from transduct.models.transformer import Config, Transformer
 from transduct.tasks.translation import Batch, MakeBatch
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
-from transduct.training.machine import keep_freed_memory, prepare_machine, seed_generators
+from transduct.training.machine import prepare_machine, seed_generators
 from transduct.training.step import Stepper, Terms
 
 WIDTH = {"d_model": 128, "num_heads": 4, "d_ff": 512, "max_length": 2**14}  # of every model

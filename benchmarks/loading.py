@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from transduct.config import load_recipe, stages_of
-from transduct.tasks.base import task_module
+from transduct.devices import pick_device
+from transduct.predictors.base import task_module
 from transduct.training.distributed import Ranks
-from transduct.training.machine import pick_device, prepare_machine, seed_generators
+from transduct.training.machine import prepare_machine, seed_generators
 from transduct.training.step import Stepper
 
 TASKS = ("image_classification", "image_codes", "object_detection", "speech_recognition")  # whose examples are counted

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from paper_variations import BASE, Result
 
-from transduct.interfaces.drawing import INK, Line, Picture, Rectangle, Shape, Text, text_width
-from transduct.interfaces.pictures import CURVE_COLOURS, FAINT, MARGIN
+from transduct.drawing.plots import CURVE_COLOURS, FAINT, MARGIN
+from transduct.drawing.svg import INK, Line, Picture, Rectangle, Shape, Text, text_width
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 SMALL = 11  # font size beside points and ticks

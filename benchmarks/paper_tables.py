@@ -31,16 +31,16 @@ from paper_variations import BASE, Result
 
 import transduct
 from transduct.config import Recipe, load_recipe, stages_of
+from transduct.drawing.plots import curves, save
+from transduct.drawing.svg import Picture
 from transduct.errors import TrainingFailed, TransductError
 from transduct.evaluation.text import corpus_scores
-from transduct.interfaces.drawing import Picture
-from transduct.interfaces.pictures import curves, save
 from transduct.models.transformer import SIZES, Config
-from transduct.tasks import base
+from transduct.predictors.translation_families import FAMILIES
+from transduct.runs import evaluate
+from transduct.storage import write_file
 from transduct.tasks.sections import ModelSection
 from transduct.tasks.translation import DERIVED, test_set
-from transduct.tasks.translation_families import FAMILIES
-from transduct.training.checkpoint import write_file
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -167,7 +167,7 @@ def translation(out: Path, runs: Sequence[Path]) -> None:
     ours: dict[str, float | None] = dict.fromkeys(("base", "big"))
     found = []
     for run in runs:
-        report, recipe = base.evaluate(run), _recipe_of(run)
+        report, recipe = evaluate.evaluate(run), _recipe_of(run)
         test = _test_name(recipe)
         found.append((run.name, test, report.scores["bleu"], report.details["bleu"]["signature"]))
         if TEST_SET in test and _languages(recipe) == (".en", ".de"):

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from transduct.config import Recipe, dump, load_recipe, merge, record
+from transduct.devices import pick_device
 from transduct.errors import TrainingFailed, TransductError
-from transduct.tasks import base, runs
+from transduct.predictors import base as predictors_base
+from transduct.runs import train
+from transduct.storage import WEIGHTS, read_tensors, write_file
 from transduct.tasks.translation import create
-from transduct.training.checkpoint import WEIGHTS, read_tensors, write_file
 from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
-from transduct.training.machine import pick_device, prepare_machine, seed_generators
+from transduct.training.machine import prepare_machine, seed_generators
 from transduct.training.step import Stepper
 
 RECIPE, RESULTS, RUNS, STEPS = "recipe.yaml", "results.jsonl", "runs", "steps.json"
@@ -190,7 +192,7 @@ def _train(recipe: Recipe, row: str, value: str, seed: int, out: Path) -> Result
     """Train one variation, score its final weights and delete its checkpoints."""
     directory = out / RUNS / "_".join(f"{row} {value} {seed}".replace(",", "").split())
     try:
-        model_directory = runs.train(recipe, directory, resume=True, notify=ignore)
+        model_directory = train.train(recipe, directory, resume=True, notify=ignore)
     except TrainingFailed as error:
         if "diverged" not in str(error):
             raise
@@ -198,8 +200,8 @@ def _train(recipe: Recipe, row: str, value: str, seed: int, out: Path) -> Result
         return Result(row, value, seed)
     task = create(recipe, directory, ignore)
     task.prepare()
-    scores = task.evaluate(base.load(model_directory).model).scores
-    events = [json.loads(line) for line in (directory / runs.LOG).read_text().splitlines()]
+    scores = task.evaluate(predictors_base.load(model_directory).model).scores
+    events = [json.loads(line) for line in (directory / train.LOG).read_text().splitlines()]
     seconds = max(event.get("seconds", 0.0) for event in events)
     shutil.rmtree(directory / "checkpoints", ignore_errors=True)  # an interrupted call may have deleted them already
     parameters = sum(weight.numel() for weight in read_tensors(model_directory / WEIGHTS).values())

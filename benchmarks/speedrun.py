@@ -58,8 +58,8 @@ def since_start() -> float:
 
 def run(data: Path, out: Path, miniature: bool, training: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
     """Train and score. Returns the seconds from the start of the process to the end of each phase."""
-    from transduct.tasks.base import evaluate
-    from transduct.tasks.runs import train
+    from transduct.runs.evaluate import evaluate
+    from transduct.runs.train import train
 
     seconds = {"imports": since_start()}
     recipe = recipe_of(data, miniature, training)

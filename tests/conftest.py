@@ -41,7 +41,7 @@ def one_thread():
 def trained_run(tmp_path_factory):
     """A finished run of a tiny translation model, for tests that only look."""
     from tests.recipes import tiny_recipe
-    from transduct.tasks.runs import train
+    from transduct.runs.train import train
 
     directory = tmp_path_factory.mktemp("trained") / "run"
     recipe = tiny_recipe(

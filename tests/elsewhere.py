@@ -21,12 +21,13 @@ if not torch.cuda.is_available():  # it hides from Python what `to` is made of; 
 
 from tests.families import RECIPES, in_folder
 from tests.tasks.test_families import inputs_of
-from transduct.functional.segments import Segments
-from transduct.tasks import base, runs
-from transduct.training import machine
+from transduct import devices
+from transduct.predictors import base as predictors_base
+from transduct.runs import train
+from transduct.segments import Segments
 
 NAME = "elsewhere"
-machine.ACCELERATORS.append(NAME)
+devices.ACCELERATORS.append(NAME)
 DEVICE = "cuda:0" if torch.cuda.is_available() else f"{NAME}:0"
 TAKEN_ALONG = ("copy_", "_to_copy", "index", "index_put_", "_index_put_impl_")  # a GPU takes indices from the CPU
 LIBRARY = torch.library.Library("aten", "IMPL")
@@ -117,14 +118,14 @@ def use(name: str, folder: Path) -> None:
     recipe = in_folder(RECIPES[name], folder)
     training = {**recipe.training, "steps": 3, "validate_every": 3, "checkpoint_every": 1, "device": DEVICE}
     recipe, run, inputs = replace(recipe, training=training), folder / "run", inputs_of(recipe)
-    runs.train(recipe, run, notify=str)
+    train.train(recipe, run, notify=str)
     with suppress(Stopped):
-        runs.train(recipe, folder / "again", notify=str, report=stop)
-    runs.train(recipe, folder / "again", resume=True, notify=str)
+        train.train(recipe, folder / "again", notify=str, report=stop)
+    train.train(recipe, folder / "again", resume=True, notify=str)
     kept, again = (place / "model" / "model.safetensors" for place in (run, folder / "again"))
     assert kept.read_bytes() == again.read_bytes(), "resumed"
     for precision in ("float32", "bfloat16"):
-        model = base.load(run, DEVICE, precision)
+        model = predictors_base.load(run, DEVICE, precision)
         model.predict(inputs)
         if hasattr(model, "translate"):
             model.translate(inputs, beam=1, temperature=0.8)

@@ -10,11 +10,11 @@ from tests.pictures import SIDE, write_pictures
 from tests.recipes import tiny_recipe
 from tests.tones import PATTERN, RATE, write_tones
 from transduct.config import Recipe
-from transduct.decoding import engine
-from transduct.decoding.ensemble import Ensemble
-from transduct.functional.segments import Segments
+from transduct.inference import engine
+from transduct.inference.ensemble import Ensemble
 from transduct.models import gpt, rnn
-from transduct.tasks import runs
+from transduct.runs import train
+from transduct.segments import Segments
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def in_folder(recipe: Recipe, folder) -> Recipe:
     write_pictures(folder / "pictures.tar", 60)
     write_tones(folder / "tones.tar", 2, 4)
     if recipe.task == "text_to_image":
-        runs.train(RECIPES["image codes"], folder / "codes", notify=str)
+        train.train(RECIPES["image codes"], folder / "codes", notify=str)
         recipe = replace(recipe, model={**recipe.model, "start_from": str(folder / "codes" / "model")})
     return replace(recipe, data={**recipe.data, "root": str(folder)})
 

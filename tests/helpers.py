@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from transduct.functional import kernels
-from transduct.functional.segments import Segments
+from transduct.kernels import cpu
 from transduct.models.transformer import Config, Transformer
+from transduct.segments import Segments
 from transduct.training.machine import seed_generators
 
 BEGIN, END = 1, 2
 SIZE = 11  # the vocabulary
 
 compiled = pytest.mark.skipif(
-    kernels.library() is None, reason="the kernels in C could not be compiled, or the processor has no AVX512-VNNI"
+    cpu.library() is None, reason="the kernels in C could not be compiled, or the processor has no AVX512-VNNI"
 )
 
 # Every position scheme, in every place where it can act.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from transduct.tasks.base import TASKS
+from transduct.predictors.base import TASKS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "transduct"
@@ -257,7 +257,7 @@ def test_at_the_top_of_the_command_line_stand_only_the_standard_library_and_type
 
 @pytest.mark.parametrize(
     "statement",
-    ["import transduct", "from transduct.interfaces import cli, lines, start", "import transduct.config"],
+    ["import transduct", "from transduct.interfaces import cli, terminal, start", "import transduct.config"],
 )
 def test_what_must_be_quick_to_import_imports_no_torch(statement):
     script = (
@@ -318,7 +318,7 @@ def test_a_planted_trespass_is_found(name):
 @pytest.mark.parametrize(
     "module, text",
     [
-        ("blocks.attention", "from transduct.functional.segments import Segments"),
+        ("blocks.attention", "from transduct.segments import Segments"),
         ("decoding.search", "from transduct.blocks.attention import KVCache"),
         ("tasks.speech", "from transduct import __version__\nfrom transduct.tasks.base import Report"),
         ("config", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from transduct.tasks import base"),

@@ -11,7 +11,7 @@ import pytest
 import transduct
 from tests.recipes import tiny_recipe
 from transduct.data.samples import generate
-from transduct.tasks.runs import train
+from transduct.runs.train import train
 
 EXACT_MATCH = 90.0  # percent of unseen texts after some 20 s of training; with other seeds it reached 98 to 100
 

@@ -13,8 +13,9 @@ from tests.pictures import BARS, write_pictures
 from tests.tones import write_tones
 from transduct.config import load_recipe, record, stages_of
 from transduct.data.samples import generate
-from transduct.tasks.base import evaluate, task_module
-from transduct.tasks.runs import train
+from transduct.predictors.base import task_module
+from transduct.runs.evaluate import evaluate
+from transduct.runs.train import train
 from transduct.tasks.translation import TranslationTask
 from transduct.training.config import TrainingConfig
 from transduct.training.optim import paper_rate

@@ -9,7 +9,7 @@ QUOTA = "/sys/fs/cgroup/cpu.max"  # in a container, its own: microseconds of CPU
 SPINS = "10000"  # iterations of libgomp's spin loop, about 0.1 ms; the default is several milliseconds
 
 if TYPE_CHECKING:
-    from transduct.tasks.base import load
+    from transduct.predictors.base import load
 
 
 def share_cores() -> None:
@@ -44,7 +44,7 @@ def __getattr__(name: str) -> Any:
     """Resolve `transduct.load` lazily, so that `import transduct` does not import torch."""
     if name == "load":
         share_cores()  # too late only if the caller has already imported torch
-        from transduct.tasks.base import load
+        from transduct.predictors.base import load
 
         return load
     raise AttributeError(f"module 'transduct' has no attribute '{name}'")

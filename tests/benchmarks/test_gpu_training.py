@@ -8,7 +8,7 @@ import gpu_training as script
 import pytest
 from gpu_training import MINIATURE, WORKS, Work, arithmetic, batches_of, sides_of, table
 
-from transduct.interfaces.bench import NEWS
+from transduct.bench.rows import NEWS
 from transduct.models.transformer import Config, Transformer
 
 

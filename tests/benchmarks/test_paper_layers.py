@@ -5,8 +5,8 @@ from paper_layers import KERNEL, KINDS, NEIGHBOURHOOD, REFERENCES, peak_memory, 
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.helpers import gradients
-from transduct.functional import products, training_kernels
 from transduct.functional.attention import attention
+from transduct.kernels import cpu_products, cpu_training
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 41])
@@ -37,8 +37,8 @@ def test_each_layer_keeps_the_shape_and_mixes_tokens(kind, length):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_multiply_adds_are_those_that_torch_counts(kind, monkeypatch):
-    monkeypatch.setattr(products, "_faster_than_mkl", lambda *_: None)  # whose products torch does not count,
-    monkeypatch.setattr(training_kernels, "usable", lambda *_: False)  # nor those of these
+    monkeypatch.setattr(cpu_products, "_faster_than_mkl", lambda *_: None)  # whose products torch does not count,
+    monkeypatch.setattr(cpu_training, "usable", lambda *_: False)  # nor those of these
     layer, x = kind.build(64), torch.randn(NEIGHBOURHOOD, 64)
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
         layer(x)

@@ -14,7 +14,8 @@ from tests.benchmarks.test_paper_tables import rows_of
 from tests.benchmarks.test_pcfg import TREES
 from tests.recipes import tiny_recipe
 from transduct.errors import TransductError
-from transduct.tasks import base, runs
+from transduct.runs import evaluate, train
+from transduct.tasks import base
 from transduct.training.log import ignore
 
 ODD = ["((UH Yes))", "((NP (-NONE- *)))"]  # one word without a constituent; nothing but a trace
@@ -34,7 +35,7 @@ def parsing_run(tmp_path_factory):
         training={"steps": 20, "validate_every": 0}, decoding={"beam": 2, "length_penalty": 0.0, "constraint": "tree"}
     )
     recipe = replace(recipe, data=data, tokenizer={"kind": "word", "size": 100})
-    runs.train(recipe, directory / "run", notify=ignore)
+    train.train(recipe, directory / "run", notify=ignore)
     return directory / "run"
 
 
@@ -48,7 +49,7 @@ def table(parsing_run, tmp_path_factory):
 
 def test_the_run_has_the_score_that_evaluate_gives_it(table, parsing_run):
     parsed, _, _ = rows_of(table)
-    expected = base.evaluate(parsing_run).scores["f1"]
+    expected = evaluate.evaluate(parsing_run).scores["f1"]
     assert 0 < expected < 100
     assert json.loads((table / "results.json").read_text())["f1"]["translation"]["all"] == pytest.approx(expected)
     assert parsed[0][:2] == ["translation", f"{expected:.4g}"]

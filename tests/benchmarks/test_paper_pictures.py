@@ -4,7 +4,7 @@ from itertools import combinations
 import pytest
 from paper_pictures import SMALL, cost_and_score
 
-from transduct.interfaces.drawing import Rectangle, Text, text_width
+from transduct.drawing.svg import Rectangle, Text, text_width
 
 CLOSE = {"one": (1e19, 25.0), "two": (1.1e19, 25.1), "far": (3e20, 28.9)}
 

@@ -9,8 +9,8 @@ from paper_variations import BASE, RESULTS, RUNS, VARIATIONS, Result, base_recip
 from tests.recipes import tiny_recipe
 from transduct.config import Recipe, load_recipe, merge, record
 from transduct.errors import TrainingFailed, TransductError
+from transduct.storage import WEIGHTS, read_tensors
 from transduct.tasks.translation import create
-from transduct.training.checkpoint import WEIGHTS, read_tensors
 from transduct.training.log import ignore
 
 MULTI30K = RECIPES / "multi30k_en_de.yaml"

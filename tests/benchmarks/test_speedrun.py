@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from speedrun import recipe_of, run, since_start
 
-from transduct.tasks.base import Report
+from transduct.predictors.base import Report
 from transduct.tasks.translation import TranslationTask
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "speedrun.py"
@@ -42,7 +42,7 @@ def test_the_clock_starts_with_the_process():
 
 @pytest.mark.parametrize("bleu, seconds, reached", [(37.1, 40.0, True), (37.0, 20.0, False), (38.0, 41.0, False)])
 def test_the_goal_is_a_score_within_a_time(data, monkeypatch, bleu, seconds, reached):
-    monkeypatch.setattr("transduct.tasks.runs.train", lambda *_, **__: None)
+    monkeypatch.setattr("transduct.runs.train.train", lambda *_, **__: None)
     monkeypatch.setattr("transduct.tasks.base.evaluate", lambda _: Report({"bleu": bleu}))
     monkeypatch.setattr("speedrun.since_start", lambda: seconds)
     assert run(data, data, True, {}, print)["reached"] is reached

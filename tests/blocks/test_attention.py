@@ -7,7 +7,7 @@ from torch import nn
 from tests.helpers import VECTORS, compiled, gradients, randomise
 from transduct.blocks.attention import CLIP, AttentionPositions, KVCache, Lineage, MultiHeadAttention, self_attention
 from transduct.blocks.caches import standing_still
-from transduct.functional.segments import Segments, flatten, pad
+from transduct.segments import Segments, flatten, pad
 
 D, HEADS = 16, 4
 SCHEMES = ["rotary", "alibi", "relative", *VECTORS]

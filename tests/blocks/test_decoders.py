@@ -10,7 +10,7 @@ from tests.helpers import PLACES, SIZE, randomise, tiny, tokens_of
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.decoders import Decoder, PromptDecoder
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer, LayerShape
-from transduct.functional.segments import Segments
+from transduct.segments import Segments
 
 D, BEAM, LENGTHS = 16, 2, [3, 1, 4]
 SHAPE = LayerShape(D, 32, 0.0, "relu", "pre", "layer")

@@ -18,7 +18,7 @@ from transduct.blocks.embeddings import (
 )
 from transduct.blocks.tables import embedding_table
 from transduct.functional import positions as schemes
-from transduct.functional.segments import Segments
+from transduct.segments import Segments
 
 POSITIONS, LENGTHS = torch.tensor([0, 1, 2, 0, 1]), torch.tensor([3, 3, 3, 2, 2])
 D, LONGEST = 16, 12

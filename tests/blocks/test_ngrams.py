@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from transduct.blocks.ngrams import BITS, MULTIPLIER, STRENGTH, NGrams
-from transduct.functional.segments import Segments
+from transduct.segments import Segments
 
 LENGTHS = [5, 1, 3]
 TOKENS = torch.tensor([2, 7, 7, 4, 3, 9, 7, 7, 4])

@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 from tests.helpers import gradients, randomise
 from transduct.blocks.recurrent import Recurrent, RecurrentAttention, RecurrentLayer, Schedule
 from transduct.functional.attention import concat_scores, dot_scores, general_scores
-from transduct.functional.segments import Segments
+from transduct.segments import Segments
 
 D_INPUT, D = 5, 6
 THEIRS = {"gru": nn.GRU, "lstm": nn.LSTM}

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from transduct.blocks.packed import PackedTable
-from transduct.blocks.quantised import QuantisedTable
 from transduct.blocks.tables import embedding_table, numbers_of, project, rows_of
+from transduct.inference.packed import PackedTable
+from transduct.inference.quantised import QuantisedTable
 
 D = 8
 

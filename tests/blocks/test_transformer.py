@@ -22,7 +22,7 @@ from transduct.blocks.transformer import (
     settle,
 )
 from transduct.functional.positions import LENGTH_DEPENDENT
-from transduct.functional.segments import Segments, flatten, pad
+from transduct.segments import Segments, flatten, pad
 
 D, HEADS, D_FF = 16, 4, 32
 

@@ -16,8 +16,8 @@ import pytest
 
 from transduct.data import files
 from transduct.data.files import Refused, names_of, opened, pack, read_members, require_files, unpack
+from transduct.data.recordings import SoundSource
 from transduct.data.sources import DataConfig, TextSource
-from transduct.data.utterances import SoundSource
 from transduct.errors import MissingExtra, TransductError
 
 CONTENT = {"cat/2.png": b"two" * 500, "dog/1.PNG": b"one", "cat/notes.txt": b"no"}

@@ -10,7 +10,7 @@ from transduct.decoding.ctc import CTCPrefix, best_path
 from transduct.decoding.filters import Forbid
 from transduct.decoding.search import Beam, search
 from transduct.functional.losses import ctc_loss
-from transduct.functional.segments import Segments
+from transduct.segments import Segments
 
 SIZE, BLANK, END = 5, 1, 2
 TIMES = [4, 2]

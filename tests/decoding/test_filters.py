@@ -10,7 +10,7 @@ from tests.helpers import BEGIN, END, tiny
 from transduct.decoding.filters import FixedLength, Forbid, NoRepeat, Prefix
 from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import Beam, search
-from transduct.functional.segments import Segments
+from transduct.segments import Segments
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from tests.helpers import BEGIN, END, randomise, tiny
-from transduct.blocks.fused import fuse
-from transduct.blocks.packed import pack_layers
-from transduct.blocks.quantised import pack_quantised, quantise
 from transduct.blocks.tables import narrowed
-from transduct.decoding import engine
-from transduct.decoding.engine import DecodingConfig
 from transduct.decoding.shortlist import Narrowed, Shortlist
+from transduct.inference import engine
+from transduct.inference.engine import DecodingConfig
+from transduct.inference.fused import fuse
+from transduct.inference.packed import pack_layers
+from transduct.inference.quantised import pack_quantised, quantise
 
 SOURCES = [[3, 4, 5, END], [7, END], [8, 3, 9, 9, 4, END]]
 

@@ -9,7 +9,7 @@ import torch
 from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import Beam, search
 from transduct.decoding.trees import MOST_OPENS, WellFormedTrees
-from transduct.functional.segments import Segments
+from transduct.segments import Segments
 
 # The last opens a constituent that nothing closes.
 VOCABULARY = ["<unk>", "<s>", "</s>", "▁(S", "▁)S", "▁(NP", "▁)NP", "▁XX", "▁.", "▁(X"]

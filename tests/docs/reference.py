@@ -14,12 +14,12 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from transduct.config import PROFILES, Recipe
 from transduct.data.tokenizer import TokenizerConfig
-from transduct.tasks import base
+from transduct.predictors import base as predictors_base
 from transduct.tasks.sections import _Section
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 START = "\n## Every key\n"  # what follows on the page is written here
-TASKS = sorted(base.TASKS, key=lambda name: (name != "translation", name))
+TASKS = sorted(predictors_base.TASKS, key=lambda name: (name != "translation", name))
 SECTIONS = ("data", "tokenizer", "training", "decoding")  # and `model`, which has families
 WORDS = {bool: "`true` or `false`", int: "whole number", float: "number", str: "text"}
 COMMON = {  # what means the same in many records
@@ -86,7 +86,7 @@ def without(section: str, by_record: dict[type, list[str]]) -> str:
 def models() -> Iterator[str]:
     """The section `model`: the keys of all families, which families a task has, and the sizes and keys of each."""
     yield from ("### `model`", summary(_Section), table(_Section))
-    known = {task: base.task_module(task).FAMILIES for task in TASKS}
+    known = {task: predictors_base.task_module(task).FAMILIES for task in TASKS}
     rows = [f"| {task} | {', '.join(f'`{name}`' for name in known[task])} |" for task in TASKS]
     yield "\n".join(["| task | families, the first where none is named |", "| --- | --- |", *rows])
     yield "Where the table of sizes says nothing, and without a size, the default of the key holds."
@@ -94,7 +94,7 @@ def models() -> Iterator[str]:
         tasks = [task for task in TASKS if name in known[task]]
         derived: dict[str, list[str]] = {}
         for task in tasks:
-            for key, source in base.task_module(task).DERIVED.items():
+            for key, source in predictors_base.task_module(task).DERIVED.items():
                 derived[key] = sorted({*derived.get(key, []), source})
         yield from (f"#### family `{name}`", summary(family.config), sizes(family.sizes))
         said = (f"`{key}` ({', '.join(f'`{source}`' for source in by)})" for key, by in derived.items())
@@ -136,7 +136,7 @@ def users(section: str) -> dict[type, list[str]]:
 def records_of(task: str) -> dict[str, type]:
     """The record that a task makes of each section: its file says `record(RECORD, recipe.SECTION, ...)`, of training
     `training_section`, and `tokenizer_section` where its texts have one side."""
-    module, found = base.task_module(task), {}
+    module, found = predictors_base.task_module(task), {}
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "tokenizer_section":
             found["tokenizer"] = TokenizerConfig

@@ -19,7 +19,8 @@ from pyarrow.parquet import write_table
 from tests.docs import reference
 from transduct.config import Recipe, dump, load_recipe, merge, stages_of
 from transduct.data.samples import generate
-from transduct.tasks import base, runs
+from transduct.predictors import base as predictors_base
+from transduct.runs import evaluate, train
 
 BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 BLOCKS = BLOCK.findall(reference.PAGE.read_text(encoding="utf-8"))
@@ -79,7 +80,9 @@ def test_every_section_of_every_task_is_found():
     """A task whose file says it otherwise would be missing from the page."""
     made = {task: reference.records_of(task) for task in reference.TASKS}
     for task, records in made.items():
-        recipe = base.task_module(task).create(Recipe(task, **sections_of(task)), reference.PAGE, print).recipe
+        recipe = (
+            predictors_base.task_module(task).create(Recipe(task, **sections_of(task)), reference.PAGE, print).recipe
+        )
         for section in reference.SECTIONS:
             keys = {field.name for field in fields(records[section])} if section in records else set()
             assert set(getattr(recipe, section)) == keys, (task, section)
@@ -109,7 +112,7 @@ def test_what_is_common_is_said_of_more_than_one_record():
             for cls in reference.users(section):
                 yield from (cls, *reference.records_inside(cls))
         for task in reference.TASKS:
-            yield from (family.config for family in base.task_module(task).FAMILIES.values())
+            yield from (family.config for family in predictors_base.task_module(task).FAMILIES.values())
 
     found = [{field.name for field in fields(cls)} for cls in set(records())]
     for name in reference.COMMON:
@@ -170,8 +173,8 @@ def test_the_example_trains_alone_and_with_what_is_laid_over_it(corpora, over):
     path = corpora / "mine.yaml"
     path.write_text(dump(recipe), encoding="utf-8")
     loaded = load_recipe(path, [f"data.root={corpora}", *short(recipe)], "quick")
-    model = runs.train(loaded, corpora / "run", notify=str)
-    assert base.evaluate(model).details["sentences"] == 4
+    model = train.train(loaded, corpora / "run", notify=str)
+    assert evaluate.evaluate(model).details["sentences"] == 4
     if not over:
         manifest = json.loads((corpora / "run" / "corpus" / "manifest.json").read_text())
         assert [weight for _, _, weight in manifest["weights"]] == [1.0, 0.5, 5.0, 1.0, 1.0]
@@ -192,4 +195,4 @@ def test_the_overrides_of_the_page_are_keys(corpora, monkeypatch):
         overrides = [word for word in words if word != "--profile"]
         assert all("=" in override for override in overrides)
         for stage in stages_of(load_recipe(corpora / path, overrides, profile)):
-            base.task_module(stage.task).create(stage, corpora / "run", print)
+            predictors_base.task_module(stage.task).create(stage, corpora / "run", print)

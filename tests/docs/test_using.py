@@ -20,7 +20,8 @@ from tests.recipes import tiny_recipe
 from transduct.config import Recipe, dump, load_recipe, record
 from transduct.errors import TransductError
 from transduct.interfaces import cli
-from transduct.tasks import base, runs
+from transduct.predictors import base as predictors_base
+from transduct.runs import train
 from transduct.tasks.shortcut import SHORTCUT_SIZES
 from transduct.training.log import ignore
 
@@ -187,9 +188,9 @@ def test_what_may_change_in_a_run_that_is_resumed(run, override, refused):
     recipe, said = load_recipe(run / "recipe.yaml", [override]), []
     if refused:
         with pytest.raises(TransductError, match="resume with the run's own recipe"):
-            runs.train(recipe, run, resume=True, notify=said.append)
+            train.train(recipe, run, resume=True, notify=said.append)
     else:
-        runs.train(recipe, run, resume=True, notify=said.append)
+        train.train(recipe, run, resume=True, notify=said.append)
         assert any(override.partition("=")[0] in line for line in said) == (section in ("decoding", "training"))
 
 
@@ -197,7 +198,7 @@ def test_the_table_of_tasks_is_complete_and_true():
     said = {named(task)[0]: (answer, options, attention) for task, _, answer, options, attention in rows("Other tasks")}
     assert set(said) == set(reference.TASKS)
     for task, (answer, options, attention) in said.items():
-        cls = get_type_hints(base.task_module(task).load)["return"]
+        cls = get_type_hints(predictors_base.task_module(task).load)["return"]
         decoding = reference.records_of(task).get("decoding")
         keys = {field.name for field in fields(decoding)} if decoding else set()
         assert set(named(options)) <= keys, task

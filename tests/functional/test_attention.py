@@ -8,8 +8,9 @@ from torch.nn import functional as F
 
 from tests.helpers import gradients
 from transduct.functional import attention as ours
-from transduct.functional import positions, trials
-from transduct.functional.segments import Segments
+from transduct.functional import positions
+from transduct.kernels import triton
+from transduct.segments import Segments
 
 LAYOUTS = [  # lengths of the queries' sequences and of the keys'
     ([3, 1, 4], [2, 5, 1]),
@@ -141,10 +142,10 @@ class OnCuda:
     ],
 )
 def test_the_kernel_for_short_sequences_is_taken_where_it_fits(monkeypatch, d_k, d_v, longest, dtype, device, fits):
-    monkeypatch.setattr(trials, "TRITON", True)
+    monkeypatch.setattr(triton, "TRITON", True)
     keys = Segments.of([3, longest])
     for passed in (True, False):
-        monkeypatch.setattr(trials, "_passes", lambda *about, passed=passed: passed)
+        monkeypatch.setattr(triton, "_passes", lambda *about, passed=passed: passed)
         assert ours._fits(OnCuda(d_k, dtype, device), OnCuda(d_v, dtype, device), keys) == (fits and passed)
 
 

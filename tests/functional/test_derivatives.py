@@ -5,11 +5,11 @@ import re
 import pytest
 import torch
 
-from transduct.functional import kernels, products
 from transduct.functional.attention import segment_attention
 from transduct.functional.derivatives import NO_SECOND, first_only
 from transduct.functional.losses import projected_cross_entropy
-from transduct.functional.segments import Segments
+from transduct.kernels import cpu, cpu_products
+from transduct.segments import Segments
 
 
 class Square(torch.autograd.Function):
@@ -30,9 +30,11 @@ def losses():
     found = {
         "square": lambda x: Square.apply(x).sum(),
         "cross-entropy": lambda x: projected_cross_entropy(x, weight, targets)[0],
-        "product": lambda x: products._Linear.apply(x, weight.requires_grad_(), None, products._by_onednn).sum(),
+        "product": lambda x: cpu_products._Linear.apply(
+            x, weight.requires_grad_(), None, cpu_products._by_onednn
+        ).sum(),
     }
-    if kernels.library() is not None:
+    if cpu.library() is not None:
         found["attention"] = lambda x: segment_attention(*[x.view(4, 2, 4)] * 3, segments, segments, causal=True).sum()
     return found
 

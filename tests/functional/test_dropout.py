@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from tests.helpers import compiled
-from transduct.functional import kernels, training_kernels
 from transduct.functional.dropout import add_dropout, dropout, relu_dropout
+from transduct.kernels import cpu, cpu_training
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.9])
@@ -69,7 +69,7 @@ def seeded(function, *tensors):
 @pytest.mark.parametrize("rate, training", [(0.3, True), (0.0, True), (0.3, False)])
 def test_one_pass_gives_what_its_parts_give(monkeypatch, library, shape, rate, training):
     if not library:
-        monkeypatch.setattr(kernels, "library", lambda: None)
+        monkeypatch.setattr(cpu, "library", lambda: None)
     torch.manual_seed(1)
     x, residual = torch.randn(shape), torch.randn(shape)
     one = seeded(lambda x: relu_dropout(x, rate, training), x)
@@ -106,4 +106,4 @@ def test_operands_of_other_shapes_and_dtypes_are_added_by_the_formula():
         assert found.dtype == residual.dtype
         assert set((found - residual).flatten().round(decimals=4).tolist()) <= {0.0, 2.0}
     with pytest.raises(AssertionError, match="the kernel would read foreign memory"):
-        training_kernels.dropped(torch.ones(3, 5), 9, added=torch.ones(5))
+        cpu_training.dropped(torch.ones(3, 5), 9, added=torch.ones(5))

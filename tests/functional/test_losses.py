@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from transformers.loss import loss_for_object_detection as detection
 
 from transduct.functional import losses
-from transduct.functional.segments import Segments, pad
+from transduct.segments import Segments, pad
 
 
 @pytest.fixture

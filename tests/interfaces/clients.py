@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from transduct.interfaces import server
+from transduct.serving import server
 
 
 class Client:

@@ -25,18 +25,21 @@ from safetensors.torch import load_file, save_file
 
 import transduct
 from tests.recipes import tiny_recipe
+from transduct import storage
+from transduct.bench import rows
 from transduct.config import load_recipe
 from transduct.data.images import as_picture, read_picture
 from transduct.data.samples import generate
-from transduct.decoding import engine
+from transduct.devices import fast_precision, pick_device
+from transduct.drawing.plots import draw_attention
 from transduct.errors import TransductError
-from transduct.interfaces import bench, cli, lines, server
-from transduct.interfaces.pictures import draw_attention
+from transduct.inference import engine
+from transduct.interfaces import cli, terminal
+from transduct.predictors import base as predictors_base
+from transduct.predictors.image_classification import PictureAttention, PictureClassifier
+from transduct.predictors.translation import Translator
+from transduct.serving import server
 from transduct.tasks import base
-from transduct.tasks.picture_classifier import PictureAttention, PictureClassifier
-from transduct.tasks.translator import Translator
-from transduct.training import checkpoint
-from transduct.training.machine import fast_precision, pick_device
 
 COMMANDS = ["demo", "train", "translate", "predict", "evaluate", "convert", "bench", "score", "serve"]
 TINY = ["training.steps=2", "model.d_model=16", "model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1"]
@@ -164,8 +167,8 @@ def test_a_wrong_call_ends_with_2(program, words):
 
 
 def test_no_summary_of_a_command_is_cut_short(program):
-    _, *lines = program("--help").lines  # after "Usage: ... [ARGS]..."
-    assert [line for line in lines if line.endswith("...")] == []
+    _, *terminal = program("--help").lines  # after "Usage: ... [ARGS]..."
+    assert [line for line in terminal if line.endswith("...")] == []
 
 
 def test_without_a_command_it_explains_itself(program):
@@ -243,11 +246,11 @@ FLAGS = [
     (
         "bench train --against torch --size tiny --vocabulary 99 --sentences 9 --threads 5 --rounds 7 --only captions "
         "--device cuda:7",
-        (bench, "run"),
-        {"what": "train", "against": "torch", "sizes": bench.Sizes("tiny", 99, 9, 5, "cuda:7"), "rounds": 7,
+        (rows, "run"),
+        {"what": "train", "against": "torch", "sizes": rows.Sizes("tiny", 99, 9, 5, "cuda:7"), "rounds": 7,
          "only": "captions", "given": None},
     ),
-    ("bench decode --model m --text t", (bench, "run"), {"given": ("m", Path("t")), "rounds": 3}),
+    ("bench decode --model m --text t", (rows, "run"), {"given": ("m", Path("t")), "rounds": 3}),
     (
         "serve m --port 7 --host h --waiting 9 --keys k --device cuda:7 --precision bfloat16",
         (server, "serve"),
@@ -317,7 +320,7 @@ def test_an_error_of_ours_is_one_line_too(program, trained_run, monkeypatch):
 
 def test_the_program_itself_ends_with_one_line(trained_run):
     """In a process of its own, where typer has a hook for what nobody caught."""
-    code = "from transduct.decoding import engine; engine.generate = None\n"
+    code = "from transduct.inference import engine; engine.generate = None\n"
     code += "from transduct.interfaces.cli import main; main()"
     command = [sys.executable, "-c", code, "translate", str(trained_run)]
     done = subprocess.run(command, input=b"a\n", capture_output=True)
@@ -329,7 +332,7 @@ def test_the_program_itself_ends_with_one_line(trained_run):
 @pytest.mark.parametrize(
     "words, interrupted, said",
     [
-        (["translate", "{run}"], "transduct.decoding.engine.generate", "interrupted"),
+        (["translate", "{run}"], "transduct.inference.engine.generate", "interrupted"),
         (
             ["train", "--source", "{text}", "--target", "{text}", "--out", "{out}"],
             "transduct.tasks.translation.prepare",
@@ -352,10 +355,10 @@ def test_a_signal_anywhere_ends_it_with_one_line(trained_run, tmp_path, number, 
 
 @pytest.mark.parametrize("command", ["train", "predict", "convert", "bench"])
 def test_examples_stand_on_lines_of_their_own(program, command):
-    lines = [line.strip() for line in program(command, "--help").lines]
-    assert "Examples:" in lines
-    assert lines[lines.index("Examples:") + 1].startswith(f"transduct {command} ")
-    assert lines[lines.index("Examples:") + 2].startswith(f"transduct {command} ")
+    terminal = [line.strip() for line in program(command, "--help").lines]
+    assert "Examples:" in terminal
+    assert terminal[terminal.index("Examples:") + 1].startswith(f"transduct {command} ")
+    assert terminal[terminal.index("Examples:") + 2].startswith(f"transduct {command} ")
 
 
 @pytest.mark.parametrize("name", ["text.gz", "text", "/dev/stdin"])
@@ -382,7 +385,7 @@ def test_a_reader_who_has_had_enough_is_no_error(trained_run):
 
 
 def test_a_line_out_for_each_line_in_from_stdin_and_from_a_file(program, trained_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "LINES_AT_ONCE", 5)
+    monkeypatch.setattr(terminal, "LINES_AT_ONCE", 5)
     text = "".join(f"{line}\n" for line in STRANGE)
     expected = [t.text for t in transduct.load(trained_run).translate(STRANGE)]
     from_stdin = program("translate", trained_run, given=text.encode())
@@ -422,7 +425,7 @@ def test_a_line_that_is_too_long_is_translated_in_pieces_with_a_warning(program,
 
 
 def test_scores_and_alternatives_stand_before_the_text(program, trained_run, monkeypatch):
-    monkeypatch.setattr(lines, "LINES_AT_ONCE", 2)
+    monkeypatch.setattr(terminal, "LINES_AT_ONCE", 2)
     plain = program("translate", trained_run, given=SOME).lines
     scored = program("translate", trained_run, "--scores", given=SOME).lines
     assert [line.split("\t", 1)[1] for line in scored] == plain
@@ -433,7 +436,7 @@ def test_scores_and_alternatives_stand_before_the_text(program, trained_run, mon
 
 
 def test_translations_begin_with_lines_of_a_file(program, trained_run, monkeypatch, tmp_path):
-    monkeypatch.setattr(lines, "LINES_AT_ONCE", 2)
+    monkeypatch.setattr(terminal, "LINES_AT_ONCE", 2)
     (tmp_path / "begun").write_text("c\n\nd e\n")
     free = program("translate", trained_run, given=b"a b c\nd e f\ng h\n").lines
     done = program(
@@ -549,7 +552,7 @@ def test_a_picture_that_cannot_be_drawn_loses_no_answer(program, trained_run, mo
     done = program("predict", trained_run, "a b c", "d", "--attention", tmp_path / "a.svg")
     assert done.lines == transduct.load(trained_run).predict(["a b c", "d"])
     assert (done.code, done.err) == (2, "transduct: found nothing to attend to; give another\n")
-    monkeypatch.setattr(lines, "LINES_AT_ONCE", 1)  # nor one of those that are read later
+    monkeypatch.setattr(terminal, "LINES_AT_ONCE", 1)  # nor one of those that are read later
     done = program("translate", trained_run, "--attention", tmp_path / "a.svg", given=b"a b c\nd\n")
     assert (done.code, done.lines) == (2, transduct.load(trained_run).predict(["a b c", "d"]))
 
@@ -734,7 +737,7 @@ def test_convert_learns_a_shortlist(program, trained_run, tmp_path, monkeypatch)
         path.name for path in (tmp_path / "copy").iterdir() if path.is_file()
     }
     with monkeypatch.context() as patch:  # all files or none
-        patch.setattr(checkpoint, "put_in_place", full)
+        patch.setattr(storage, "put_in_place", full)
         done = program("convert", trained_run, tmp_path / "fourth", "--shortlist", text)
     assert_refused(done, "fourth: the disk is full; nothing was changed there")
     assert not (tmp_path / "fourth").exists()
@@ -814,7 +817,7 @@ def test_a_model_against_itself_shows_no_difference(program, trained_run):
 
 
 def test_evaluate_puts_both_models_on_the_device(program, trained_run, monkeypatch):
-    devices, load = [], base.load
+    devices, load = [], predictors_base.load
     monkeypatch.setattr(base, "load", lambda *given: (devices.append(given[1:]), load(*given))[1])
     words = ["--beam", 1, "--against", trained_run, "--device", "cpu", "--precision", "bfloat16"]
     assert program("evaluate", trained_run, *words).code == 0
@@ -1155,7 +1158,7 @@ def test_a_full_disk_is_named_and_left_clean(program, tmp_path, monkeypatch, num
     def full(handle):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    monkeypatch.setattr(storage.os, "fsync", full)
     recipe, out = write_recipe(tmp_path), tmp_path / "run"
     assert_refused(program("train", recipe, "--out", out), f"{out}/recipe.yaml: the disk is full", "free some space")
     assert not out.exists()

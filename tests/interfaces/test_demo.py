@@ -10,7 +10,7 @@ from transduct.data.samples import english_number, korean_number
 from transduct.errors import TrainingFailed
 from transduct.interfaces import demo
 from transduct.interfaces.progress import Watcher
-from transduct.tasks.base import load
+from transduct.predictors.base import load
 
 
 @pytest.fixture

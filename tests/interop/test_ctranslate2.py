@@ -11,16 +11,16 @@ import pytest
 from tests.families import Generator
 from tests.helpers import randomise
 from tests.recipes import tiny_recipe
+from transduct import storage
 from transduct.data.tokenizer import Tokenizer
-from transduct.decoding import engine
-from transduct.decoding.engine import DecodingConfig
 from transduct.errors import TransductError
+from transduct.inference import engine
+from transduct.inference.engine import DecodingConfig
 from transduct.interop import int8
 from transduct.interop.ctranslate2 import convert
 from transduct.models.transformer import Config, Transformer
+from transduct.runs.train import train
 from transduct.tasks.model import write_model
-from transduct.tasks.runs import train
-from transduct.training import checkpoint
 
 BEGIN, END = Tokenizer.BEGIN, Tokenizer.END
 LIMIT = 12
@@ -87,7 +87,7 @@ def test_padding_whose_row_is_zeros_is_not_written(tmp_path, bias):
     model.output_table -= 0.5
     model.decoder_norm.bias += 2.0  # of all logits, that of the padding, 0, is by far the highest
     model.output_table[BEGIN] = 0.0
-    checkpoint.write_file(tmp_path / "model" / checkpoint.WEIGHTS, checkpoint.pack(checkpoint.weights_of(model)))
+    storage.write_file(tmp_path / "model" / storage.WEIGHTS, storage.pack(storage.weights_of(model)))
     convert(tmp_path / "model", tmp_path / "out")
     translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
     sources = [[3, 4, 5, END], [6, END], [7, 8, END]]
@@ -149,14 +149,14 @@ def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path, m
         patch.setattr(ctranslate2.specs.TransformerSpec, "save", full)
         with pytest.raises(TransductError, match="out: the disk is full; nothing was changed there"):
             convert(tmp_path / "model", tmp_path / "out")
-    put = checkpoint.put_in_place
+    put = storage.put_in_place
 
     def late(beside, directory):
         directory.mkdir()
         (directory / "precious").touch()
         put(beside, directory)
 
-    monkeypatch.setattr(checkpoint, "put_in_place", late)
+    monkeypatch.setattr(storage, "put_in_place", late)
     with pytest.raises(TransductError, match="out: exists already; choose another name"):
         convert(tmp_path / "model", tmp_path / "out")
     assert (tmp_path / "out" / "precious").exists()

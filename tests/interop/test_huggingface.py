@@ -15,6 +15,7 @@ import transduct
 from tests.interop import published
 from tests.interop.published import PAIRS, renumbered
 from tests.recipes import tiny_recipe
+from transduct import storage
 from transduct.config import Recipe
 from transduct.data.samples import generate
 from transduct.data.tokenizer import Tokenizer
@@ -22,8 +23,7 @@ from transduct.errors import TransductError
 from transduct.interfaces.cli import main
 from transduct.interop import ctranslate2, int8
 from transduct.interop.huggingface import _unended, convert, found_in, read
-from transduct.tasks.runs import train
-from transduct.training import checkpoint
+from transduct.runs.train import train
 
 TEXTS = [source for source, _ in PAIRS[:24]]
 HARD = [
@@ -341,7 +341,7 @@ def test_a_model_of_ours_is_read_by_hugging_face(tmp_path, shared):
     )
     with pytest.raises(TransductError, match=message):
         read(tmp_path / "out", tmp_path / "other")
-    (tmp_path / "out" / "tokenizer.json").write_bytes(checkpoint.POINTER)
+    (tmp_path / "out" / "tokenizer.json").write_bytes(storage.POINTER)
     with pytest.raises(TransductError, match=r"out/tokenizer.json: a pointer of Git LFS, not a tokenizer; fetch"):
         read(tmp_path / "out", tmp_path / "other")
 
@@ -449,9 +449,9 @@ def spoil(path, name, content):
         ("target.spm", b"", "target.spm: holds no pieces; expected a SentencePiece model"),
         ("model.safetensors", b"abc", "model.safetensors: not a whole safetensors file"),
         ("model.safetensors", None, "model.safetensors: cannot be read .*; expected a safetensors file"),
-        ("model.safetensors", checkpoint.POINTER, "a pointer of Git LFS, not a safetensors file; fetch the files"),
-        ("source.spm", checkpoint.POINTER, "a pointer of Git LFS, not a SentencePiece model; fetch the files"),
-        ("vocab.json", checkpoint.POINTER, "a pointer of Git LFS, not the id of each token; fetch the files"),
+        ("model.safetensors", storage.POINTER, "a pointer of Git LFS, not a safetensors file; fetch the files"),
+        ("source.spm", storage.POINTER, "a pointer of Git LFS, not a SentencePiece model; fetch the files"),
+        ("vocab.json", storage.POINTER, "a pointer of Git LFS, not the id of each token; fetch the files"),
     ],
 )
 def test_files_that_are_damaged_or_missing_are_named(original, tmp_path, name, content, message):

@@ -10,7 +10,7 @@ import transduct
 from tests.recipes import tiny_recipe
 from transduct.errors import TransductError
 from transduct.interop.int8 import NOTE, convert
-from transduct.tasks.runs import train
+from transduct.runs.train import train
 
 
 def test_a_copy_is_smaller_and_translates(trained_run, tmp_path):

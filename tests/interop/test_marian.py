@@ -10,7 +10,7 @@ from transduct.errors import TransductError
 from transduct.functional.positions import sinusoidal_concatenated
 from transduct.interop.marian import ACTIVATIONS, Marian, our_weights, their_config, their_weights, unsupported
 from transduct.models.transformer import Config
-from transduct.training.checkpoint import weights_of
+from transduct.storage import weights_of
 
 MODEL = {"norm": "post", "positions": "sinusoidal_concatenated", "d_k": None, "output_bias": True}
 ORDER = [*range(4, SIZE), *range(4)]  # of their ids

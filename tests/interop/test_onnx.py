@@ -20,7 +20,7 @@ from transduct.errors import TransductError
 from transduct.interop import huggingface, int8
 from transduct.interop import onnx as ours
 from transduct.interop.onnx import convert
-from transduct.tasks.base import load
+from transduct.predictors.base import load
 
 SEARCH = {"beam": 3, "length_penalty": 0.6}
 PAGE = Path(__file__).parents[2] / "docs" / "onnx.md"

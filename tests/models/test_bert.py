@@ -6,11 +6,11 @@ from torch.nn import functional as F
 
 from tests.helpers import SIZE, randomise, tokens_of
 from tests.helpers import tiny as tiny_transformer
-from transduct.functional.segments import Segments, flatten, pad
+from transduct import storage
 from transduct.models.bert import SIZES, Bert, Config
+from transduct.segments import Segments, flatten, pad
 from transduct.tasks.model import start_from
 from transduct.tasks.translation import as_source_side
-from transduct.training import checkpoint
 
 LENGTHS, SECOND = [7, 3, 5], [2, 1, 3]  # tokens of each sequence, and how many of the last are of type 1
 TYPES = torch.cat([torch.arange(n) >= n - k for n, k in zip(LENGTHS, SECOND)]).long()
@@ -183,7 +183,7 @@ def test_types_positions_and_the_mask_tell_tokens_apart():
 @torch.no_grad()
 def test_a_transformer_takes_it_as_its_encoder(positions, tie, tmp_path):
     bert = tiny(seed=1, positions=positions, head="pretraining")
-    checkpoint.write_directory(tmp_path / "bert", {checkpoint.WEIGHTS: checkpoint.pack(checkpoint.weights_of(bert))})
+    storage.write_directory(tmp_path / "bert", {storage.WEIGHTS: storage.pack(storage.weights_of(bert))})
     model = tiny_transformer(seed=2, positions=positions, activation="gelu", tie=tie, d_k=None, max_length=12)
     start_from(model, tmp_path / "bert", str, as_source_side)
     tokens, segments = tokens_of(LENGTHS)

@@ -5,13 +5,13 @@ import torch
 from torch.nn import functional as F
 
 from tests.helpers import randomise
-from transduct.decoding import engine
-from transduct.decoding.engine import DecodingConfig
 from transduct.decoding.filters import FixedLength
 from transduct.functional.losses import divergence_from_uniform
-from transduct.functional.segments import Segments
+from transduct.inference import engine
+from transduct.inference.engine import DecodingConfig
 from transduct.models import gpt
 from transduct.models.dalle import DALLE, CodesConfig, Config, DiscreteVAE, Guided, guided_logits
+from transduct.segments import Segments
 
 CODES, WORDS, SIDE = 7, 9, 3
 PLACES, BEGIN = SIDE**2, CODES

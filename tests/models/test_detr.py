@@ -6,7 +6,6 @@ import torch
 from tests.helpers import randomise
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.functional.attention import attention
-from transduct.functional.segments import Segments
 from transduct.models.detr import (
     NARROWEST,
     SIZES,
@@ -18,6 +17,7 @@ from transduct.models.detr import (
     grid_of_places,
     moved,
 )
+from transduct.segments import Segments
 
 SHAPE = {
     "classes": 3, "side": 32, "channels": [8, 16], "d_model": 16, "num_heads": 2, "d_ff": 32,

@@ -5,8 +5,8 @@ import torch
 
 from tests.families import GENERATORS
 from tests.helpers import END, SIZE
-from transduct.decoding import engine
-from transduct.decoding.engine import DecodingConfig
+from transduct.inference import engine
+from transduct.inference.engine import DecodingConfig
 
 SEQUENCES = [[3, 4, 5, 6], [7], [8, 3], [4, 4, 9, 10, 5, 6]]
 

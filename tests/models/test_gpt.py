@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.helpers import SIZE, gradients, randomise, tokens_of
-from transduct.functional.segments import Segments
 from transduct.models.gpt import GPT, SIZES, Config
+from transduct.segments import Segments
 
 POSITIONS = [
     *("none", "index", "normalised_index", "binary", "one_hot", "learned", "sinusoidal", "sinusoidal_concatenated"),

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from tests.helpers import SIZE, gradients, randomise, tokens_of
 from transduct.functional.attention import concat_scores, dot_scores, general_scores
-from transduct.functional.segments import Segments
 from transduct.models.rnn import RNN, SIZES, Config
+from transduct.segments import Segments
 
 SOURCES, TARGETS = [5, 2, 7], [4, 6, 1]
 ATTENTIONS = ["none", "dot", "general", "concat", "additive"]

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tests.helpers import BEGIN, SIZE, gradients, randomise, tokens_of
-from transduct.functional.segments import Segments
 from transduct.models.speech import SIZES, Config, Speech
+from transduct.segments import Segments
 
 BANDS, FRAMES, TARGETS = 8, [20, 4, 32], [4, 6, 1]
 SHAPE = {

@@ -5,14 +5,14 @@ import torch
 from torch.nn import functional as F
 
 from tests.helpers import PLACES, SIZE, gradients, randomise, tiny, tokens_of
-from transduct.blocks.fused import fuse
-from transduct.blocks.packed import pack_layers
-from transduct.blocks.quantised import pack_quantised, quantise
 from transduct.blocks.tables import narrowed, output_of
-from transduct.decoding import engine
-from transduct.decoding.engine import DecodingConfig
-from transduct.functional.segments import Segments
+from transduct.inference import engine
+from transduct.inference.engine import DecodingConfig
+from transduct.inference.fused import fuse
+from transduct.inference.packed import pack_layers
+from transduct.inference.quantised import pack_quantised, quantise
 from transduct.models.transformer import SIZES, Config, Transformer
+from transduct.segments import Segments
 
 SOURCES, TARGETS = [5, 2, 7], [4, 6, 1]
 

@@ -19,8 +19,10 @@ from tests.recipes import tiny_recipe
 from transduct.config import dump, load_recipe
 from transduct.data.samples import generate
 from transduct.errors import TransductError, WrongData
-from transduct.tasks import base, runs, translation
-from transduct.tasks.translator import Translator
+from transduct.predictors import base as predictors_base
+from transduct.predictors.translation import Translator
+from transduct.runs import evaluate, train
+from transduct.tasks import base, translation
 
 SHORT = tiny_recipe(training={"steps": 2})
 GOLDEN = sorted(Path(__file__).parents[1].glob("golden/*"))  # models as earlier versions wrote them, never written anew
@@ -48,18 +50,18 @@ def test_a_run_and_its_model_directory_are_the_same_model(trained_run):
 
 def test_a_model_directory_can_be_moved(trained_run, tmp_path):
     shutil.copytree(trained_run / "model", tmp_path / "elsewhere")
-    moved = base.load(tmp_path / "elsewhere")
-    assert moved.translate(["a b"]) == base.load(trained_run).translate(["a b"])
+    moved = predictors_base.load(tmp_path / "elsewhere")
+    assert moved.translate(["a b"]) == predictors_base.load(trained_run).translate(["a b"])
 
 
 def test_half_precision_is_close(trained_run):
-    exact, half = base.load(trained_run), base.load(trained_run, precision="bfloat16")
+    exact, half = predictors_base.load(trained_run), predictors_base.load(trained_run, precision="bfloat16")
     assert next(half.model.parameters()).dtype.itemsize == 2
     assert half.score(["a b c"], ["c b a"]) == pytest.approx(exact.score(["a b c"], ["c b a"]), rel=0.05)
 
 
 def test_the_package_offers_load_and_nothing_it_does_not_have():
-    assert transduct.load is base.load
+    assert transduct.load is predictors_base.load
     with pytest.raises(AttributeError, match="module 'transduct' has no attribute 'lode'"):
         transduct.lode  # noqa: B018 (looking it up is what is tested)
 
@@ -81,45 +83,45 @@ def test_what_cannot_be_the_path_of_a_model_is_refused(path, said):
 
 def test_lines_are_read_as_the_task_of_the_model_reads_them(trained_run):
     broken = []
-    assert list(base.readable_lines(trained_run, BytesIO(b"a\n\xff\nb"), broken)) == ["a", "\ufffd", "b"]
+    assert list(evaluate.readable_lines(trained_run, BytesIO(b"a\n\xff\nb"), broken)) == ["a", "\ufffd", "b"]
     assert broken == [2]
 
 
 def test_files_may_lie_at_home(tmp_path, monkeypatch, trained_run):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a").write_text("x\n" * 20)
-    recipe = runs.file_recipe("translation", {"source": ["~/a"], "target": "~/a", "valid_source": None}, [], str)
+    recipe = train.file_recipe("translation", {"source": ["~/a"], "target": "~/a", "valid_source": None}, [], str)
     assert recipe.data["train"] == [{"source": [f"{tmp_path}/a"], "target": f"{tmp_path}/a"}]
-    assert len([*base.scores(trained_run, {"source": "~/a", "reference": "~/a"})]) == 20
+    assert len([*evaluate.scores(trained_run, {"source": "~/a", "reference": "~/a"})]) == 20
     shutil.copytree(trained_run / "model", tmp_path / "m")
-    assert base.load("~/m").translate(["a b"]) == base.load(Path("~/m")).translate(["a b"])
+    assert predictors_base.load("~/m").translate(["a b"]) == predictors_base.load(Path("~/m")).translate(["a b"])
 
 
 @pytest.mark.parametrize("device", [None, torch.device("cpu"), "cpu"])
 def test_a_device_may_be_torchs_or_none(trained_run, device):
-    assert next(base.load(trained_run, device).model.parameters()).device == torch.device("cpu")
+    assert next(predictors_base.load(trained_run, device).model.parameters()).device == torch.device("cpu")
 
 
 def test_files_may_be_paths_and_several_a_tuple(trained_run, tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).write_text(f"{name}\n")
     names = [str(tmp_path / name) for name in "ab"]
-    scores = base.evaluate(trained_run, {"source": names[0], "reference": names}).scores
+    scores = evaluate.evaluate(trained_run, {"source": names[0], "reference": names}).scores
     for given in ((names[0], names[1]), [tmp_path / "a", tmp_path / "b"]):
-        assert base.evaluate(trained_run, {"source": tmp_path / "a", "reference": given}).scores == scores
+        assert evaluate.evaluate(trained_run, {"source": tmp_path / "a", "reference": given}).scores == scores
 
 
 @pytest.mark.parametrize("files", ["test.de", ["test.de"], {"source": "a", "reference": None}, {"source": 5}])
 def test_files_of_another_form_are_refused(trained_run, files):
     with pytest.raises(TransductError) as caught:
-        base.evaluate(trained_run, files)
+        evaluate.evaluate(trained_run, files)
     assert str(caught.value) == f"files: found {files!r}, expected paths by name, such as {{'source': 'test.de'}}"
 
 
 def test_an_unknown_task_is_refused(tmp_path):
     for name in ("base", "translator", "poetry"):
         with pytest.raises(TransductError, match=f"recipe: unknown task '{name}'; known are: image_classification"):
-            runs.train(replace(SHORT, task=name), tmp_path / "run", notify=str)
+            train.train(replace(SHORT, task=name), tmp_path / "run", notify=str)
 
 
 def test_models_of_different_tasks_are_not_compared(trained_run, run):
@@ -127,7 +129,7 @@ def test_models_of_different_tasks_are_not_compared(trained_run, run):
     (run / "model" / "config.json").write_text(json.dumps(config | {"task": "language_modeling"}))
     message = f"{run}: a model of language_modeling, and {trained_run} is one of translation; compare equals"
     with pytest.raises(TransductError, match=re.escape(message)):
-        base.evaluate(trained_run, against=run)
+        evaluate.evaluate(trained_run, against=run)
 
 
 def test_files_are_changed_as_the_recipe_changes_its_own(tmp_path):
@@ -137,13 +139,17 @@ def test_files_are_changed_as_the_recipe_changes_its_own(tmp_path):
     for side, texts in zip(("source", "target"), zip(*pairs)):
         (tmp_path / side).write_text("".join(f"{text}\n" for text in texts))
     files = {"source": str(tmp_path / "source"), "reference": str(tmp_path / "target")}
-    runs.train(tiny_recipe(data={"replace": changes}), tmp_path / "run", notify=str)
+    train.train(tiny_recipe(data={"replace": changes}), tmp_path / "run", notify=str)
     alone = shutil.copytree(tmp_path / "run" / "model", tmp_path / "alone")
-    reports = [base.evaluate(tmp_path / "run"), base.evaluate(tmp_path / "run", files), base.evaluate(alone, files)]
+    reports = [
+        evaluate.evaluate(tmp_path / "run"),
+        evaluate.evaluate(tmp_path / "run", files),
+        evaluate.evaluate(alone, files),
+    ]
     assert reports[0].scores == reports[1].scores == reports[2].scores
-    model = base.load(alone)
+    model = predictors_base.load(alone)
     joined = [target.replace(" ", "") for _, target in pairs]
-    assert [*base.scores(alone, files)] == model.score([source for source, _ in pairs], joined)
+    assert [*evaluate.scores(alone, files)] == model.score([source for source, _ in pairs], joined)
 
 
 def test_the_first_of_several_references_is_scored(run, tmp_path):
@@ -151,7 +157,7 @@ def test_the_first_of_several_references_is_scored(run, tmp_path):
     recipe = load_recipe(run / "recipe.yaml")
     recipe.data["test"] = {"pairs": str(tmp_path / "test.tsv"), "alternatives": True}
     (run / "recipe.yaml").write_text(dump(asdict(recipe)))
-    assert [*base.scores(run, {})] == base.load(run).score(["a b", "c"], ["b a", "c"])
+    assert [*evaluate.scores(run, {})] == predictors_base.load(run).score(["a b", "c"], ["b a", "c"])
 
 
 def test_several_references_are_for_tasks_that_know_them(trained_run, tmp_path, monkeypatch):
@@ -160,11 +166,11 @@ def test_several_references_are_for_tasks_that_know_them(trained_run, tmp_path, 
     files = {"source": str(tmp_path / "a"), "reference": [str(tmp_path / "b"), str(tmp_path / "c")]}
     seen = []
     monkeypatch.setattr(Translator, "evaluate", lambda _, data, *rest: seen.append(data))
-    base.evaluate(trained_run, files)
+    evaluate.evaluate(trained_run, files)
     assert seen == [(["a", "a d"], [["b", "c"], ["b d", "c d"]])]
     monkeypatch.delattr(translation, "SEVERAL")
     with pytest.raises(TransductError, match="found 2 files for reference; a model of translation takes one"):
-        base.evaluate(trained_run, files)
+        evaluate.evaluate(trained_run, files)
 
 
 def test_a_run_that_was_stopped_says_how_to_make_a_model_of_what_there_is(run):
@@ -178,7 +184,7 @@ def test_a_run_that_was_stopped_says_how_to_make_a_model_of_what_there_is(run):
         with pytest.raises(TransductError, match=re.escape(f"{advice}--resume training.steps={steps[-1]}")):
             transduct.load(path)
     fewer = load_recipe(run / "recipe.yaml", [f"training.steps={steps[-1]}"])
-    assert transduct.load(runs.train(fewer, run, resume=True, notify=str)).predict(["a b"])
+    assert transduct.load(train.train(fewer, run, resume=True, notify=str)).predict(["a b"])
 
 
 def test_a_name_of_hugging_face_s_hub_is_to_be_downloaded_first(tmp_path, monkeypatch):
@@ -197,12 +203,12 @@ def test_folders_of_others_are_told_from_a_model_of_ours(tmp_path):
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text("{}")
     with pytest.raises(TransductError, match=f"no config.json here; a cache of Hugging Face's hub: give {snapshot}"):
-        base.load(snapshot.parents[1])
+        predictors_base.load(snapshot.parents[1])
     (tmp_path / "opus").mkdir()
     for name in ("decoder.yml", "model.npz"):
         (tmp_path / "opus" / name).touch()
     with pytest.raises(TransductError, match=r"no config.json here; Marian's own format cannot be read: take the"):
-        base.load(tmp_path / "opus")
+        predictors_base.load(tmp_path / "opus")
 
 
 def test_a_recipe_that_lies_beside_a_model_is_not_its_own(trained_run, tmp_path, monkeypatch):
@@ -215,24 +221,24 @@ def test_a_recipe_that_lies_beside_a_model_is_not_its_own(trained_run, tmp_path,
     for name, text in (("source", "a b\n"), ("reference", "b a\n")):
         (tmp_path / name).write_text(text)
         files[name] = str(tmp_path / name)
-    assert base.evaluate(alone, files).scores == base.evaluate(trained_run, files).scores
+    assert evaluate.evaluate(alone, files).scores == evaluate.evaluate(trained_run, files).scores
     with pytest.raises(TransductError, match="the model's recipe names no test set; give --source and --reference"):
-        base.evaluate(alone)
+        evaluate.evaluate(alone)
     monkeypatch.chdir(trained_run / "model")
-    assert base.evaluate(".").scores == base.evaluate(trained_run).scores
+    assert evaluate.evaluate(".").scores == evaluate.evaluate(trained_run).scores
     (tmp_path / "link").symlink_to(trained_run / "model")
-    assert base.evaluate(tmp_path / "link").scores == base.evaluate(trained_run).scores
+    assert evaluate.evaluate(tmp_path / "link").scores == evaluate.evaluate(trained_run).scores
 
 
 def test_a_model_is_asked_only_for_what_it_can_do(trained_run):
     with pytest.raises(TransductError, match="run: a model of translation cannot sing; see: transduct predict --help"):
-        base.load(trained_run, verb="sing")
+        predictors_base.load(trained_run, verb="sing")
 
 
 def test_the_names_of_tasks_are_those_of_the_files_that_are_tasks():
     files = {path.stem for path in Path(base.__file__).parent.glob("*.py")}
     tasks = {name for name in files if hasattr(import_module(f"transduct.tasks.{name}"), "create")}
-    assert sorted(tasks) == [*base.TASKS]
+    assert sorted(tasks) == [*predictors_base.TASKS]
 
 
 def test_errors_in_data_name_the_files(trained_run, tmp_path, monkeypatch):
@@ -244,13 +250,15 @@ def test_errors_in_data_name_the_files(trained_run, tmp_path, monkeypatch):
     for path in files.values():
         Path(path).write_text("a\n")
     with pytest.raises(TransductError, match=f"^{tmp_path}/source, {tmp_path}/reference: row 2: no label"):
-        base.evaluate(trained_run, files)
+        evaluate.evaluate(trained_run, files)
     with pytest.raises(TransductError, match=r"^data\.test: row 2: no label"):
-        base.evaluate(trained_run)
+        evaluate.evaluate(trained_run)
 
 
 def test_a_report_is_json_whatever_its_numbers_are():
-    report = base.Report({"loss": float("nan"), "bleu": 1.5}, {"interval": [float("-inf"), 2], "name": "NaN é"})
+    report = predictors_base.Report(
+        {"loss": float("nan"), "bleu": 1.5}, {"interval": [float("-inf"), 2], "name": "NaN é"}
+    )
     scores, details = {"loss": None, "bleu": 1.5}, {"interval": [None, 2], "name": "NaN é"}
     assert report.as_json() == json.dumps({"scores": scores, "details": details}, ensure_ascii=False)
 

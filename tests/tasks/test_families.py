@@ -17,13 +17,14 @@ from tests.families import RECIPES, in_folder
 from tests.helpers import Interrupted, weights
 from tests.pictures import BARS, bar
 from tests.tones import string
+from transduct import storage
 from transduct.errors import NotFinite, TransductError
 from transduct.models import transformer
 from transduct.models.transformer import Transformer
-from transduct.tasks import base, runs, translation
-from transduct.tasks.sections import Family
-from transduct.tasks.translation_families import FAMILIES
-from transduct.training import checkpoint
+from transduct.predictors.options import Family
+from transduct.predictors.translation_families import FAMILIES
+from transduct.runs import evaluate, train
+from transduct.tasks import translation
 
 INPUTS = {
     "text_classification": {
@@ -50,7 +51,7 @@ def finished(request, tmp_path_factory):
     """A recipe and the run it has left."""
     folder = tmp_path_factory.mktemp("family")
     recipe = in_folder(RECIPES[request.param], folder)
-    runs.train(recipe, folder / "run", notify=str)
+    train.train(recipe, folder / "run", notify=str)
     return recipe, folder / "run"
 
 
@@ -63,15 +64,15 @@ def test_a_run_that_was_broken_off_ends_with_the_same_bytes(finished, tmp_path, 
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        runs.train(recipe, tmp_path / "run", notify=str, report=report)
-    runs.train(recipe, tmp_path / "run", resume=True, notify=str)
+        train.train(recipe, tmp_path / "run", notify=str, report=report)
+    train.train(recipe, tmp_path / "run", resume=True, notify=str)
     assert weights(tmp_path / "run") == weights(whole)
 
 
 def test_the_control_another_seed_ends_otherwise(finished, tmp_path):
     recipe, whole = finished
     training = {**recipe.training, "seed": 2}
-    runs.train(replace(recipe, training=training), tmp_path / "run", notify=str)
+    train.train(replace(recipe, training=training), tmp_path / "run", notify=str)
     assert weights(tmp_path / "run") != weights(whole)
 
 
@@ -110,7 +111,7 @@ def scored_and_translated(recipe, run):
     task = translation.create(recipe, run, str)
     task.prepare()
     model = task.build_model().eval()
-    checkpoint.fill(model, checkpoint.read_tensors(run / "model" / checkpoint.WEIGHTS), run)
+    storage.fill(model, storage.read_tensors(run / "model" / storage.WEIGHTS), run)
     sources, targets = ["a b c", "c", "d e f g a", "b a"], ["c b a", "d e", "", "a b"]
     for translator in (task._in_use(model, task.decoding), transduct.load(run)):
         found = translator.translate(sources, beam=3)
@@ -152,7 +153,7 @@ def test_a_family_of_ones_own_is_in_use_what_it_was_trained_to_be(tmp_path, monk
     monkeypatch.setitem(FAMILIES, "variant", family)
     recipe = RECIPES["transformer"]
     recipe = in_folder(replace(recipe, model={**recipe.model, "family": "variant"}), tmp_path)
-    runs.train(recipe, tmp_path / "run", notify=str)
+    train.train(recipe, tmp_path / "run", notify=str)
     trained, used = scored_and_translated(recipe, tmp_path / "run")
     assert used[0] == pytest.approx(trained[0], abs=1e-4)
     assert used[1] == trained[1]
@@ -234,17 +235,17 @@ def test_it_is_measured_on_its_test_set(finished):
     recipe, run = finished
     if recipe.data.get("test") is None:
         with pytest.raises(TransductError, match="names no test set"):
-            base.evaluate(run)
+            evaluate.evaluate(run)
         return
-    report = base.evaluate(run)
+    report = evaluate.evaluate(run)
     assert report.scores
     assert all(isinstance(score, float) for score in report.scores.values())
-    assert report.scores == base.evaluate(run).scores
+    assert report.scores == evaluate.evaluate(run).scores
 
 
 def test_it_is_compared_with_a_loaded_model(finished):
     recipe, run = finished
-    data = (["a"], [["a"]]) if recipe.data.get("test") is None else base._test_set(run, {})
+    data = (["a"], [["a"]]) if recipe.data.get("test") is None else evaluate._test_set(run, {})
     with pytest.raises(TransductError, match="against: found 'runs/other', expected a model like this one; give trans"):
         transduct.load(run).evaluate(data, "runs/other")
 

@@ -18,10 +18,12 @@ from transduct.config import Recipe, record
 from transduct.data.files import Refused
 from transduct.data.images import resized
 from transduct.errors import TransductError
-from transduct.tasks import base, image_classification, runs
+from transduct.predictors import base as predictors_base
+from transduct.predictors.image_classification import Labelled, rows_of
+from transduct.runs import evaluate, train
+from transduct.storage import read_tensors
+from transduct.tasks import base, image_classification
 from transduct.tasks.image_classification import DataConfig, share, test_set
-from transduct.tasks.picture_classifier import Labelled, rows_of
-from transduct.training.checkpoint import read_tensors
 
 test_set.__test__ = False  # it is no test
 TRAIN, TEST = {"images": "train.tar"}, {"images": "test.tar.xz"}
@@ -310,7 +312,7 @@ def test_validation_and_the_saved_model_decode_as_the_recipe_says(tmp_path):
     task, model = prepared(tmp_path, data={"valid": TEST}, decoding={"mirrored": True})
     pictures = [bar(kind, number) for number in range(8) for kind in BARS]
     task.save(randomise(model).eval(), tmp_path / "model", {"step": 0, "seconds": 0.0})
-    loaded = base.load(tmp_path / "model")
+    loaded = predictors_base.load(tmp_path / "model")
     assert loaded.decoding.mirrored
     one, other, plain = (
         [row["down"] for row in classifier.probabilities(pictures, **options)]
@@ -396,7 +398,7 @@ def test_only_the_training_split_has_batches(tmp_path):
 def run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("pictures")
     make_task(directory)
-    runs.train(recipe_of(directory, data={"valid": TEST}), directory / "run", notify=str)
+    train.train(recipe_of(directory, data={"valid": TEST}), directory / "run", notify=str)
     return directory / "run"
 
 
@@ -435,14 +437,14 @@ def test_what_another_run_knows_of_a_label_stays_with_it(run, tmp_path):
 
 
 def test_evaluation_reads_the_test_set_or_what_is_given(run, tmp_path):
-    report = base.evaluate(run)
+    report = evaluate.evaluate(run)
     assert report.details["examples"] == 9
     write_pictures(tmp_path / "more", 6, start=50)
-    assert base.evaluate(run, {"source": str(tmp_path / "more")}).details["examples"] == 6
+    assert evaluate.evaluate(run, {"source": str(tmp_path / "more")}).details["examples"] == 6
     names = [f"{BARS[i % 3]}/{i:04}.png" for i in range(50, 56)]
     (tmp_path / "labels.tsv").write_text("".join(f"{name}\tacross\n" for name in names))
     files = {"source": str(tmp_path / "more"), "reference": str(tmp_path / "labels.tsv")}
-    assert set(base.evaluate(run, files).details["confusion"]) == {"across"}
+    assert set(evaluate.evaluate(run, files).details["confusion"]) == {"across"}
 
 
 def test_a_test_set_that_is_not_there_is_asked_for():
@@ -464,5 +466,5 @@ def test_bars_are_told_apart_after_a_few_hundred_steps(tmp_path):
         training={"steps": 300, "batch_tokens": 576, "learning_rate": 0.003, "warmup": 30, "validate_every": 0,
                   "checkpoint_every": 100, "schedule": "cosine"},
     )  # fmt: skip
-    runs.train(recipe, tmp_path / "run", notify=str)
-    assert base.evaluate(tmp_path / "run").scores["accuracy"] >= 95.0
+    train.train(recipe, tmp_path / "run", notify=str)
+    assert evaluate.evaluate(tmp_path / "run").scores["accuracy"] >= 95.0

@@ -14,7 +14,8 @@ from tests.pictures import write_pictures
 from transduct.config import Recipe
 from transduct.data.scenes import generate
 from transduct.errors import TransductError
-from transduct.tasks import base, image_codes, runs
+from transduct.runs import evaluate, train
+from transduct.tasks import image_codes
 from transduct.tasks.image_codes import ImageCodesTask
 
 TINY = RECIPES["image codes"]
@@ -23,7 +24,7 @@ TINY = RECIPES["image codes"]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("codes")
-    runs.train(in_folder(TINY, folder), folder / "run", notify=str)
+    train.train(in_folder(TINY, folder), folder / "run", notify=str)
     return folder / "run"
 
 
@@ -32,7 +33,7 @@ def with_data(**changes):
 
 
 def test_scores_are_those_of_the_pictures_given(run, tmp_path):
-    report = base.evaluate(run, against=run)
+    report = evaluate.evaluate(run, against=run)
     assert set(report.scores) == {
         *("reconstruction_error", "psnr", "code_usage", "code_perplexity", "attributes_right")
     }
@@ -43,7 +44,7 @@ def test_scores_are_those_of_the_pictures_given(run, tmp_path):
     remade = np.stack([each.pixels for each in report.outputs]) / 255.0
     assert report.scores["reconstruction_error"] == pytest.approx(np.mean((pictures - remade) ** 2))
     write_pictures(tmp_path / "bars", 6)
-    given = base.evaluate(run, {"source": str(tmp_path / "bars")})
+    given = evaluate.evaluate(run, {"source": str(tmp_path / "bars")})
     assert "attributes_right" not in given.scores
     assert given.details == {"pictures": 6}
 
@@ -58,14 +59,14 @@ def test_the_model_directory_shows_pictures_above_what_is_kept(run):
 def test_training_may_start_from_another_model(run, tmp_path):
     said = []
     recipe = replace(TINY, model={**TINY.model, "start_from": str(run / "model")})
-    runs.train(recipe, tmp_path / "run", notify=said.append)
+    train.train(recipe, tmp_path / "run", notify=said.append)
     [line] = [line for line in said if "weights taken" in line]
     assert re.search(r"(\d+) of \1 weights taken", line)
 
 
 def test_without_a_validation_set_there_are_no_scores(tmp_path):
     recipe = replace(with_data(valid=None), training={**TINY.training, "steps": 2})
-    runs.train(recipe, tmp_path / "run", notify=str)
+    train.train(recipe, tmp_path / "run", notify=str)
     assert not (tmp_path / "run" / "model" / "samples.png").exists()
 
 

@@ -18,8 +18,10 @@ from tests.helpers import ready
 from tests.tasks.test_language_model import CONTEXT, LINES, PROMPTS, whole_run
 from transduct.config import Recipe, load_recipe, merge
 from transduct.errors import TransductError
-from transduct.tasks import base, language_modeling, runs
-from transduct.tasks.language_model import windows
+from transduct.predictors import base as predictors_base
+from transduct.predictors.language_modeling import windows
+from transduct.runs import evaluate, train
+from transduct.tasks import language_modeling
 from transduct.tasks.language_modeling import LanguageModelingTask, in_rows
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "tinyshakespeare_gpt.yaml"
@@ -169,17 +171,17 @@ def test_the_loss_is_cross_entropy_over_tokens(made, monkeypatch, smoothing):
 
 def test_without_validation_text_training_still_ends_with_a_model(texts, tmp_path):
     recipe = text_recipe(texts, data={"valid": None}, training={"steps": 2})
-    model = base.load(runs.train(recipe, tmp_path / "run", notify=str))
+    model = predictors_base.load(train.train(recipe, tmp_path / "run", notify=str))
     assert len(model.predict(["x"])[0]) == 30
 
 
 def test_what_is_saved_answers_like_what_was_trained(made, saved, texts):
     task, model = made
-    loaded = base.load(saved)
+    loaded = predictors_base.load(saved)
     assert loaded.predict(PROMPTS) == task.predict(model, PROMPTS)
     lines = (texts / "valid.txt").read_text().splitlines()
     assert loaded.evaluate(lines).scores == task.evaluate(model).scores
-    rough = base.load(saved, precision="bfloat16")
+    rough = predictors_base.load(saved, precision="bfloat16")
     assert rough.measure(lines)["nats_per_token"] == pytest.approx(loaded.measure(lines)["nats_per_token"], rel=0.05)
     assert [len(text) for text in rough.predict(PROMPTS)] == [30] * len(PROMPTS)
     written = (saved / "card.md").read_text(encoding="utf-8")
@@ -190,12 +192,12 @@ def test_what_is_saved_answers_like_what_was_trained(made, saved, texts):
 
 def test_evaluating_reads_a_file_or_the_test_set_and_compares(texts, tmp_path):
     recipe = text_recipe(texts, data={"test": {"text": "valid.txt"}})
-    model = runs.train(recipe, tmp_path / "run", notify=str)
-    report = base.evaluate(model, length=5)
+    model = train.train(recipe, tmp_path / "run", notify=str)
+    report = evaluate.evaluate(model, length=5)
     assert len(report.outputs[0]) == 5
-    other = base.evaluate(model, {"source": str(texts / "valid.txt")}, against=model)
+    other = evaluate.evaluate(model, {"source": str(texts / "valid.txt")}, against=model)
     assert other.scores == report.scores == other.details["against"]
-    assert base.evaluate(model, {"source": str(texts / "train.txt")}).scores != report.scores
+    assert evaluate.evaluate(model, {"source": str(texts / "train.txt")}).scores != report.scores
 
 
 def test_a_test_set_is_one_text(texts):
@@ -284,7 +286,7 @@ def test_a_text_that_cannot_be_trained_on_is_refused_and_leaves_nothing(texts, t
         (tmp_path / "train.txt").write_text(content)
     shutil.copy(texts / "valid.txt", tmp_path)
     with pytest.raises(TransductError, match=message):
-        runs.train(text_recipe(tmp_path), tmp_path / "run", notify=str)
+        train.train(text_recipe(tmp_path), tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
 
 
@@ -313,8 +315,8 @@ def test_each_profile_of_the_recipe_is_whole_and_its_quick_one_runs(texts, tmp_p
     for name in ("train", "valid"):
         (tmp_path / f"{name}.txt.xz").write_bytes(lzma.compress((texts / f"{name}.txt").read_bytes()))
     overrides = [f"data.root={tmp_path}", "training.steps=2", "training.batch_tokens=128", "model.d_model=16"]
-    model = runs.train(load_recipe(RECIPE, overrides, "quick"), tmp_path / "run", notify=str)
-    assert base.evaluate(model, length=9).scores["nats_per_token"] > 0
+    model = train.train(load_recipe(RECIPE, overrides, "quick"), tmp_path / "run", notify=str)
+    assert evaluate.evaluate(model, length=9).scores["nats_per_token"] > 0
 
 
 # learning
@@ -338,7 +340,7 @@ def test_a_tiny_model_learns_to_go_on_with_what_repeats(tmp_path):
             "validate_every": 0, "checkpoint_every": 300,
         },
     )  # fmt: skip
-    model = base.load(runs.train(recipe, tmp_path / "run", notify=str))
+    model = predictors_base.load(train.train(recipe, tmp_path / "run", notify=str))
     lines = repeated(40, 3)
     found = model.predict([line[:7] for line in lines], temperature=0.0, length=6)
     assert sum(text == line[7:13] for text, line in zip(found, lines)) >= 38

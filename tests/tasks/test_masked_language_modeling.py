@@ -15,10 +15,11 @@ from tests.tasks.test_masked_language_model import BEGIN, END, stanzas, whole
 from transduct.config import Recipe, merge
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.tasks import base, runs
+from transduct.predictors import base as predictors_base
+from transduct.runs import evaluate, train
+from transduct.storage import load_weights, read_tensors, weights_of
 from transduct.tasks import masked_language_modeling as task_file
 from transduct.tasks.masked_language_modeling import MaskedLanguageModelingTask
-from transduct.training.checkpoint import load_weights, read_tensors, weights_of
 
 
 def make_recipe(folder, **sections):
@@ -142,7 +143,7 @@ def test_the_share_to_predict_is_the_recipe_s_in_training_and_after(tmp_path):
     for batch in task.batches("train", 0, 0, 0, 1):
         assert len(batch.places) == 4 * len(batch.segments), "of two lines of four words"
     task.save(model.eval(), tmp_path / "model", {"step": 0, "seconds": 0.0})
-    loaded = base.load(tmp_path / "model")
+    loaded = predictors_base.load(tmp_path / "model")
     assert loaded.share == 0.5
     assert loaded.evaluate(stanzas(4, 2)).scores == pytest.approx(task.evaluate(model).scores)
 
@@ -207,7 +208,7 @@ def test_it_learns_what_fits_and_what_follows(tmp_path):
         model={"d_model": 32, "num_heads": 4, "d_ff": 64, "layers": 2},
         training={"steps": 300, "batch_tokens": 600, "warmup": 30, "schedule": "linear", "checkpoint_every": 300},
     )
-    model = base.load(runs.train(recipe, tmp_path / "run", notify=str))
+    model = predictors_base.load(train.train(recipe, tmp_path / "run", notify=str))
     scores = model.evaluate(stanzas(16, 2)).scores
     assert scores["masked_accuracy"] > 99
     assert scores["accuracy"] > 85  # more than 90 % cannot be told: a stanza ends, or the other line has the same words
@@ -221,7 +222,7 @@ def test_it_learns_what_fits_and_what_follows(tmp_path):
 
 def test_what_is_saved_answers_like_what_was_trained(tmp_path):
     said = []
-    model = runs.train(make_recipe(tmp_path), tmp_path / "run", notify=said.append)
+    model = train.train(make_recipe(tmp_path), tmp_path / "run", notify=said.append)
     assert "corpus prepared: 159 pairs" in said
     config = json.loads((model / "config.json").read_text())
     assert (config["task"], config["mask"], config["model"]["head"]) == (
@@ -232,17 +233,17 @@ def test_what_is_saved_answers_like_what_was_trained(tmp_path):
     card = (model / "card.md").read_text()
     for part in ("# Masked language model", "on 159 pairs from train (left out: none)", "| masked_accuracy | "):
         assert part in card
-    loaded = base.load(model)
+    loaded = predictors_base.load(model)
     task, fresh = prepared(tmp_path)
     with torch.no_grad():
         load_weights(fresh, read_tensors(model / "model.safetensors"), model)
     texts = ["a1 [MASK] a3 a4", "b1"]
     assert loaded.predict(texts) == task.predict(fresh.eval(), texts)
     assert loaded.evaluate(stanzas(4, 2)).scores == pytest.approx(task.evaluate(fresh).scores)
-    assert base.evaluate(model, {"source": str(tmp_path / "valid")}).scores == pytest.approx(
+    assert evaluate.evaluate(model, {"source": str(tmp_path / "valid")}).scores == pytest.approx(
         task.evaluate(fresh).scores
     )
-    assert len(base.load(model, precision="bfloat16").predict(["a1 [MASK]"])) == 1
+    assert len(predictors_base.load(model, precision="bfloat16").predict(["a1 [MASK]"])) == 1
 
 
 def test_without_validation_there_are_no_scores(tmp_path):
@@ -268,7 +269,7 @@ def test_a_size_is_written_out_and_overridden(tmp_path):
 
 
 def test_training_may_start_from_another_model(tmp_path):
-    held = runs.train(make_recipe(tmp_path, tokenizer={"size": 30}), tmp_path / "held", notify=str)
+    held = train.train(make_recipe(tmp_path, tokenizer={"size": 30}), tmp_path / "held", notify=str)
     said = []
     task, model = prepared(tmp_path, said.append, model={"start_from": str(held)})
     assert f"tokenizer.json: 30 tokens, taken from {held} and saved" in said
@@ -320,9 +321,9 @@ def test_a_test_set_is_one_text(tmp_path):
 
 
 def test_tokenizers_of_another_model_are_refused(tmp_path):
-    model = runs.train(make_recipe(tmp_path), tmp_path / "run", notify=str)
+    model = train.train(make_recipe(tmp_path), tmp_path / "run", notify=str)
     Tokenizer.train(["x"], "character", 20).save(model / "tokenizer.json")
     with pytest.raises(
         TransductError, match=r"the tokenizers hold .* tokens, the model .*; they do not belong together"
     ):
-        base.load(model)
+        predictors_base.load(model)

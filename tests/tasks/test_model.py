@@ -8,30 +8,31 @@ import torch
 
 from tests.families import tiny_gpt, tiny_rnn
 from tests.helpers import tiny, tokens_of
-from transduct.blocks.packed import PackedLinear, PackedTable
-from transduct.blocks.quantised import QuantisedLinear, quantise
+from transduct import storage
 from transduct.data.sources import DataConfig, TextSource
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.functional import kernels
-from transduct.functional.segments import Shape
+from transduct.inference.packed import PackedLinear, PackedTable
+from transduct.inference.quantised import QuantisedLinear, quantise
+from transduct.kernels import cpu
 from transduct.models import bert, transformer, vit
+from transduct.predictors import model_directory
+from transduct.predictors.text import make_batch
+from transduct.segments import Shape
 from transduct.tasks import model as shared
-from transduct.tasks.text import make_batch
-from transduct.training import checkpoint
 from transduct.training.config import TrainingConfig
 
 
 def written(directory, model):
-    checkpoint.write_directory(directory, {checkpoint.WEIGHTS: checkpoint.pack(checkpoint.weights_of(model))})
+    storage.write_directory(directory, {storage.WEIGHTS: storage.pack(storage.weights_of(model))})
     return directory
 
 
 def test_few_labels_are_shown_of_many_and_the_beginning_of_long_ones():
-    assert shared.shown_labels(["x", "y"]) == "x, y"
-    assert shared.shown_labels(["a" * 41, "b" * 40]) == f"{'a' * 40}..., {'b' * 40}"
-    assert shared.shown_labels(list("abcdefghijkl")) == "a, b, c, d, e, f, g, h, i, j, k, l"
-    assert shared.shown_labels(list("abcdefghijklm")) == "a, b, c, d, e, f, g, h, i, j, k, l, ..."
+    assert model_directory.shown_labels(["x", "y"]) == "x, y"
+    assert model_directory.shown_labels(["a" * 41, "b" * 40]) == f"{'a' * 40}..., {'b' * 40}"
+    assert model_directory.shown_labels(list("abcdefghijkl")) == "a, b, c, d, e, f, g, h, i, j, k, l"
+    assert model_directory.shown_labels(list("abcdefghijklm")) == "a, b, c, d, e, f, g, h, i, j, k, l, ..."
 
 
 def test_a_batch_is_moved_whole_once():
@@ -46,24 +47,24 @@ def test_a_batch_is_moved_whole_once():
 
 @pytest.mark.parametrize(("count", "numbers"), [(0, []), (1, [0]), (2, [0, 1]), (3, [0, 1, 2]), (10, [0, 3, 6])])
 def test_three_examples_are_shown_if_there_are_as_many(count, numbers):
-    assert list(shared.three_of(count)) == numbers
+    assert list(model_directory.three_of(count)) == numbers
 
 
 def test_weights_are_taken_wherever_names_agree(tmp_path):
     held, model = tiny(seed=1), tiny(seed=2)
-    before = {name: weight.clone() for name, weight in checkpoint.weights_of(model).items()}
+    before = {name: weight.clone() for name, weight in storage.weights_of(model).items()}
     said = []
     shared.start_from(model, written(tmp_path / "held", held), said.append)
-    for name, weight in checkpoint.weights_of(model).items():
-        assert torch.equal(weight, checkpoint.weights_of(held)[name])
+    for name, weight in storage.weights_of(model).items():
+        assert torch.equal(weight, storage.weights_of(held)[name])
     assert said == [f"started from {tmp_path / 'held'}: {len(before)} of {len(before)} weights taken"]
 
 
 def test_weights_that_the_other_lacks_stay(tmp_path):
     held, model = tiny(seed=1, decoder_layers=1), tiny(seed=2)
-    before = checkpoint.weights_of(model)["decoder.1.feed_forward.inner.weight"].clone()
+    before = storage.weights_of(model)["decoder.1.feed_forward.inner.weight"].clone()
     shared.start_from(model, written(tmp_path / "held", held), str)
-    assert torch.equal(checkpoint.weights_of(model)["decoder.1.feed_forward.inner.weight"], before)
+    assert torch.equal(storage.weights_of(model)["decoder.1.feed_forward.inner.weight"], before)
 
 
 def test_weights_that_are_left_are_named(tmp_path):
@@ -84,7 +85,7 @@ def test_a_table_that_serves_in_several_places_is_taken_by_the_name_of_any(tmp_p
 
     shared.start_from(model, written(tmp_path / "held", held), said.append, rename)
     assert torch.equal(model.source_embedding.table, held.source_embedding.table)
-    whole = len(checkpoint.weights_of(model))
+    whole = len(storage.weights_of(model))
     assert said == [f"started from {tmp_path / 'held'}: 1 of {whole} weights taken, the rest is new"]
 
 
@@ -122,7 +123,7 @@ def started(directory, labels, other, held=None, **named):
     model, said = classifier(labels, 2), []
     before = model.output.weight.detach().clone()
     written(directory, held or classifier(other, 1))
-    (directory / checkpoint.CONFIG).write_text(
+    (directory / storage.CONFIG).write_text(
         json.dumps({"format": 1, "task": "any", "pictures": {"labels": other}} | named)
     )
     rows = shared.LabelRows(labels, ("pictures", "labels"), ("output.*",))
@@ -155,7 +156,7 @@ def test_rows_are_taken_from_the_head_that_has_as_many_as_labels(tmp_path):
     for first, second in (((9, 4), (2, 4)), ((2, 4), (9, 4))):
         model = torch.nn.ModuleDict({"a": torch.nn.Linear(4, 2), "b": torch.nn.Linear(4, 2)})
         held = {"a.weight": torch.ones(first), "b.weight": torch.ones(second)}
-        (tmp_path / checkpoint.CONFIG).write_text(json.dumps({"format": 1, "task": "any", "labels": ["sea", "apple"]}))
+        (tmp_path / storage.CONFIG).write_text(json.dumps({"format": 1, "task": "any", "labels": ["sea", "apple"]}))
         said = []
         shared.LabelRows(["apple", "sea"], ("labels",), ("*.weight",)).order(model, tmp_path, said.append, held)
         assert [float(held[name].min()) == 1.0 for name in held] == [first == (2, 4), second == (2, 4)]
@@ -181,7 +182,7 @@ def test_a_model_directory_comes_back(tmp_path):
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert (config["task"], config["more"], config["model"]["d_model"]) == ("copying", 1, model.config.d_model)
     other = tiny(seed=2)
-    shared.read_weights(other, tmp_path / "model", torch.device("cpu"), "bfloat16")
+    model_directory.read_weights(other, tmp_path / "model", torch.device("cpu"), "bfloat16")
     assert torch.equal(other.encoder_norm.weight, model.encoder_norm.weight.bfloat16())
     assert not other.training
     assert Tokenizer.load(tmp_path / "model" / "tokenizer.json").digest == tokenizer.digest
@@ -228,12 +229,12 @@ def test_a_blank_model_holds_nothing_until_it_is_filled(tmp_path, name):
     torch.manual_seed(1)
     model = MODELS[name]()
     directory, generators = written(tmp_path / "held", model), torch.get_rng_state()
-    empty = shared.blank(type(model), model.config, "recipe")
+    empty = model_directory.blank(type(model), model.config, "recipe")
     assert torch.equal(torch.get_rng_state(), generators), "nothing was drawn"
     held = [*empty.parameters(), *empty.buffers()]
     assert held
     assert all(each.is_meta for each in held)
-    shared.read_weights(empty, directory, torch.device("cpu"), "float32")
+    model_directory.read_weights(empty, directory, torch.device("cpu"), "float32")
     assert not [each for each in (*empty.parameters(), *empty.buffers()) if each.is_meta or each.requires_grad]
     assert not empty.training
     torch.testing.assert_close(answers(empty), answers(model), atol=1e-5, rtol=1e-5)
@@ -243,16 +244,16 @@ def test_widths_that_do_not_fit_together_are_refused_with_the_file_that_says_the
     settings = {"model": asdict(tiny(positions="rotary").config) | {"d_k": 7}}
     message = r"m/config.json: model: rotary positions turn pairs of numbers"
     with pytest.raises(TransductError, match=message):
-        shared.blank_of(settings, transformer.Transformer, transformer.Config, tmp_path / "m")
+        model_directory.blank_of(settings, transformer.Transformer, transformer.Config, tmp_path / "m")
     with pytest.raises(TransductError, match=r"m/config.json: model: layers is 0, must be at least 1"):
-        shared.blank_of({"model": {"vocabulary_size": 9, "layers": 0}}, bert.Bert, bert.Config, tmp_path / "m")
+        model_directory.blank_of({"model": {"vocabulary_size": 9, "layers": 0}}, bert.Bert, bert.Config, tmp_path / "m")
 
 
 @torch.inference_mode()
 def test_a_model_in_use_on_a_cpu_is_packed(tmp_path):
     model = tiny()
-    empty = shared.blank(transformer.Transformer, model.config, "recipe")
-    shared.read_weights(empty, written(tmp_path / "held", model), torch.device("cpu"), "float32")
+    empty = model_directory.blank(transformer.Transformer, model.config, "recipe")
+    model_directory.read_weights(empty, written(tmp_path / "held", model), torch.device("cpu"), "float32")
     assert not [part for part in empty.modules() if isinstance(part, torch.nn.Linear)]
     assert isinstance(empty.encoder[0].feed_forward.inner, PackedLinear)
     assert isinstance(empty.output_table, PackedTable)
@@ -264,13 +265,13 @@ def test_a_quantised_model_in_use_on_a_cpu_is_packed(tmp_path):
     model = tiny()
     quantise(model)
     directory, expected = written(tmp_path / "held", model), answers(model)
-    empty = shared.blank(transformer.Transformer, model.config, "recipe")
+    empty = model_directory.blank(transformer.Transformer, model.config, "recipe")
     quantise(empty)
     assert all(each.is_meta for each in empty.parameters())
-    shared.read_weights(empty, directory, torch.device("cpu"), "float32")
+    model_directory.read_weights(empty, directory, torch.device("cpu"), "float32")
     layers = [part for part in empty.modules() if isinstance(part, QuantisedLinear)]
     assert layers
-    assert all((part.packed is None) == (kernels.library() is None) for part in layers)
+    assert all((part.packed is None) == (cpu.library() is None) for part in layers)
     torch.testing.assert_close(answers(empty), expected, atol=1e-4, rtol=1e-4)
 
 
@@ -278,22 +279,22 @@ def test_a_quantised_model_in_use_on_a_cpu_is_packed(tmp_path):
 @torch.inference_mode()
 def test_a_model_in_use_does_not_change_with_its_file(tmp_path, int8):
     """As when another is copied over it."""
-    model, empty = tiny(), shared.blank(transformer.Transformer, tiny().config, "recipe")
+    model, empty = tiny(), model_directory.blank(transformer.Transformer, tiny().config, "recipe")
     if int8:
         quantise(model)
         quantise(empty)
     directory = written(tmp_path / "held", model)
-    shared.read_weights(empty, directory, torch.device("cpu"), "float32")
+    model_directory.read_weights(empty, directory, torch.device("cpu"), "float32")
     expected = answers(empty)
-    size = (directory / checkpoint.WEIGHTS).stat().st_size
-    (directory / checkpoint.WEIGHTS).write_bytes(b"?" * size)
+    size = (directory / storage.WEIGHTS).stat().st_size
+    (directory / storage.WEIGHTS).write_bytes(b"?" * size)
     assert torch.equal(answers(empty), expected)
 
 
 def test_the_memory_of_a_gpu_is_not_laid_out_for_a_processor(tmp_path):
     model = tiny()
-    empty = shared.blank(transformer.Transformer, model.config, "recipe")
-    shared.read_weights(empty, written(tmp_path / "held", model), torch.device("meta"), "bfloat16")
+    empty = model_directory.blank(transformer.Transformer, model.config, "recipe")
+    model_directory.read_weights(empty, written(tmp_path / "held", model), torch.device("meta"), "bfloat16")
     assert isinstance(empty.encoder[0].feed_forward.inner, torch.nn.Linear)
     assert {p.dtype for p in empty.parameters()} == {torch.bfloat16}
 

@@ -18,12 +18,13 @@ import transduct
 from tests.data.test_collages import write_photographs
 from tests.helpers import ready
 from transduct.config import Recipe, record
-from transduct.data.collages import Example
+from transduct.data.annotated_images import Example
 from transduct.errors import TransductError
-from transduct.tasks import base, object_detection, runs
-from transduct.tasks.detector import SceneSet, make_batch
+from transduct.predictors.object_detection import SceneSet, make_batch
+from transduct.runs import evaluate, train
+from transduct.storage import read_tensors
+from transduct.tasks import object_detection
 from transduct.tasks.object_detection import DataConfig, test_set
-from transduct.training.checkpoint import read_tensors
 
 test_set.__test__ = False  # it is no test
 COLLAGE = {"count": 12, "objects": [1, 3], "sizes": [8, 16]}
@@ -99,10 +100,10 @@ def test_the_corpus_is_made_once_and_holds_photographs_whatever_is_pasted_of_the
 def test_pictures_with_more_objects_than_the_model_finds_are_said(tmp_path):
     boxes = [[i, 0, i + 5, 9] for i in range(4)]
     source = annotate(tmp_path, [("a.png", boxes, ["x"] * 4), ("b.png", boxes[:1], ["x"])])
-    for train, holds in ((source, 4), ({"images": "photographs.tar", "collage": COLLAGE}, 3)):
+    for given, holds in ((source, 4), ({"images": "photographs.tar", "collage": COLLAGE}, 3)):
         for queries in (1, 4):
             said = []
-            sections = {"data": {"train": [train], "valid": None}, "model": {"queries": queries}}
+            sections = {"data": {"train": [given], "valid": None}, "model": {"queries": queries}}
             make_task(tmp_path, said.append, **sections).prepare()
             warned = f"a picture holds up to {holds} objects, but {queries} queries find no more; raise model.queries"
             assert (warned in said) is (queries == 1)
@@ -320,22 +321,22 @@ def test_test_sets_are_given_or_the_recipe_s(tmp_path):
 def test_a_run_leaves_a_model_that_finds_and_is_measured(tmp_path):
     write_photographs(tmp_path)
     recipe = Recipe(**tree_of(data={"root": str(tmp_path)}))
-    model = runs.train(recipe, tmp_path / "run", notify=str)
+    model = train.train(recipe, tmp_path / "run", notify=str)
     assert sorted(path.name for path in model.iterdir()) == ["card.md", "config.json", "model.safetensors"]
     card = (model / "card.md").read_text()
     assert "# Object detector" in card
     assert "12 pictures from photographs.tar" in card
     assert "| ap50 |" in card
     assert json.loads((model / "config.json").read_text())["labels"] == ["red", "green", "blue"]
-    report = base.evaluate(tmp_path / "run")
+    report = evaluate.evaluate(tmp_path / "run")
     assert report.details["pictures"] == 12
-    assert report.scores == base.evaluate(model).scores
+    assert report.scores == evaluate.evaluate(model).scores
 
 
 def test_a_model_begins_with_another_s_weights(tmp_path):
     write_photographs(tmp_path)
     recipe = Recipe(**tree_of(data={"root": str(tmp_path)}))
-    held = runs.train(recipe, tmp_path / "run", notify=str)
+    held = train.train(recipe, tmp_path / "run", notify=str)
     said = []
     task = make_task(tmp_path, said.append, model={"start_from": str(held)})
     task.prepare()
@@ -346,7 +347,7 @@ def test_a_model_begins_with_another_s_weights(tmp_path):
 
 def test_what_another_model_knows_of_a_label_stays_with_it(tmp_path):
     write_photographs(tmp_path)
-    held = runs.train(Recipe(**tree_of(data={"root": str(tmp_path)})), tmp_path / "run", notify=str)
+    held = train.train(Recipe(**tree_of(data={"root": str(tmp_path)})), tmp_path / "run", notify=str)
     config = json.loads((held / "config.json").read_text())
     config["labels"].reverse()
     (held / "config.json").write_text(json.dumps(config))
@@ -373,7 +374,7 @@ def test_a_tiny_model_learns_where_rectangles_are(tmp_path):
         {"steps": 500, "batch_tokens": 288, "warmup": 50, "learning_rate": 0.004, "schedule": "cosine",
          "log_every": 50, "checkpoint_every": 500},
     )  # fmt: skip
-    model = runs.train(recipe, tmp_path / "run", notify=str)
-    assert base.evaluate(model.parent).scores["ap50"] >= AP50
+    model = train.train(recipe, tmp_path / "run", notify=str)
+    assert evaluate.evaluate(model.parent).scores["ap50"] >= AP50
     found = transduct.load(model).predict([np.zeros((48, 48, 3), np.uint8)])
     assert len(found) == 1

@@ -16,7 +16,7 @@ from tests.helpers import Interrupted, weights
 from tests.recipes import tiny_recipe
 from transduct.config import dump
 from transduct.errors import TrainingFailed
-from transduct.tasks.runs import train
+from transduct.runs.train import train
 from transduct.training import step as step_module
 from transduct.training.optim import MovingAverage
 from transduct.training.trainer import Trainer
@@ -31,8 +31,8 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from transduct.config import load_recipe
-from transduct.tasks.runs import train
-from transduct.training import checkpoint
+from transduct.runs.train import train
+from transduct import storage
 
 recipe, out, when, step = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
@@ -44,7 +44,7 @@ if when == "writing":
         name = os.readlink(f"/proc/self/fd/{handle}")
         if f".step_{step}." in name and name.endswith("optimizer.safetensors"):
             kill()
-    checkpoint.os.fsync = counted
+    storage.os.fsync = counted
 def report(event):
     if when == "step" and event["step"] == step and "loss" in event:
         kill()

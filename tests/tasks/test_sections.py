@@ -10,23 +10,22 @@ import pytest
 import torch
 
 from tests.helpers import tiny
+from transduct import storage
 from transduct.config import Recipe
-from transduct.decoding.engine import DecodingConfig
 from transduct.errors import TransductError
+from transduct.inference.engine import DecodingConfig
 from transduct.models import rnn, transformer
-from transduct.tasks import sections
-from transduct.tasks.sections import (
+from transduct.predictors import options
+from transduct.predictors.options import (
     Family,
-    ModelSection,
     PredictConfig,
     check_against,
     check_examples,
     check_inputs,
-    data_with_test,
-    tokenizer_section,
     with_options,
 )
-from transduct.training import checkpoint
+from transduct.tasks import sections
+from transduct.tasks.sections import ModelSection, data_with_test, tokenizer_section
 from transduct.training.config import TrainingConfig
 
 FAMILIES = {
@@ -65,7 +64,7 @@ def test_a_model_is_built_from_the_weights_of_another(tmp_path):
     held = tiny(seed=3)
     shape = {name: getattr(held.config, name) for name in ("d_model", "num_heads", "d_ff", "d_k", "max_length")}
     layers = {"encoder_layers": 2, "decoder_layers": 2}
-    checkpoint.write_directory(tmp_path / "held", {checkpoint.WEIGHTS: checkpoint.pack(checkpoint.weights_of(held))})
+    storage.write_directory(tmp_path / "held", {storage.WEIGHTS: storage.pack(storage.weights_of(held))})
     chosen = section(start_from=str(tmp_path / "held"), **shape, **layers)
     sizes = {"source_size": held.config.source_size, "target_size": held.config.target_size}
     model = chosen.build(chosen.config(**sizes), str)
@@ -159,17 +158,17 @@ def test_options_of_a_call_are_laid_over_the_section():
 @pytest.mark.parametrize("option", [{"top_k": 3}, {"top_p": 0.5}, {"seed": 3}], ids=str)
 def test_options_of_draws_need_a_temperature(option):
     with pytest.raises(TransductError, match=rf"^options: {next(iter(option))} is of draws, and nothing is drawn; set"):
-        sections.for_draws(DecodingConfig(), option)
+        options.for_draws(DecodingConfig(), option)
     expected = DecodingConfig(temperature=1.0, **option)
-    assert sections.for_draws(DecodingConfig(), {"temperature": 1.0, **option}) == expected
-    assert sections.for_draws(DecodingConfig(temperature=1.0), option) == expected
+    assert options.for_draws(DecodingConfig(), {"temperature": 1.0, **option}) == expected
+    assert options.for_draws(DecodingConfig(temperature=1.0), option) == expected
 
 
 def test_as_many_samples_are_drawn_as_asked_for_and_a_beam_is_no_narrower():
     drawn, searched = DecodingConfig(beam=5, temperature=1.0), DecodingConfig(beam=5)
-    assert [sections.asked_for(drawn, {}, count).beam for count in (1, 5, 7)] == [1, 5, 7]
-    assert [sections.asked_for(searched, {}, count).beam for count in (1, 5, 7)] == [5, 5, 7]
-    assert [sections.asked_for(config, {"beam": 2}, 7).beam for config in (drawn, searched)] == [2, 2]
+    assert [options.asked_for(drawn, {}, count).beam for count in (1, 5, 7)] == [1, 5, 7]
+    assert [options.asked_for(searched, {}, count).beam for count in (1, 5, 7)] == [5, 5, 7]
+    assert [options.asked_for(config, {"beam": 2}, 7).beam for config in (drawn, searched)] == [2, 2]
 
 
 def test_a_tokenizer_of_one_side_is_shared_and_drops_no_merges_where_nothing_is_encoded_anew():

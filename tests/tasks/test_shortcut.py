@@ -6,12 +6,13 @@ import pytest
 
 from tests.recipes import tiny_recipe
 from transduct.config import Recipe
+from transduct.devices import fast_precision, pick_device
 from transduct.errors import TransductError
-from transduct.tasks import runs, shortcut
-from transduct.tasks.base import load
+from transduct.predictors.base import load
+from transduct.predictors.translation_families import FAMILIES
+from transduct.runs import train
+from transduct.tasks import shortcut
 from transduct.tasks.translation import TranslationTask
-from transduct.tasks.translation_families import FAMILIES
-from transduct.training.machine import fast_precision, pick_device
 
 
 @pytest.mark.parametrize("pairs, size", [(5, "tiny"), (6, "small"), (20, "small"), (21, "base")])
@@ -101,15 +102,15 @@ def begun(request, tmp_path_factory):
         decoding={"length_penalty": 0.6},
         training={"steps": 1},
     )
-    return runs.train(recipe, tmp_path_factory.mktemp("begun") / "run", notify=str)
+    return train.train(recipe, tmp_path_factory.mktemp("begun") / "run", notify=str)
 
 
 def test_a_model_is_trained_further_by_naming_it(tmp_path, begun):
     said = []
     overrides = [f"model.start_from={begun}", "training.steps=1", "data.workers=0"]
-    recipe = runs.file_recipe("translation", files_of(tmp_path), overrides, said.append)
+    recipe = train.file_recipe("translation", files_of(tmp_path), overrides, said.append)
     assert f"the model and the vocabulary of {begun}, 1 steps" in said[0]
-    further = load(runs.train(recipe, tmp_path / "run", notify=said.append))
+    further = load(train.train(recipe, tmp_path / "run", notify=said.append))
     before, after = (json.loads((path / "config.json").read_text()) for path in (begun, tmp_path / "run" / "model"))
     assert after == before | {"decoding": after["decoding"]}
     assert after["decoding"] | {"expansion": 0.0} == before["decoding"] | {"expansion": 0.0}

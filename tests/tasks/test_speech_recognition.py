@@ -14,8 +14,10 @@ from tests.tones import PATTERN, RATE, encoded, string, tone, write_archive, wri
 from transduct.config import Recipe
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.functional.segments import pad
-from transduct.tasks import base, recogniser, runs, speech_recognition
+from transduct.predictors import speech_recognition
+from transduct.runs import evaluate, train
+from transduct.segments import pad
+from transduct.tasks import speech_recognition as task_module
 from transduct.tasks.speech_recognition import SpeechRecognitionTask, ctc_frames, make_batch
 
 STRINGS = {"sounds": "tones.tar", "pattern": PATTERN, "join": [2, 4], "strings": 30}
@@ -203,8 +205,8 @@ def test_a_recording_is_long_enough_for_its_text_at_every_speed(tmp_path):
 
 def test_validations_search_with_a_beam_of_their_own(made, monkeypatch):
     task, model = made
-    beams, beam = [], recogniser.Beam
-    monkeypatch.setattr(recogniser, "Beam", lambda *given: beams.append(given[0]) or beam(*given))
+    beams, beam = [], speech_recognition.Beam
+    monkeypatch.setattr(speech_recognition, "Beam", lambda *given: beams.append(given[0]) or beam(*given))
     monkeypatch.setattr(task, "decoding", replace(task.decoding, validation_beam=3))
     task.evaluate(model)
     assert set(beams) == {3}
@@ -233,13 +235,13 @@ def test_impossible_recipes_are_refused(sections, message, root, tmp_path):
 
 
 def test_a_test_set_is_files_or_the_recipes(root):
-    given = speech_recognition.test_set({"source": "a.tar", "reference": "a.tsv"}, None)
+    given = task_module.test_set({"source": "a.tar", "reference": "a.tsv"}, None)
     assert (given.source.sounds, given.source.texts) == ("a.tar", "a.tsv")
-    assert speech_recognition.test_set({}, recipe_of(root)).source.strings == 6
+    assert task_module.test_set({}, recipe_of(root)).source.strings == 6
     with pytest.raises(TransductError, match="--source and --reference belong together; give both"):
-        speech_recognition.test_set({"source": "a.tar"}, None)
+        task_module.test_set({"source": "a.tar"}, None)
     with pytest.raises(TransductError, match="the model's recipe names no test set"):
-        speech_recognition.test_set({}, None)
+        task_module.test_set({}, None)
 
 
 def test_a_prepared_corpus_is_taken_again(root, tmp_path):
@@ -264,8 +266,8 @@ def test_it_learns_tones_for_digits(tmp_path):
     training |= {"log_every": 100, "validate_every": 0, "checkpoint_every": 300}
     recipe = recipe_of(tmp_path, data=data, model=model, training=training)
     lines = []
-    runs.train(recipe, tmp_path / "run", notify=str, report=lines.append)
-    report = base.evaluate(tmp_path / "run")
+    train.train(recipe, tmp_path / "run", notify=str, report=lines.append)
+    report = evaluate.evaluate(tmp_path / "run")
     assert report.scores["word_error_rate"] <= 3.0, lines[-1]
     loaded = transduct.load(tmp_path / "run")
     assert loaded.predict([string("1 4 2"), string("0 5", "bela")]) == ["1 4 2", "0 5"]
@@ -275,7 +277,7 @@ def test_it_learns_tones_for_digits(tmp_path):
 
 
 def test_a_model_starts_from_another(root, tmp_path):
-    runs.train(recipe_of(root, training={"steps": 1}), tmp_path / "run", notify=str)
+    train.train(recipe_of(root, training={"steps": 1}), tmp_path / "run", notify=str)
     said = []
     prepared(root, tmp_path / "next", said.append, model={"start_from": str(tmp_path / "run" / "model")})
     [line] = [line for line in said if "started from" in line]

@@ -16,10 +16,12 @@ from transduct.data.samples import generate
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import symmetric_divergence
-from transduct.functional.segments import Segments
 from transduct.models.bert import Bert, Config
-from transduct.tasks import base, runs, text_classification
-from transduct.tasks.classifier import LONGEST_SPAN, Batch, scores_of
+from transduct.predictors import base as predictors_base
+from transduct.predictors.text_classification import LONGEST_SPAN, Batch, scores_of
+from transduct.runs import evaluate, train
+from transduct.segments import Segments
+from transduct.tasks import text_classification
 from transduct.tasks.model import write_model
 from transduct.tasks.text_classification import DataConfig, find_run, span_loss, test_set
 
@@ -440,7 +442,7 @@ def test_a_run_leaves_a_model_that_is_loaded_and_scored(tmp_path, kind):
         write_pairs(tmp_path)
     recipe = recipe_of(kind, data={"root": str(tmp_path)})
     events = []
-    model = runs.train(recipe, tmp_path / "run", notify=str, report=events.append)
+    model = train.train(recipe, tmp_path / "run", notify=str, report=events.append)
     config = json.loads((model / "config.json").read_text())
     assert config["answers"]["kind"] == kind
     assert config["answers"]["labels"] == sorted(config["answers"]["labels"])
@@ -448,20 +450,20 @@ def test_a_run_leaves_a_model_that_is_loaded_and_scored(tmp_path, kind):
     [first, last] = [event for event in events if "scores" in event]
     assert first["scores"].keys() == names
     assert len(last["details"]["samples"]) == 3
-    report = base.evaluate(tmp_path / "run", against=model)
+    report = evaluate.evaluate(tmp_path / "run", against=model)
     assert report.scores.keys() == names
     assert set(report.details["p_values"].values()) == {1.0}
     inputs, answers = test_set({}, recipe)
-    assert report.outputs == base.load(model).predict(inputs)
+    assert report.outputs == predictors_base.load(model).predict(inputs)
     (tmp_path / "inputs").write_text("".join(f"{text}\n" for text in inputs))
     (tmp_path / "answers").write_text("".join(f"{text}\n" for text in answers))
     files = {"source": str(tmp_path / "inputs"), "reference": str(tmp_path / "answers")}
-    assert base.evaluate(model, files).scores == report.scores
+    assert evaluate.evaluate(model, files).scores == report.scores
     assert "examples from" in (model / "card.md").read_text()
     if kind == "sequence":
         task = text_classification.create(recipe, tmp_path / "run", str)
         task.prepare()
-        assert task.predict(base.load(model).model, inputs) == report.outputs
+        assert task.predict(predictors_base.load(model).model, inputs) == report.outputs
 
 
 def test_without_a_validation_set_there_are_no_scores(tmp_path):
@@ -510,8 +512,8 @@ def test_it_learns(tmp_path, kind):
         "label_smoothing": 0.0, "validate_every": 0, "checkpoint_every": steps,
     }  # fmt: skip
     model = {"d_model": 32, "num_heads": 4, "d_ff": 64, "layers": 2, **changes}
-    runs.train(recipe_of(kind, data=data, model=model, training=training), tmp_path / "run", notify=str)
-    assert base.evaluate(tmp_path / "run").scores[score] >= least
+    train.train(recipe_of(kind, data=data, model=model, training=training), tmp_path / "run", notify=str)
+    assert evaluate.evaluate(tmp_path / "run").scores[score] >= least
 
 
 def write_neighbours(directory):

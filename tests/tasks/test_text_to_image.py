@@ -17,9 +17,10 @@ from tests.pictures import write_pictures
 from transduct.config import Recipe, load_recipe
 from transduct.data import scenes
 from transduct.errors import TransductError
-from transduct.tasks import base, runs, text_to_image
+from transduct.runs import evaluate, train
+from transduct.storage import CONFIG, WEIGHTS, read_tensors
+from transduct.tasks import base, text_to_image
 from transduct.tasks.text_to_image import TextToImageTask, make_batch
-from transduct.training.checkpoint import CONFIG, WEIGHTS, read_tensors
 
 TINY = RECIPES["text to image"]
 
@@ -29,7 +30,7 @@ def folder(tmp_path_factory):
     """A run, and the run of the codes it started from."""
     folder = tmp_path_factory.mktemp("painter")
     recipe = in_folder(TINY, folder)
-    runs.train(recipe, folder / "run", notify=str)
+    train.train(recipe, folder / "run", notify=str)
     (folder / "recipe.json").write_text(json.dumps(recipe.__dict__))
     return folder
 
@@ -77,7 +78,7 @@ def test_the_codes_inside_are_those_it_started_from(folder):
 
 
 def test_it_is_measured_in_all_it_promises(folder):
-    report = base.evaluate(folder / "run", samples=1)
+    report = evaluate.evaluate(folder / "run", samples=1)
     assert set(report.scores) == {
         *("attributes_right", "nats_per_code"),
         *("reconstruction_error", "psnr", "code_usage", "code_perplexity"),
@@ -88,7 +89,7 @@ def test_it_is_measured_in_all_it_promises(folder):
 def test_a_model_of_its_own_kind_may_be_gone_on_from(folder, recipe, tmp_path):
     said = []
     started = replace(recipe, model={**recipe.model, "start_from": str(folder / "run" / "model")})
-    runs.train(replace(started, training={**TINY.training, "steps": 1}), tmp_path / "run", notify=said.append)
+    train.train(replace(started, training={**TINY.training, "steps": 1}), tmp_path / "run", notify=said.append)
     [line] = [line for line in said if "weights taken" in line]
     taken, own = line.split(": ")[1].split(" weights")[0].split(" of ")
     assert taken == own
@@ -199,7 +200,7 @@ def test_what_is_wrong_is_said_at_once(recipe, change, message, tmp_path):
 def test_without_codes_nothing_is_trained(recipe, tmp_path):
     bare = {name: value for name, value in recipe.model.items() if name != "start_from"}
     with pytest.raises(TransductError, match=r"model\.start_from is missing; name a model of image_codes"):
-        runs.train(replace(recipe, model=bare), tmp_path / "run", notify=str)
+        train.train(replace(recipe, model=bare), tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
 
 
@@ -216,9 +217,9 @@ def test_a_finished_run_needs_its_start_no_more(folder, recipe, tmp_path):
     start, said = tmp_path / "start", []
     shutil.copytree(folder / "run" / "model", start)
     started = replace(recipe, model={**recipe.model, "start_from": str(start)})
-    made = runs.train(replace(started, training={**TINY.training, "steps": 1}), tmp_path / "run", notify=str)
+    made = train.train(replace(started, training={**TINY.training, "steps": 1}), tmp_path / "run", notify=str)
     shutil.rmtree(start)
-    assert runs.train(load_recipe(tmp_path / "run" / "recipe.yaml"), tmp_path / "run", True, said.append) == made
+    assert train.train(load_recipe(tmp_path / "run" / "recipe.yaml"), tmp_path / "run", True, said.append) == made
     assert said == [f"{tmp_path / 'run'}: this run is finished; its model is {made}"]
 
 
@@ -227,7 +228,7 @@ def test_a_start_without_its_weights_is_told_as_such(folder, recipe, tmp_path):
     shutil.copytree(folder / "run" / "model", start, ignore=shutil.ignore_patterns("*.safetensors"))
     started = replace(recipe, model={**recipe.model, "start_from": str(start)})
     with pytest.raises(TransductError, match=r"part/model\.safetensors: .*(missing|No such file|not there)"):
-        runs.train(started, tmp_path / "run", notify=str)
+        train.train(started, tmp_path / "run", notify=str)
 
 
 @pytest.mark.slow
@@ -262,7 +263,7 @@ def test_a_tiny_world_is_learnt(tmp_path, monkeypatch):
             "decoding": {"temperature": 0.7},
         },
     ]
-    runs.train(Recipe("text_to_image", data, training=training, stages=stages), tmp_path / "run", notify=str)
-    scores = base.evaluate(tmp_path / "run").scores
+    train.train(Recipe("text_to_image", data, training=training, stages=stages), tmp_path / "run", notify=str)
+    scores = evaluate.evaluate(tmp_path / "run").scores
     assert scores["attributes_right"] >= 90.0
     assert scores["reconstruction_error"] < 0.01

@@ -17,11 +17,13 @@ from tests.recipes import tiny_recipe
 from transduct.config import Recipe
 from transduct.data.samples import generate
 from transduct.data.tokenizer import Tokenizer
-from transduct.decoding import engine
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
-from transduct.functional.segments import Segments
-from transduct.tasks import base, runs, translation
+from transduct.inference import engine
+from transduct.predictors import base as predictors_base
+from transduct.runs import train
+from transduct.segments import Segments
+from transduct.tasks import translation
 from transduct.tasks.text import losses_of
 from transduct.tasks.translation import TranslationTask, make_batch, turned
 from transduct.training.log import ignore
@@ -179,7 +181,7 @@ def test_bleu_cuts_words_as_the_recipe_says_while_training_and_after(tmp_path):
     task.prepare()
     model = task.build_model().eval()
     task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0})
-    loaded = base.load(tmp_path / "model")
+    loaded = predictors_base.load(tmp_path / "model")
     data = (["a b"], [["b a"]])
     for report in (task.evaluate(model, data), loaded.evaluate(data), loaded.evaluate(data, loaded)):
         assert "tok:char" in report.details["bleu"]["signature"]
@@ -188,7 +190,7 @@ def test_bleu_cuts_words_as_the_recipe_says_while_training_and_after(tmp_path):
 def test_a_pinned_seed_trains_as_it_did(tmp_path):
     """Data, order, initial weights, loss and optimiser at once: whoever changes these changes every later model."""
     recipe = tiny_recipe(model={"dropout": 0.0}, training={"precision": "float32"})
-    runs.train(recipe, tmp_path / "run", notify=str)
+    train.train(recipe, tmp_path / "run", notify=str)
     records = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines())
     losses = [record["loss"] for record in records if "loss" in record]
     expected = [4.5599, 4.2282, 4.2079, 3.9505, 3.9313, 3.7695, 3.6272, 3.6916, 3.6346, 3.6594, 3.5514, 3.5926, 3.4822]
@@ -202,7 +204,7 @@ def test_validation_scores_agree_with_forced_decoding(made, tmp_path):
     report = task.evaluate(model)
     assert report.scores.keys() == {"loss", "perplexity", "bleu", "chrf", "exact_match"}
     task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0})
-    translator = base.load(tmp_path / "model")
+    translator = predictors_base.load(tmp_path / "model")
     tokens = sum(len(ids) + 1 for ids in task.tokenizers[1].encode(targets))
     assert report.scores["loss"] == pytest.approx(-sum(translator.score(sources, targets)) / tokens, rel=1e-5)
     assert report.scores["perplexity"] == pytest.approx(math.exp(report.scores["loss"]))
@@ -246,7 +248,7 @@ def written(folder, **data):
     """A run of whole words over `reverse`, or over what `data` says of training, and what it makes."""
     recipe = tiny_recipe(tokenizer={"kind": "word", "size": 40}, decoding={"beam": 3})
     recipe.data.update(data)
-    return runs.train(recipe, folder, notify=str)
+    return train.train(recipe, folder, notify=str)
 
 
 def test_what_is_learnt_backwards_is_what_turned_targets_teach(tmp_path):
@@ -260,7 +262,7 @@ def test_what_is_learnt_backwards_is_what_turned_targets_teach(tmp_path):
     forwards = written(tmp_path / "forwards", train=[named["train"]], valid=named["valid"])
     for name in ("tokenizer.json", "model.safetensors"):
         assert (backwards / name).read_bytes() == (forwards / name).read_bytes()
-    ours, theirs = base.load(backwards), base.load(forwards)
+    ours, theirs = predictors_base.load(backwards), predictors_base.load(forwards)
     found, texts = ours.translate(TEXTS, n_best=3), [" ".join(reversed(text.split())) for text in TEXTS]
     for one, other in zip(found, theirs.translate(TEXTS, n_best=3), strict=True):
         assert one.tokens == other.tokens[::-1]
@@ -289,12 +291,12 @@ def test_a_model_goes_on_in_its_own_direction(tmp_path):
     backwards = written(tmp_path / "backwards", backwards=True)
     begun = {"tokenizer": {"kind": "word", "size": 40}, "model": {"start_from": str(backwards)}}
     with pytest.raises(TransductError, match=r"model\.start_from: .*/backwards/model writes from the end on; set"):
-        runs.train(tiny_recipe(**begun), tmp_path / "forwards", notify=str)
-    there = runs.train(tiny_recipe(**begun, data={"backwards": True}), tmp_path / "on", notify=str)
-    assert base.load(there).backwards
-    begun["model"] = {"start_from": str(runs.train(tiny_recipe(), tmp_path / "first", notify=str))}
+        train.train(tiny_recipe(**begun), tmp_path / "forwards", notify=str)
+    there = train.train(tiny_recipe(**begun, data={"backwards": True}), tmp_path / "on", notify=str)
+    assert predictors_base.load(there).backwards
+    begun["model"] = {"start_from": str(train.train(tiny_recipe(), tmp_path / "first", notify=str))}
     with pytest.raises(TransductError, match=r"writes from the beginning on; set data\.backwards to false"):
-        runs.train(tiny_recipe(**begun, data={"backwards": True}), tmp_path / "turned", notify=str)
+        train.train(tiny_recipe(**begun, data={"backwards": True}), tmp_path / "turned", notify=str)
 
 
 def test_stages_that_go_on_do_so_in_one_direction(tmp_path):
@@ -302,7 +304,7 @@ def test_stages_that_go_on_do_so_in_one_direction(tmp_path):
     with pytest.raises(
         TransductError, match=r"stages\[1\]: data\.backwards is True, the stage that it starts from has False; make"
     ):
-        runs.train(recipe, tmp_path / "run", notify=str)
+        train.train(recipe, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists(), "and nothing was trained before it was said"
 
 
@@ -352,13 +354,13 @@ def test_each_side_may_have_a_tokenizer_of_its_own(tmp_path):
     assert (model.config.source_size, model.config.target_size) == tuple(t.size for t in task.tokenizers)
     assert model.config.tie == "decoder"
     task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0})
-    loaded = base.load(tmp_path / "model")
+    loaded = predictors_base.load(tmp_path / "model")
     assert loaded.source_tokenizer.kind == "word"
     assert loaded.predict(["a b", "c"]) == task.predict(model, ["a b", "c"])
     shutil.copy(tmp_path / "tokenizer.source.json", tmp_path / "model" / "tokenizer.target.json")
     sizes = "{0.size} and {0.size} tokens, the model {0.size} and {1.size}".format(*task.tokenizers)
     with pytest.raises(TransductError, match=f"the tokenizers hold {sizes}; they do not belong together: copy the"):
-        base.load(tmp_path / "model")
+        predictors_base.load(tmp_path / "model")
 
 
 def test_replacements_are_made_wherever_text_comes_in(tmp_path):
@@ -371,7 +373,7 @@ def test_replacements_are_made_wherever_text_comes_in(tmp_path):
     assert decoded == {("a b", "a-b"), ("c d", "c-d"), ("e f", "e-f")}
     assert task.evaluate(model.eval()).details["samples"][0][0] == "a-b"
     task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0})
-    loaded = base.load(tmp_path / "model")
+    loaded = predictors_base.load(tmp_path / "model")
     assert loaded.score(["a-b"], ["x"]) == loaded.score(["a b"], ["x"])
 
 
@@ -401,10 +403,10 @@ def test_without_validation_data_training_still_ends_with_a_model(tmp_path):
     recipe = tiny_recipe(training={"steps": 2, "validate_every": 1})
     recipe.data.pop("valid")
     events = []
-    model = runs.train(recipe, tmp_path / "run", notify=str, report=events.append)
+    model = train.train(recipe, tmp_path / "run", notify=str, report=events.append)
     assert events
     assert not any("scores" in event for event in events)
-    assert len(base.load(model).predict(["a b"])) == 1
+    assert len(predictors_base.load(model).predict(["a b"])) == 1
 
 
 def test_held_out_pairs_are_validated_on_and_not_trained_on(tmp_path):
@@ -443,7 +445,7 @@ def test_what_is_saved_answers_like_what_was_trained(tmp_path):
     state = fit(model, task.training, tmp_path, task.batches, task.loss, task.evaluate, ignore)
     task.save(model, tmp_path / "model", vars(state))
     texts = ["a b c d", "z y", ""]
-    assert base.load(tmp_path / "model").predict(texts) == task.predict(model, texts)
+    assert predictors_base.load(tmp_path / "model").predict(texts) == task.predict(model, texts)
 
 
 def test_the_card_says_what_it_was_trained_on_and_how_well_it_does(trained_run, tmp_path):

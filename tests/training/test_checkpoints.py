@@ -13,12 +13,12 @@ import torch
 
 from tests.training.faults import disk, failing
 from tests.training.toy import network, trained
+from transduct import storage
 from transduct.errors import TransductError
-from transduct.training import checkpoint
+from transduct.storage import load_weights, read_tensors
 from transduct.training import checkpoints as module
-from transduct.training.checkpoint import load_optimiser, load_weights, optimiser_tensors, read_tensors
 from transduct.training.checkpoints import Checkpoints
-from transduct.training.optim import MovingAverage, make_optimiser
+from transduct.training.optim import MovingAverage, load_optimiser, make_optimiser, optimiser_tensors
 
 
 def save(checkpoints, step, model, optimiser, ema=None, keep=None):
@@ -51,7 +51,7 @@ def held(tmp_path):
 def test_a_checkpoint_that_cannot_be_written_leaves_those_before(held, monkeypatch, after, number, said):
     model, optimiser = trained(1)
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.os, "fsync", failing(disk(number), after, os.fsync))
+        patch.setattr(storage.os, "fsync", failing(disk(number), after, os.fsync))
         with pytest.raises(TransductError) as caught:
             save(held, 20, model, optimiser, MovingAverage(model, 0.9), keep=[])
     assert str(caught.value) == f"{held.path(20)}: {said}"
@@ -74,8 +74,8 @@ def test_a_crash_in_the_middle_of_writing_is_as_if_it_had_not_begun(held, monkey
     """Nothing is cleaned up after a crash, so what it leaves must do no harm."""
     model, optimiser = trained(1)
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.os, "fsync", failing(KeyboardInterrupt(), after, os.fsync))
-        patch.setattr(checkpoint.shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(storage.os, "fsync", failing(KeyboardInterrupt(), after, os.fsync))
+        patch.setattr(storage.shutil, "rmtree", lambda *_, **__: None)
         with pytest.raises(KeyboardInterrupt):
             save(held, 20, model, optimiser)
     assert list(held.directory.glob(".step_20.*.part"))
@@ -164,13 +164,13 @@ def test_looking_for_a_failure_does_not_wait(held, monkeypatch):
 def test_while_a_checkpoint_is_replaced_the_old_one_is_kept_aside(held, monkeypatch):
     """Nothing is removed before the new one is in its place."""
     model, optimiser = trained(1)
-    seen, remove = [], checkpoint.shutil.rmtree
+    seen, remove = [], storage.shutil.rmtree
 
     def watched(path, **options):
         seen.append((path.name.endswith(".old.part"), held.last_good()))
         remove(path, **options)
 
-    monkeypatch.setattr(checkpoint.shutil, "rmtree", watched)
+    monkeypatch.setattr(storage.shutil, "rmtree", watched)
     save(held, 12, model, optimiser, MovingAverage(model, 0.9))
     assert {step for _, step in seen} == {12}
     assert seen[-1][0]
@@ -338,7 +338,7 @@ def test_a_kill_while_a_checkpoint_is_pruned_leaves_none_half(held, monkeypatch)
     def killed(path, **_):
         assert path.name.startswith("."), "half of it could be taken for a checkpoint"
 
-    monkeypatch.setattr(checkpoint.shutil, "rmtree", killed)
+    monkeypatch.setattr(storage.shutil, "rmtree", killed)
     save(held, 20, *trained(1), keep=[3])
     assert held.steps() == [3, 20]
 

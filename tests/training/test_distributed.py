@@ -11,7 +11,7 @@ import torch
 from torch import distributed
 
 from tests.training.toy import SIZES, network, train, weights
-from transduct.tasks.base import load
+from transduct.predictors.base import load
 from transduct.training.distributed import Ranks
 
 # What each rank does: trains the toy task, tries the sums by hand, is stopped by a signal that reaches one rank only,
@@ -27,9 +27,9 @@ from tests.recipes import tiny_recipe
 from tests.training import toy
 from transduct.errors import TrainingFailed
 from transduct.errors import NotFinite, TransductError
-from transduct.tasks import runs
+from transduct.runs import train as runs
 from transduct.tasks.translation import TranslationTask
-from transduct.training import checkpoint
+from transduct import storage
 from transduct.training.distributed import Ranks
 
 out = Path(sys.argv[1])
@@ -68,19 +68,19 @@ def stop(event):
     if event["step"] == 3:
         os.kill(os.getpid(), signal.SIGTERM)
 
-write = checkpoint.write_directory
+write = storage.write_directory
 
 def slow(*given, **named):
     time.sleep(1.0)
     write(*given, **named)
 
-checkpoint.write_directory = slow
+storage.write_directory = slow
 try:
     toy.train(out / "stopped", report=stop)
 except TrainingFailed as error:
     found["stopped"] = str(error)
     found["kept"] = (out / "stopped" / "checkpoints" / "step_3").exists()
-checkpoint.write_directory = write
+storage.write_directory = write
 found["resumed"] = toy.weights(toy.train(out / "stopped", steps=6)[0])
 step = 0
 

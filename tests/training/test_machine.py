@@ -11,19 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from transduct.devices import fast_precision, forget_shapes, keep_freed_memory, pick_device
 from transduct.errors import TransductError
 from transduct.training import machine
-from transduct.training.machine import (
-    fast_precision,
-    forget_shapes,
-    keep_freed_memory,
-    one_ahead,
-    pick_device,
-    prepare_machine,
-    seed_generators,
-    stopped_by_signals,
-    training_alone,
-)
+from transduct.training.machine import one_ahead, prepare_machine, seed_generators, stopped_by_signals, training_alone
 
 
 def test_each_item_is_made_while_the_one_before_it_is_used():

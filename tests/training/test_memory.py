@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
+from transduct import devices
+from transduct.devices import peak_memory
 from transduct.training import memory as module
-from transduct.training.memory import peak_memory
 
 HELD = "from transduct.training.memory import peak_memory; print(peak_memory())"
 
@@ -18,7 +19,7 @@ def test_what_is_held_is_in_the_peak():
     assert before + 2**26 < peak_memory() < 3 * before + 2**28
 
 
-@pytest.mark.skipif(not module.STATUS.exists(), reason="without /proc what a process held before exec cannot be told")
+@pytest.mark.skipif(not devices.STATUS.exists(), reason="without /proc what a process held before exec cannot be told")
 def test_the_peak_of_whoever_started_the_process_is_not_its_own():
     start = f"import os, sys; held = b'x' * 2**28; os.execv(sys.executable, [sys.executable, '-c', {HELD!r}])"
     found = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=True)

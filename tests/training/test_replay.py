@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from transduct.errors import TrainingFailed
-from transduct.functional.segments import Segments
+from transduct.segments import Segments
 from transduct.training.replay import Replay
 
 

@@ -13,7 +13,7 @@ import torch
 from tests.training import toy
 from tests.training.toy import CONFIG, Batch, examples, network, train, weights
 from transduct.errors import TrainingFailed
-from transduct.functional import trials
+from transduct.kernels import triton
 from transduct.training.distributed import Ranks
 from transduct.training.optim import Muon
 from transduct.training.step import Diverged, Stepper
@@ -188,7 +188,7 @@ def test_a_captured_step_is_the_step(changes, device):
 
 
 def test_a_compiled_loss_is_used_where_it_reaches_all_weights(monkeypatch):
-    monkeypatch.setattr(trials, "compiled", lambda loss: loss)
+    monkeypatch.setattr(triton, "compiled", lambda loss: loss)
     one, other = (steps("cpu", compile=compiled) for compiled in (False, True))
     assert one[0] == other[0]
     torch.testing.assert_close(one[1], other[1], rtol=0, atol=0)
@@ -206,7 +206,7 @@ def test_a_compiled_loss_that_teaches_a_weight_nothing_is_refused(tmp_path, monk
 
         return compiled
 
-    monkeypatch.setattr(trials, "compiled", broken)
+    monkeypatch.setattr(triton, "compiled", broken)
     lost = r"compiled by PyTorch .* the loss has no gradient for 1 weights \(0\.weight, \.\.\.\); set training\.compile"
     with pytest.raises(TrainingFailed, match=lost):
         train(tmp_path, batches=batches, compile=True)

@@ -15,9 +15,10 @@ import torch
 from tests.helpers import everything_in
 from tests.training import toy
 from tests.training.toy import CONFIG, SIZES, Report, network, train, weights
+from transduct import storage
 from transduct.errors import NotFinite, TrainingFailed, TransductError
-from transduct.training import checkpoint, checkpoints, trainer
-from transduct.training.checkpoint import read_tensors, weights_of
+from transduct.storage import read_tensors, weights_of
+from transduct.training import checkpoints, trainer
 from transduct.training.checkpoints import Checkpoints
 from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
@@ -622,7 +623,7 @@ def test_a_moving_average_is_validated_and_handed_out(tmp_path):
 def test_a_moving_average_does_not_go_on_in_a_file_that_will_be_removed(tmp_path, monkeypatch):
     read = []
     train(tmp_path, steps=3, ema=0.9)
-    monkeypatch.setattr(checkpoint, "read_tensors", lambda path: read.append(read_tensors(path)) or read[-1])
+    monkeypatch.setattr(storage, "read_tensors", lambda path: read.append(read_tensors(path)) or read[-1])
     run = trainer.Trainer(network(), replace(CONFIG, ema=0.9), tmp_path, toy.batches, toy.loss, None, ignore, Ranks())
     run.restore(3)
     places = {tensor.data_ptr() for tensors in read for tensor in tensors.values()}

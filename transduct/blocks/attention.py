@@ -12,7 +12,6 @@ from transduct.blocks.caches import KVCache, Lineage, Memory
 from transduct.blocks.embeddings import PositionVectors, VectorScheme
 from transduct.blocks.linear import Linear
 from transduct.blocks.plain import plain
-from transduct.functional import kernels
 from transduct.functional import positions as schemes
 from transduct.functional.attention import (
     Bias,
@@ -22,7 +21,8 @@ from transduct.functional.attention import (
     segment_attention,
     segment_weights,
 )
-from transduct.functional.segments import Segments, pad
+from transduct.kernels import cpu
+from transduct.segments import Segments, pad
 
 AttentionScheme = Literal["rotary", "alibi", "relative"]
 CLIP = 16  # farther distances share a vector; Shaw et al. 2018 found no difference between 2 and 256
@@ -240,8 +240,8 @@ class MultiHeadAttention(nn.Module):
         if prompt is None and bias is None and cache.clock is not None and lineage.seen is not None:
             seen = lineage.seen.view(-1, 1, cache.beam, lineage.seen.shape[3])  # (B, 1, beam, t * beam)
             return self._read(query, *cache.held(), seen)
-        if prompt is None and bias is None and kernels.usable(query, caches=cache.buffers):
-            heads = kernels.rows_attention(query, *cache.buffers, cache.length, slots=lineage.slots)  # (R, H, V)
+        if prompt is None and bias is None and cpu.usable(query, caches=cache.buffers):
+            heads = cpu.rows_attention(query, *cache.buffers, cache.length, slots=lineage.slots)  # (R, H, V)
             return self.output(heads.flatten(1))  # (R, D)
         query = query.unsqueeze(2)  # (R, H, 1, K)
         before = 0 if prompt is None else prompt.keys.shape[2]
@@ -268,9 +268,9 @@ class MultiHeadAttention(nn.Module):
         """The keys and values of the sources, computed once for a whole search: (M, D) -> Memory."""
         packed = getattr(self.key, "packed", None), getattr(self.value, "packed", None)
         known = plain(self, MultiHeadAttention) and all(plain(part, type(part)) for part in (self.key, self.value))
-        if known and isinstance(packed[0], kernels.Packed) and isinstance(packed[1], kernels.Packed):
+        if known and isinstance(packed[0], cpu.Packed) and isinstance(packed[1], cpu.Packed):
             layout = segments.offsets, segments.longest, self.num_kv_heads, self.cache_dtype
-            keys, values = kernels.remember(packed[0], packed[1], memory, *layout)
+            keys, values = cpu.remember(packed[0], packed[1], memory, *layout)
         else:
             key, value = self._cached(*self._keys_and_values(memory))
             keys, values = (pad(part, segments).transpose(1, 2).contiguous() for part in (key, value))  # (B, G, S, ..)
@@ -279,10 +279,10 @@ class MultiHeadAttention(nn.Module):
     def recall(self, x: Tensor, memory: Memory) -> Tensor:
         """Cross-attention of one new token per row over the memory of its source: (R, D) -> (R, D)."""
         query, whole = self.query(x), memory.bias is None or memory.lengths is not None
-        if whole and kernels.usable(query, caches=(memory.keys, memory.values)):
+        if whole and cpu.usable(query, caches=(memory.keys, memory.values)):
             query, times = query.view(len(x), self.num_heads, self.d_k), memory.keys.shape[2]  # (R, H, K)
             keys, values = memory.keys.unsqueeze(3), memory.values.unsqueeze(3)  # (B, G, S, 1, K)
-            return self.output(kernels.rows_attention(query, keys, values, times, memory.lengths).flatten(1))  # (R, D)
+            return self.output(cpu.rows_attention(query, keys, values, times, memory.lengths).flatten(1))  # (R, D)
         return self._read(query, memory.keys, memory.values, memory.bias)
 
     def project(self, x: Tensor, positions: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -321,7 +321,7 @@ class MultiHeadAttention(nn.Module):
 
     def _cached(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Round as the kernels do what they will read; others would convert it back in each step."""
-        if self.cache_dtype != torch.float16 or kernels.library() is None or not key.is_cpu:
+        if self.cache_dtype != torch.float16 or cpu.library() is None or not key.is_cpu:
             return key, value
         largest = torch.finfo(torch.float16).max
         return key.clamp(-largest, largest).half(), value.clamp(-largest, largest).half()

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from transduct.blocks.caches import Clock, KVCache, Lineage, Memory, standing_still
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
-from transduct.functional.segments import Segments, sources_of
-from transduct.functional.stepping import Ahead, Run, Steps
+from transduct.kernels.cpu_search import Ahead, Run, Steps
+from transduct.segments import Segments, sources_of
 
 
 class Decoder(nn.ModuleList):

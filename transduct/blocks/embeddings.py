@@ -11,7 +11,7 @@ from transduct.blocks.tables import Table, rows_of
 from transduct.functional import positions as schemes
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
-from transduct.functional.segments import Segments
+from transduct.segments import Segments
 
 VectorScheme = Literal[
     "index", "normalised_index", "binary", "one_hot", "learned", "sinusoidal", "sinusoidal_concatenated"

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from transduct.functional.products import linear
+from transduct.kernels.cpu_products import linear
 
 
 class Linear(nn.Linear):

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from transduct.functional.lookup import lookup
-from transduct.functional.segments import Segments, pad
+from transduct.segments import Segments, pad
 
 BITS = 20  # of a hash
 MULTIPLIER = (

@@ -17,7 +17,7 @@ from transduct.blocks.caches import Memory
 from transduct.blocks.linear import Linear
 from transduct.functional.attention import additive_scores, dot_scores, general_scores, padding_bias
 from transduct.functional.dropout import dropout
-from transduct.functional.segments import Segments, pad
+from transduct.segments import Segments, pad
 
 CellKind = Literal["gru", "lstm"]
 ScoreKind = Literal["dot", "general", "concat", "additive"]

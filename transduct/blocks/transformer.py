@@ -14,7 +14,7 @@ from transduct.blocks.embeddings import PositionVectors
 from transduct.blocks.linear import Linear
 from transduct.blocks.plain import plain
 from transduct.functional.dropout import add_dropout, dropout, relu_dropout
-from transduct.functional.segments import Segments
+from transduct.segments import Segments
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
 NormKind = Literal["layer", "rms"]

@@ -8,7 +8,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from transduct.functional.segments import Segments, pad, sources_of
+from transduct.segments import Segments, pad, sources_of
 
 NOTHING = float("-inf")
 LEAST = -1e4  # a finite stand-in for the logarithm of zero, so low that no path through it counts

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from transduct.functional import kernels, stepping
+from transduct.kernels import cpu, cpu_search
 
 
 class Filter(Protocol):
@@ -30,7 +30,7 @@ class Filter(Protocol):
 
 def log_normaliser(logits: Tensor) -> Tensor:
     """Log-sum-exp of each row, the logarithm of the softmax denominator: (R, V) -> (R,)."""
-    return stepping.log_normaliser(logits) if kernels.usable(logits) else logits.logsumexp(-1)
+    return cpu_search.log_normaliser(logits) if cpu.usable(logits) else logits.logsumexp(-1)
 
 
 class Forbid:

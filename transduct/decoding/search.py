@@ -16,9 +16,9 @@ from torch import Tensor
 
 from transduct.decoding.filters import Filter, FixedLength, Forbid, log_normaliser
 from transduct.errors import NotFinite
-from transduct.functional import kernels, stepping
-from transduct.functional.segments import Segments
-from transduct.functional.stepping import Continuations, Run
+from transduct.kernels import cpu, cpu_search
+from transduct.kernels.cpu_search import Continuations, Run
+from transduct.segments import Segments
 
 PEAK_BLOCK = 64  # logits per block; blocks are ranked by their maxima first
 
@@ -225,8 +225,8 @@ def continuations(
             is at its limit.
     """
     sources, beam = scores.shape
-    if kernels.usable(logits) and beam <= stepping.WIDEST_BEAM:
-        return stepping.choose(logits, normaliser, scores, end, limits, length)
+    if cpu.usable(logits) and beam <= cpu_search.WIDEST_BEAM:
+        return cpu_search.choose(logits, normaliser, scores, end, limits, length)
     if limits is not None:
         others = torch.arange(logits.shape[1], device=logits.device) != end  # (V,)
         over = (limits <= length).repeat_interleave(beam)  # (R,)

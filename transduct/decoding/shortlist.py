@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from transduct.decoding.search import Hypothesis
-from transduct.functional.segments import Segments, sources_of
-from transduct.functional.stepping import Ahead, Run
+from transduct.kernels.cpu_search import Ahead, Run
+from transduct.segments import Segments, sources_of
 
 
 @dataclass(frozen=True)

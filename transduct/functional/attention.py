@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduct.functional import training_kernels
 from transduct.functional.dropout import dropout as drop
-from transduct.functional.segments import Segments, flatten, pad
-from transduct.functional.trials import trusted
+from transduct.kernels import cpu_training
+from transduct.kernels.triton import trusted
+from transduct.segments import Segments, flatten, pad
 
 # A bias on the attention scores, such as ALiBi. It is called with the padded queries (B, H, T, K) and the number of
 # keys S, and returns a tensor that broadcasts to (B, H, T, S).
@@ -147,8 +147,8 @@ def segment_attention(
         return _short_attention(query, key, value, queries, keys, causal)
     longest = queries.longest, keys.longest
     few = longest[0] * longest[1] // (1 + causal) <= MOST_KEPT and max(longest) <= LONGEST_KEPT
-    if few and bias is None and dropout == 0.0 and training_kernels.usable(query, key, value):
-        return training_kernels.attention(query, key, value, queries, keys, causal)
+    if few and bias is None and dropout == 0.0 and cpu_training.usable(query, key, value):
+        return cpu_training.attention(query, key, value, queries, keys, causal)
     padded = pad(query, queries).transpose(1, 2)  # (B, H, T, K)
     plain = causal and bias is None  # then `padded_attention` masks the future, without a mask made here
     term = None if plain else _scores_bias(padded, keys, causal, bias)
@@ -164,14 +164,14 @@ def _fits(query: Tensor, value: Tensor, keys: Segments) -> bool:
         return False
     if not all(16 <= width <= 256 and width & (width - 1) == 0 for width in widths):
         return False
-    return trusted("short_attention", query.device, query.dtype, *widths, torch.is_grad_enabled())
+    return trusted("triton_attention", query.device, query.dtype, *widths, torch.is_grad_enabled())
 
 
 def _short_attention(
     query: Tensor, key: Tensor, value: Tensor, queries: Segments, keys: Segments, causal: bool
 ) -> Tensor:
     """`segment_attention` by the kernel for short sequences, whose masks are runs of keys and of queries."""
-    from transduct.functional.short_attention import short_attention
+    from transduct.kernels.triton_attention import short_attention
 
     seen = queries.past if causal else keys.runs_of(queries)  # (2, N)
     seen_by = keys.future if causal else queries.runs_of(keys)  # (2, M)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduct.functional import training_kernels
+from transduct.kernels import cpu_training
 
 
 def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
@@ -19,8 +19,8 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
     threshold = _threshold(rate)
-    if training_kernels.usable(x):
-        return training_kernels.dropped(x, threshold) if threshold else x
+    if cpu_training.usable(x):
+        return cpu_training.dropped(x, threshold) if threshold else x
     threshold -= 32768
     draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     kept = draws.view(torch.int16)[: x.numel()].view(x.shape) >= threshold
@@ -30,16 +30,16 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
 def relu_dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
     """`dropout(relu(x))`, on a CPU in one pass over memory."""
     threshold = _threshold(rate) if training else 0
-    if threshold and training_kernels.usable(x):
-        return training_kernels.dropped(x, threshold, relu=True)
+    if threshold and cpu_training.usable(x):
+        return cpu_training.dropped(x, threshold, relu=True)
     return dropout(F.relu(x), rate, training)
 
 
 def add_dropout(residual: Tensor, x: Tensor, rate: float, training: bool = True) -> Tensor:
     """`residual + dropout(x)`, on a CPU in one pass over memory."""
     threshold = _threshold(rate) if training else 0
-    if threshold and training_kernels.usable(x, residual) and x.shape == residual.shape:
-        return training_kernels.dropped(x, threshold, added=residual)
+    if threshold and cpu_training.usable(x, residual) and x.shape == residual.shape:
+        return cpu_training.dropped(x, threshold, added=residual)
     return residual + dropout(x, rate, training)
 
 

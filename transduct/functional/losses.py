@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.functional import training_kernels
 from transduct.functional.boxes import generalised_iou, to_corners
 from transduct.functional.derivatives import first_only
 from transduct.functional.lookup import lookup
-from transduct.functional.products import add_product, product
-from transduct.functional.segments import Segments, pad
-from transduct.functional.trials import trusted
+from transduct.kernels import cpu_training
+from transduct.kernels.cpu_products import add_product, product
+from transduct.kernels.triton import trusted
+from transduct.segments import Segments, pad
 
 CHUNK = 2**22  # logits held at a time on a CPU: 16 MiB of float32, which fit the cache of a small machine
 GPU_CHUNK = 2**27  # on a GPU: 256 MiB of bfloat16, so that the products are large enough to be efficient
@@ -180,7 +180,7 @@ def _losses_of_rows(
     """Return the sum of the smoothed losses, with the agreement of the two halves, the sum of the negative
     log-likelihoods, and, if `wanted`, the gradient of the logits (n, V). The logits may be overwritten."""
     kernel = _fused(logits)
-    if kernel is training_kernels.row_losses:  # which knows the agreement itself
+    if kernel is cpu_training.row_losses:  # which knows the agreement itself
         losses, nlls = kernel(logits, targets, smoothing, counted, wanted, agreement)
         return losses.sum(), nlls.sum(), logits if wanted else None
     divergence = _agreement_of_rows(logits, agreement, counted) if agreement else None
@@ -222,11 +222,11 @@ def _sum(x: Tensor, shares: Tensor | None) -> Tensor:
 
 def _fused(logits: Tensor) -> Callable[..., tuple[Tensor, Tensor]] | None:
     """The kernel that overwrites logits with their gradient, if there is one for this device and dtype."""
-    if training_kernels.usable(logits):
-        return training_kernels.row_losses
-    if logits.dtype == torch.float64 or not trusted("row_losses", logits.device, logits.dtype):
+    if cpu_training.usable(logits):
+        return cpu_training.row_losses
+    if logits.dtype == torch.float64 or not trusted("triton_losses", logits.device, logits.dtype):
         return None
-    from transduct.functional.row_losses import row_losses
+    from transduct.kernels.triton_losses import row_losses
 
     return row_losses
 

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from transduct.functional import training_kernels
+from transduct.kernels import cpu_training
 
 BASE = 10000.0  # of the wavelengths of sinusoidal and rotary positions, as in both papers
 LONGEST_TABLE = 1 << 16  # positions whose sines and cosines are cached
@@ -72,10 +72,10 @@ def rotary(x: Tensor, positions: Tensor) -> Tensor:
 
     The dot product of a rotated query and a rotated key depends only on their distance (RoPE; Su et al. 2021).
     """
-    if training_kernels.usable(x) and positions.dtype == torch.int64 and 0 < len(positions) == len(x):
+    if cpu_training.usable(x) and positions.dtype == torch.int64 and 0 < len(positions) == len(x):
         least, most = map(int, positions.aminmax())
         if least >= 0 and most < LONGEST_TABLE:
-            return training_kernels.turned(x, positions, turns(1 << most.bit_length(), x.shape[-1]))
+            return cpu_training.turned(x, positions, turns(1 << most.bit_length(), x.shape[-1]))
     angles = positions[:, None] * frequencies(x.shape[-1], x.device)  # (N, K / 2)
     cos, sin = angles.cos()[:, None].to(x.dtype), angles.sin()[:, None].to(x.dtype)  # (N, 1, K / 2)
     first, second = x.chunk(2, -1)  # (N, H, K / 2) each

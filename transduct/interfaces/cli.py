@@ -143,8 +143,8 @@ def train(
     """
     from transduct.config import placed
     from transduct.interfaces.progress import Watcher
-    from transduct.tasks.runs import chosen_recipe
-    from transduct.tasks.runs import train as train_recipe
+    from transduct.runs.train import chosen_recipe
+    from transduct.runs.train import train as train_recipe
 
     paths = [word for word in recipe or [] if "=" not in word or (word.endswith(".yaml") and os.path.isfile(word))]
     overrides = [word for word in recipe or [] if word not in paths]
@@ -186,8 +186,8 @@ def translate(
     Example: transduct translate runs/de-en input.de > output.en
     """
     from transduct.errors import TransductError
-    from transduct.interfaces.lines import chunks, counting, naming_lines, require_folders, require_text, rows, typed
     from transduct.interfaces.start import load
+    from transduct.interfaces.terminal import chunks, counting, naming_lines, require_folders, require_text, rows, typed
 
     named = {
         "beam": beam, "length_penalty": length_penalty, "batch_tokens": batch_tokens, "workers": workers,
@@ -197,7 +197,7 @@ def translate(
     options = {name: value for name, value in named.items() if value is not None}
     file = require_text(file)
     if attention is not None:
-        from transduct.interfaces.pictures import check_ending, draw_attention
+        from transduct.drawing.plots import check_ending, draw_attention
 
         check_ending(attention)
         require_folders(attention)
@@ -235,11 +235,11 @@ def predict(
     transduct predict runs/shakespeare "ROMEO:" --set length=500
     transduct predict runs/detr street.jpg --out found.png
     """
-    from transduct.interfaces.lines import require_folders
-    from transduct.interfaces.pictures import check_ending, draw_attention
-    from transduct.interfaces.requests import parsed_options
+    from transduct.drawing.plots import check_ending, draw_attention
     from transduct.interfaces.start import load
-    from transduct.tasks.showing import check_drawable, draw, places, read_once
+    from transduct.interfaces.terminal import require_folders
+    from transduct.predictors.pictures import check_drawable, draw, places, read_once
+    from transduct.serving.requests import parsed_options
 
     chosen = parsed_options(options or [])
     loaded = load(model, device)
@@ -281,9 +281,9 @@ def evaluate(
     transduct evaluate runs/de-en --source test.de --reference test.en
     transduct evaluate runs/de-en --set beam=4 --set length_penalty=0.6
     """
-    from transduct.interfaces.lines import check_output, table, write_outputs
-    from transduct.interfaces.requests import parsed_options
-    from transduct.tasks.base import evaluate as evaluate_model
+    from transduct.interfaces.terminal import check_output, table, write_outputs
+    from transduct.runs.evaluate import evaluate as evaluate_model
+    from transduct.serving.requests import parsed_options
 
     given = {"source": source, "reference": reference[0] if reference and len(reference) == 1 else reference or None}
     files = {name: value for name, value in given.items() if value is not None}
@@ -317,7 +317,7 @@ def convert(
     transduct convert opus-mt-de-en de-en
     transduct convert runs/de-en de-en.three --with runs/de-en.2 --with runs/de-en.3
     """
-    from transduct.interfaces.conversion import convert as convert_model
+    from transduct.interop.convert import convert as convert_model
 
     convert_model(model, out, to, precision, shortlist, others or [])
     print(out)
@@ -351,7 +351,7 @@ def bench(
     """
     import json
 
-    from transduct.interfaces.bench import about, asked, run, shown
+    from transduct.bench.rows import about, asked, run, shown
 
     sizes, given = asked(what, size, vocabulary, sentences, threads, device, model, text)
     rows = []
@@ -377,8 +377,8 @@ def score(
 
     Example: transduct score runs/de-en --source test.de --target test.en
     """
-    from transduct.interfaces.lines import counting
-    from transduct.tasks.base import scores
+    from transduct.interfaces.terminal import counting
+    from transduct.runs.evaluate import scores
 
     with counting() as done:
         for value in scores(model, {"source": str(source), "reference": str(target)}, device, precision):
@@ -402,6 +402,6 @@ def serve(
     Example: transduct serve runs/de-en --port 5000
     curl localhost:5000/translate -H 'Content-Type: application/json' -d '{"texts": ["Ein Haus."]}'
     """
-    from transduct.interfaces.server import serve as serve_model
+    from transduct.serving.server import serve as serve_model
 
     serve_model(model, host, port, waiting, keys, device, precision)

@@ -4,11 +4,12 @@ import sys
 from pathlib import Path
 
 from transduct.config import load_recipe
+from transduct.drawing.plots import heatmap, save, terminal
 from transduct.errors import TrainingFailed
-from transduct.interfaces.pictures import heatmap, save, terminal
 from transduct.interfaces.progress import Watcher
-from transduct.tasks.base import evaluate, load
-from transduct.tasks.runs import train
+from transduct.predictors.base import load
+from transduct.runs.evaluate import evaluate
+from transduct.runs.train import train
 
 RECIPE = Path(__file__).with_name("demo.yaml")
 SHOWN = (

@@ -9,7 +9,7 @@ def load(*arguments: str) -> Any:
     scanning them during the import and again at exit takes longer than translating a sentence."""
     gc.disable()
     try:
-        from transduct.tasks.base import load
+        from transduct.predictors.base import load
 
         return load(*arguments)
     finally:

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from transduct import storage
 from transduct.data.tokenizer import Tokenizer, tokenizers_in, tokenizers_of
 from transduct.errors import TransductError, needing
-from transduct.interop.ours import for_tool, loaded
+from transduct.interop.export import for_tool, loaded
 from transduct.models.transformer import Config, Transformer
-from transduct.training import checkpoint
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
 INSIDE = "rotary", "relative"  # positions that are part of attention
@@ -36,7 +36,7 @@ def convert(directory: Path, out: Path) -> None:
         raise TransductError(f"{directory}: CTranslate2 has no place for {reason}; train a model without it")
     model = loaded(directory, config)
     paths, tokenizers = tokenizers_in(directory), tokenizers_of(directory, (config.source_size, config.target_size))
-    with checkpoint.new_directory(out) as folder:
+    with storage.new_directory(out) as folder:
         spec = _specification(specs, model, tokenizers)
         spec.config.add_attribute("replace", settings.get("replace", []))
         spec.save(str(folder))

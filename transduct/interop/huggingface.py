@@ -15,14 +15,14 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from transduct import storage
 from transduct.config import record
 from transduct.data.tokenizer import FILES, Tokenizer, tokenizers_in
 from transduct.errors import TransductError
 from transduct.interop import sentencepiece
+from transduct.interop.export import for_tool, loaded
 from transduct.interop.marian import ACTIVATIONS, BIAS, Marian, our_weights, their_config, their_weights, unsupported
-from transduct.interop.ours import for_tool, loaded
 from transduct.models.transformer import Config, Transformer
-from transduct.training import checkpoint
 
 BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
 GENERATION, SPECIAL_NAMES = "generation_config.json", "tokenizer_config.json"
@@ -57,7 +57,7 @@ Sided = tuple[tuple[Vocabulary, Vocabulary], list[str]]  # vocabularies and toke
 def found_in(directory: Path) -> bool:
     """Whether a folder's `config.json` is in Hugging Face's format."""
     try:
-        config = json.loads((directory / checkpoint.CONFIG).read_bytes())
+        config = json.loads((directory / storage.CONFIG).read_bytes())
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(config, dict) and "task" not in config and ("model_type" in config or "architectures" in config)
@@ -72,7 +72,7 @@ def read(directory: Path, out: Path) -> None:
         TransductError: if a file is missing, damaged or inconsistent with another, the model is not Marian or of a kind
             that our Transformer does not support, or `out` exists.
     """
-    checkpoint.require_absent(out)
+    storage.require_absent(out)
     marian = _marian(directory)
     vocabularies, texts = _ours(directory, marian) or _theirs(directory, marian)
     source, target = vocabularies
@@ -81,20 +81,20 @@ def read(directory: Path, out: Path) -> None:
     if forbidden:
         tensors.setdefault(BIAS, torch.zeros(1, len(target.ids)))
     biased = bool(forbidden) or (BIAS in tensors and bool(tensors[BIAS].any()))
-    config = _our_config(marian, vocabularies, biased, directory / checkpoint.CONFIG)
+    config = _our_config(marian, vocabularies, biased, directory / storage.CONFIG)
     if config.encoder_layers + config.decoder_layers > len(tensors):
         raise TransductError(
-            f"{directory / checkpoint.WEIGHTS}: lacks the weights of layers; {checkpoint.CONFIG} is of another model"
+            f"{directory / storage.WEIGHTS}: lacks the weights of layers; {storage.CONFIG} is of another model"
         )
     with torch.device("meta"):  # shapes are compared before anything is allocated
         model = Transformer(config)
-    weights = our_weights(model, tensors, source.ids, target.ids, directory / checkpoint.WEIGHTS)
+    weights = our_weights(model, tensors, source.ids, target.ids, directory / storage.WEIGHTS)
     if forbidden:
         weights["output_bias"][forbidden] = NEVER
     shared = texts[0] == texts[1] and source is target
     penalty = 1.0 if marian.length_penalty is None else marian.length_penalty
     settings = {
-        "format": checkpoint.FORMAT,
+        "format": storage.FORMAT,
         "task": "translation",
         "model": asdict(config),
         "family": "transformer",
@@ -107,12 +107,12 @@ def read(directory: Path, out: Path) -> None:
         "replace": [],
     }
     content = {
-        checkpoint.CONFIG: checkpoint.pack_json(settings),
-        checkpoint.WEIGHTS: checkpoint.pack(weights),
+        storage.CONFIG: storage.pack_json(settings),
+        storage.WEIGHTS: storage.pack(weights),
         "card.md": _card(directory.resolve().name, out.name, settings, shared, marian.left_out()).encode(),
         **{name: text.encode() for name, text in zip(FILES[shared], texts)},
     }
-    checkpoint.write_directory(out, content)
+    storage.write_directory(out, content)
 
 
 def _forbidden(marian: Marian, target: Vocabulary, directory: Path) -> list[int]:
@@ -154,8 +154,8 @@ def _our_config(marian: Marian, vocabularies: Sequence[Vocabulary], bias: bool, 
 
 def _marian(directory: Path) -> Marian:
     """The configuration of a Marian model that our Transformer supports."""
-    where = directory / checkpoint.CONFIG
-    config = checkpoint.read_object(where, "a model's configuration")
+    where = directory / storage.CONFIG
+    config = storage.read_object(where, "a model's configuration")
     if (kind := config.get("model_type")) != "marian":
         found = "names no model_type" if kind is None else f"model_type is {kind!r:.40}"
         raise TransductError(
@@ -164,7 +164,7 @@ def _marian(directory: Path) -> Marian:
         )
     files = str(where)
     if (generation := directory / GENERATION).exists():
-        config |= checkpoint.read_object(generation, "how outputs are searched for")
+        config |= storage.read_object(generation, "how outputs are searched for")
         files += f" or {GENERATION}"
     known = {field.name for field in fields(Marian)}
     marian = record(Marian, {name: value for name, value in config.items() if name in known}, "", files)
@@ -191,13 +191,13 @@ def _ours(directory: Path, marian: Marian) -> Sided | None:
     if marian.share_encoder_decoder_embeddings or not paths[1].exists():  # one tokenizer may have two embedding tables
         paths[1] = paths[0]
     for path in paths:
-        checkpoint.check_file(path, "a tokenizer")
+        storage.check_file(path, "a tokenizer")
     sides = [Tokenizer.load(path) for path in paths]
     begin, end = marian.decoder_start_token_id, marian.eos_token_id
     for path, tokenizer, size in zip(paths, sides, sizes):
         if (tokenizer.size, begin, end) != (size, BEGIN, END):
             raise TransductError(
-                f"{path}: {tokenizer.size} tokens, outputs begin after {BEGIN} and end with {END}; {checkpoint.CONFIG} "
+                f"{path}: {tokenizer.size} tokens, outputs begin after {BEGIN} and end with {END}; {storage.CONFIG} "
                 f"says {size}, {begin} and {end}: copy both files again"
             )
     source, target = (Vocabulary(each.pieces(range(each.size)), [*range(each.size)]) for each in sides)
@@ -207,13 +207,13 @@ def _ours(directory: Path, marian: Marian) -> Sided | None:
 def _vocabularies(directory: Path, marian: Marian) -> tuple[Vocabulary, Vocabulary]:
     """The vocabularies of source and target; a single object if both share their embeddings."""
     path = directory / SPECIAL_NAMES
-    named = checkpoint.read_object(path, "the names of special tokens") if path.exists() else {}
+    named = storage.read_object(path, "the names of special tokens") if path.exists() else {}
     begin, end = marian.decoder_start_token_id, marian.eos_token_id
     unknown = _name(named, "unk_token", "<unk>")
     apart = directory / VOCABULARIES[1]
     if marian.share_encoder_decoder_embeddings:
         if named.get("separate_vocabs") and apart.exists():
-            raise TransductError(f"{apart}: a list of its own, {checkpoint.CONFIG} says that both sides share theirs")
+            raise TransductError(f"{apart}: a list of its own, {storage.CONFIG} says that both sides share theirs")
         both = _vocabulary(directory / VOCABULARIES[0], marian.vocab_size, unknown, begin, end)
         return both, both
     size = marian.decoder_vocab_size or marian.vocab_size
@@ -232,17 +232,17 @@ def _name(named: Mapping[str, Any], key: str, default: str) -> str:
 
 def _vocabulary(path: Path, size: int, *specials: int | str) -> Vocabulary:
     """Read a vocabulary and put it into our order; `specials` are unknown, begin and end, by id or name."""
-    numbers = checkpoint.read_object(path, "the id of each token")
+    numbers = storage.read_object(path, "the id of each token")
     found = {number for number in numbers.values() if type(number) is int}
     whole = all(name == name.encode("utf-8", "replace").decode() for name in numbers)
     if found == {*range(len(numbers))} and len(numbers) < size:
         raise TransductError(
-            f"{path}: {len(numbers)} tokens, {checkpoint.CONFIG} says {size}: copy both files again or, if the model's "
+            f"{path}: {len(numbers)} tokens, {storage.CONFIG} says {size}: copy both files again or, if the model's "
             f"tables were enlarged, run model.resize_token_embeddings({len(numbers)}) there and save it"
         )
     if len(numbers) != size or found != {*range(size)} or not whole:
         raise TransductError(
-            f"{path}: {len(numbers)} tokens, {checkpoint.CONFIG} says {size}; expected each id below that once, for "
+            f"{path}: {len(numbers)} tokens, {storage.CONFIG} says {size}; expected each id below that once, for "
             "a name of whole characters: copy both files again"
         )
     names = {number: name for name, number in numbers.items()}
@@ -257,7 +257,7 @@ def _vocabulary(path: Path, size: int, *specials: int | str) -> Vocabulary:
 
 def _tensors(directory: Path) -> dict[str, Tensor]:
     """The weights of a model, by name."""
-    path = directory / checkpoint.WEIGHTS
+    path = directory / storage.WEIGHTS
     if not path.exists() and (directory / INDEX).exists():
         raise TransductError(
             f"{directory}: weights in several files; write one, with save_pretrained(DIR, max_shard_size='9GB')"
@@ -265,16 +265,16 @@ def _tensors(directory: Path) -> dict[str, Tensor]:
     names = [name for name in (PICKLE, f"{PICKLE}.index.json", *FOREIGN) if (directory / name).exists()]
     if not path.exists() and names and names[0] in FOREIGN:
         raise TransductError(
-            f"{directory}: only {names[0]} here; expected {checkpoint.WEIGHTS}: take it, or {PICKLE}, from the model's "
+            f"{directory}: only {names[0]} here; expected {storage.WEIGHTS}: take it, or {PICKLE}, from the model's "
             "page"
         )
     if not path.exists() and names:
         raise TransductError(
-            f"{directory}: only {names[0]} here, which runs code when it is read; expected {checkpoint.WEIGHTS}: take "
+            f"{directory}: only {names[0]} here, which runs code when it is read; expected {storage.WEIGHTS}: take "
             "it from the model's page, or where you trust the file run MarianMTModel.from_pretrained(DIR)"
             ".save_pretrained(DIR)"
         )
-    return checkpoint.read_tensors(path)
+    return storage.read_tensors(path)
 
 
 def _card(name: str, out: str, settings: Mapping[str, Any], shared: bool, left_out: Sequence[str]) -> str:
@@ -320,12 +320,12 @@ def convert(directory: Path, out: Path) -> None:
     if reason := unsupported(config):
         raise TransductError(f"{directory}: Marian has no place for {reason}; {TRAIN}")
     content = {
-        checkpoint.CONFIG: checkpoint.pack_json(their_config(config)),
-        GENERATION: checkpoint.pack_json(_their_generation(config, settings.get("decoding", {}))),
-        checkpoint.WEIGHTS: save(their_weights(loaded(directory, config)), {"format": "pt"}),
+        storage.CONFIG: storage.pack_json(their_config(config)),
+        GENERATION: storage.pack_json(_their_generation(config, settings.get("decoding", {}))),
+        storage.WEIGHTS: save(their_weights(loaded(directory, config)), {"format": "pt"}),
         **_their_tokenizers(tokenizers_in(directory), config),
     }
-    checkpoint.write_directory(out, content)
+    storage.write_directory(out, content)
 
 
 def _their_generation(config: Config, decoding: Mapping[str, Any]) -> dict[str, Any]:
@@ -359,7 +359,7 @@ def _their_tokenizers(paths: Sequence[Path], config: Config) -> dict[str, bytes]
         "split_special_tokens": True,  # the name of a special token in a text is plain text
         "clean_up_tokenization_spaces": False,
     }
-    dump = checkpoint.pack_json
+    dump = storage.pack_json
     if not pieces:
         return {SPECIAL_NAMES: dump(settings)} | {name: dump(_ending(text)) for name, text in zip(OWN, texts)}
     separate = config.tie != "all"
@@ -387,5 +387,5 @@ def _ending(text: str) -> dict[str, Any]:
 
 def _unended(path: Path) -> str:
     """A tokenizer file without post-processor, padding and truncation, like ours."""
-    file = checkpoint.read_object(path, "a tokenizer") | dict.fromkeys(("post_processor", "padding", "truncation"))
+    file = storage.read_object(path, "a tokenizer") | dict.fromkeys(("post_processor", "padding", "truncation"))
     return str(tokenizers.Tokenizer.from_str(json.dumps(file)).to_str())

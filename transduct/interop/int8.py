@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from transduct.blocks.quantised import quantise
+from transduct import storage
 from transduct.errors import TransductError
-from transduct.interop.ours import configured, loaded
-from transduct.training import checkpoint
+from transduct.inference.quantised import quantise
+from transduct.interop.export import configured, loaded
 
 NOTE = b"\nThis copy is quantised to 8 bits; the scores are those of the model it was made from.\n"  # for the card
 
@@ -25,14 +25,13 @@ def convert(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes]] 
     model = loaded(directory, config)
     if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
         raise TransductError(
-            f"{directory / checkpoint.WEIGHTS}: holds numbers that are not finite; train the model again, at a "
-            "lower rate"
+            f"{directory / storage.WEIGHTS}: holds numbers that are not finite; train the model again, at a lower rate"
         )
     quantise(model)
-    files = checkpoint.files_in(directory)
+    files = storage.files_in(directory)
     changed = {
         **({"card.md": files["card.md"] + NOTE} if "card.md" in files else {}),
-        checkpoint.CONFIG: checkpoint.pack_json({**settings, "quantised": "int8"}),
-        checkpoint.WEIGHTS: checkpoint.pack(checkpoint.weights_of(model)),
+        storage.CONFIG: storage.pack_json({**settings, "quantised": "int8"}),
+        storage.WEIGHTS: storage.pack(storage.weights_of(model)),
     }
-    checkpoint.write_directory(out, {**files, **changed, **more()})
+    storage.write_directory(out, {**files, **changed, **more()})

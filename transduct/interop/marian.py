@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transduct import storage
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.models.transformer import Config, Transformer
-from transduct.training import checkpoint
 
 BEGIN, END = Tokenizer.BEGIN, Tokenizer.END
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu"}  # theirs -> ours
@@ -179,22 +179,21 @@ def our_weights(
     """
     places = {name: tensors.pop(name) for name in PLACES if name in tensors}
     weights, used = {}, {BIAS, SHARED}  # a zero bias and an unshared `model.shared` may go unread
-    for name, own in checkpoint.weights_of(model).items():
+    for name, own in storage.weights_of(model).items():
         aliases = _theirs(name, model.config.tie)
         known = [tensors[alias] for alias in aliases if alias in tensors]
         if not known:
-            raise TransductError(f"{where}: lacks weight '{aliases[0]}'; {checkpoint.CONFIG} is of another model")
+            raise TransductError(f"{where}: lacks weight '{aliases[0]}'; {storage.CONFIG} is of another model")
         found, *others = known
         if model.config.tie != "none" and not all(torch.equal(other, found) for other in others):
             raise TransductError(
-                f"{where}: {' and '.join(aliases)} differ, {checkpoint.CONFIG} says that they are tied; expected one "
-                "table"
+                f"{where}: {' and '.join(aliases)} differ, {storage.CONFIG} says that they are tied; expected one table"
             )
         shape = (1, *own.shape) if name == "output_bias" else tuple(own.shape)
         if tuple(found.shape) != shape:
             raise TransductError(
-                f"{where}: weight '{aliases[0]}' is {tuple(found.shape)}, {checkpoint.CONFIG} says {shape}; "
-                f"{checkpoint.CONFIG} is of another model"
+                f"{where}: weight '{aliases[0]}' is {tuple(found.shape)}, {storage.CONFIG} says {shape}; "
+                f"{storage.CONFIG} is of another model"
             )
         if name in ("output_bias", *TABLES[model.config.tie]):
             rows = torch.tensor(source if name == "source_embedding.table" else target)
@@ -204,7 +203,7 @@ def our_weights(
             raise TransductError(f"{where}: weight '{aliases[0]}' holds values that are not numbers; copy it again")
         used |= {*aliases}
     if odd := sorted(tensors.keys() - used):
-        raise TransductError(f"{where}: has an unknown weight '{odd[0]}'; {checkpoint.CONFIG} is of another model")
+        raise TransductError(f"{where}: has an unknown weight '{odd[0]}'; {storage.CONFIG} is of another model")
     _check_sinusoids(model.config, places, where)
     return weights
 
@@ -212,7 +211,7 @@ def our_weights(
 def their_weights(model: Transformer) -> dict[str, Tensor]:
     """Our weights under Marian's names."""
     weights = {BIAS: torch.zeros(1, model.config.target_size)}
-    for name, weight in checkpoint.weights_of(model).items():
+    for name, weight in storage.weights_of(model).items():
         weights[_theirs(name, model.config.tie)[0]] = weight.contiguous()
     weights[BIAS] = weights[BIAS].view(1, -1)
     return weights

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transduct import storage
 from transduct.data.tokenizer import Tokenizer, tokenizers_in
 from transduct.errors import TransductError, needing
 from transduct.interop import sentencepiece
-from transduct.interop.ours import for_tool, loaded
+from transduct.interop.export import for_tool, loaded
 from transduct.models.transformer import Transformer
-from transduct.training import checkpoint
 
 LARGEST = 2**31  # bytes, the size limit of a protobuf file
 SOURCE, PAST, HELD = {0: "sources"}, {1: "sources", 2: "rows", 4: "tokens"}, {1: "sources", 3: "length"}
@@ -67,10 +67,10 @@ def convert(directory: Path, out: Path) -> None:
     content = {
         "encoder.onnx": graph(encoder, source, lengths),
         "decoder.onnx": graph(step, torch.full((2, 3), Tokenizer.BEGIN), *pasts, *memory, lengths),
-        checkpoint.CONFIG: checkpoint.pack_json(settings_out),
+        storage.CONFIG: storage.pack_json(settings_out),
         **{path.name: path.read_bytes() for path in paths},
     }
-    checkpoint.write_directory(out, content)
+    storage.write_directory(out, content)
 
 
 def graph(module: "EncoderGraph | StepGraph", *inputs: Tensor) -> bytes:

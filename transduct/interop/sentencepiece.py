@@ -14,10 +14,10 @@ from typing import Any
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers
 
+from transduct import storage
 from transduct.data.pieces import BLANK, HIDDEN
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError, needing
-from transduct.training import checkpoint
 
 UNIGRAM, BPE = 1, 2  # types of models
 # Types of pieces; only the first and the last are used to split text.
@@ -115,7 +115,7 @@ def _parsed(path: Path) -> Any:
     """The contents of a SentencePiece model."""
     proto, damaged = _library()
     try:
-        checkpoint.check_file(path, "a SentencePiece model")
+        storage.check_file(path, "a SentencePiece model")
         model = proto.FromString(path.read_bytes())
     except OSError as error:
         raise TransductError(f"{path}: cannot be read ({error.strerror}); expected a SentencePiece model") from error

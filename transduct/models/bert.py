@@ -30,7 +30,7 @@ from transduct.blocks.transformer import (
 )
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
-from transduct.functional.segments import Segments, pad
+from transduct.segments import Segments, pad
 
 Head = Literal["none", "masked", "pretraining", "sequence", "tokens", "span"]
 

@@ -22,7 +22,7 @@ from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, N
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
 from transduct.functional.losses import divergence_from_uniform, gumbel_softmax, nearest_codes, vector_quantise
-from transduct.functional.segments import Segments
+from transduct.segments import Segments
 
 CODES_SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"channels": [16, 64], "codes": 256, "d_code": 8},

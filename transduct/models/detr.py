@@ -23,7 +23,7 @@ from transduct.blocks.sizes import require_channels, require_rate, require_size
 from transduct.blocks.tables import embedding_table
 from transduct.blocks.transformer import DecoderLayer, Encoder, EncoderLayer, LayerShape, initialise, names_of_attention
 from transduct.functional.positions import sinusoidal_2d
-from transduct.functional.segments import Segments
+from transduct.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"channels": [32, 64, 128], "d_model": 128, "num_heads": 4, "d_ff": 256, "encoder_layers": 1},

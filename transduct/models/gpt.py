@@ -14,7 +14,7 @@ from transduct.blocks.embeddings import Embedding, VectorScheme
 from transduct.blocks.sizes import require_heads, require_rate, require_size
 from transduct.blocks.tables import embedding_table, project
 from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, final_norm, initialise
-from transduct.functional.segments import Segments
+from transduct.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 512},

@@ -20,7 +20,7 @@ from transduct.blocks.tables import embedding_table, project
 from transduct.blocks.transformer import initialise
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
-from transduct.functional.segments import Segments, flatten, pad, sources_of
+from transduct.segments import Segments, flatten, pad, sources_of
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"d_model": 128, "d_hidden": 256},

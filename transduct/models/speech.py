@@ -28,8 +28,8 @@ from transduct.blocks.transformer import (
     names_of_attention,
 )
 from transduct.functional.dropout import dropout
-from transduct.functional.segments import Segments
-from transduct.functional.stepping import Ahead, Run
+from transduct.kernels.cpu_search import Ahead, Run
+from transduct.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"encoder_layers": 4, "decoder_layers": 2, "d_model": 128, "num_heads": 4, "d_ff": 512},

@@ -27,7 +27,7 @@ from transduct.blocks.transformer import (
 )
 from transduct.functional.dropout import dropout
 from transduct.functional.positions import sinusoidal_2d
-from transduct.functional.segments import Segments, pad
+from transduct.segments import Segments, pad
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 12, "d_model": 192, "num_heads": 3, "d_ff": 768},

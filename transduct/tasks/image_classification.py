@@ -27,17 +27,20 @@ from transduct.data.text import in_chunks
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.models.vit import SIZES, Config, ViT
-from transduct.tasks.base import Notify, Report, Task
-from transduct.tasks.model import LabelRows, Movable, card, files_said, only_train, write_model
-from transduct.tasks.picture_classifier import About, HeldOut, Labelled, PictureClassifier, PictureConfig, rows_of
-from transduct.tasks.sections import (
-    Family,
-    ModelSection,
-    NoOptions,
-    data_with_test,
-    filled,
-    training_section,
+from transduct.predictors.base import Notify, Report
+from transduct.predictors.image_classification import (
+    About,
+    HeldOut,
+    Labelled,
+    PictureClassifier,
+    PictureConfig,
+    rows_of,
 )
+from transduct.predictors.model_directory import Movable
+from transduct.predictors.options import Family, NoOptions
+from transduct.tasks.base import Task
+from transduct.tasks.model import LabelRows, card, files_said, only_train, write_model
+from transduct.tasks.sections import ModelSection, data_with_test, filled, training_section
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 

@@ -17,15 +17,18 @@ from torch import Tensor
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
+from transduct.data.captioned_images import Examples, PicturesConfig, Unread, pictures_given, prepare, read_examples
 from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
 from transduct.data.files import pack, unpack
-from transduct.data.pictures import Examples, PicturesConfig, Unread, pictures_given, prepare, read_examples
+from transduct.drawing.sheets import pillow, save_sheet
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
-from transduct.tasks.base import Notify, Report, Task
-from transduct.tasks.codec import ImageCodes, as_tensor, code_score_names
-from transduct.tasks.model import Movable, card, files_said, only_train, write_model
-from transduct.tasks.sections import Family, ModelSection, NoOptions, data_with_test, filled, training_section
-from transduct.tasks.sheets import pillow, save_sheet
+from transduct.predictors.base import Notify, Report
+from transduct.predictors.image_codes import ImageCodes, as_tensor, code_score_names
+from transduct.predictors.model_directory import Movable
+from transduct.predictors.options import Family, NoOptions
+from transduct.tasks.base import Task
+from transduct.tasks.model import card, files_said, only_train, write_model
+from transduct.tasks.sections import ModelSection, data_with_test, filled, training_section
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 

@@ -20,18 +20,22 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
 from transduct.models.gpt import GPT, SIZES, Config
-from transduct.tasks.base import Notify, Report, Task
-from transduct.tasks.language_model import END, Batch, LanguageModel, WritingConfig, make_batch, windows, with_ends
-from transduct.tasks.model import card, files_said, only_train, write_model
-from transduct.tasks.sections import (
-    ANY_SIZE,
-    Family,
-    ModelSection,
-    filled,
-    tokenizer_section,
-    training_section,
+from transduct.predictors.base import Notify, Report
+from transduct.predictors.language_modeling import (
+    END,
+    Batch,
+    LanguageModel,
+    WritingConfig,
+    make_batch,
+    windows,
+    with_ends,
 )
-from transduct.tasks.text import TOKENIZER, single_tokenizer, test_lines
+from transduct.predictors.options import Family
+from transduct.predictors.text import TOKENIZER
+from transduct.tasks.base import Task
+from transduct.tasks.model import card, files_said, only_train, write_model
+from transduct.tasks.sections import ANY_SIZE, ModelSection, filled, tokenizer_section, training_section
+from transduct.tasks.text import single_tokenizer, test_lines
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 

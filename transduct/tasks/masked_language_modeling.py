@@ -29,19 +29,14 @@ from transduct.data.masking import (
 from transduct.data.text import texts_of
 from transduct.data.tokenizer import Tokenizer
 from transduct.models.bert import SIZES, Bert, Config
-from transduct.tasks.base import Notify, Report, Task, naming_files
-from transduct.tasks.masked_language_model import SCORES, Batch, MaskedLanguageModel, answers, make_batch
+from transduct.predictors.base import Notify, Report, naming_files
+from transduct.predictors.masked_language_modeling import SCORES, Batch, MaskedLanguageModel, answers, make_batch
+from transduct.predictors.options import Family, NoOptions
+from transduct.predictors.text import TOKENIZER
+from transduct.tasks.base import Task
 from transduct.tasks.model import card, files_said, only_train, write_model
-from transduct.tasks.sections import (
-    ANY_SIZE,
-    Family,
-    ModelSection,
-    NoOptions,
-    filled,
-    tokenizer_section,
-    training_section,
-)
-from transduct.tasks.text import TOKENIZER, single_tokenizer, test_lines
+from transduct.tasks.sections import ANY_SIZE, ModelSection, filled, tokenizer_section, training_section
+from transduct.tasks.text import single_tokenizer, test_lines
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 

@@ -1,69 +1,28 @@
 """Model directories: write one with its card, read one for use, start a model from another's weights."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from transduct import __version__
-from transduct.blocks.fused import fuse
-from transduct.blocks.packed import pack_layers
-from transduct.blocks.quantised import pack_quantised
-from transduct.blocks.transformer import settle
-from transduct.config import record
+from transduct import __version__, storage
 from transduct.data.files import counted, names_of
-from transduct.errors import NotFinite, TransductError
-from transduct.functional.segments import Segments
-from transduct.tasks.base import Notify, configuration
-from transduct.training import checkpoint
+from transduct.errors import TransductError
+from transduct.predictors.base import Notify, configuration
+from transduct.predictors.model_directory import shown_labels
 from transduct.training.config import TrainingConfig
-from transduct.training.machine import forget_shapes, keep_freed_memory
-
-SHOWN, LONGEST = 12, 40  # the most labels in a message, and characters of each
 
 Rename = Callable[[dict[str, Tensor]], None]
-Record = TypeVar("Record")
 
 
 def only_train(split: str, task_has: str) -> None:
     """Refuse any split but "train"; `task_has` is "translation has"."""
     if split != "train":
         raise TransductError(f"unknown split '{split}'; {task_has} batches of 'train'")
-
-
-def shown_labels(labels: Sequence[str]) -> str:
-    """Labels for a message, abridged: there may be many, and wrong columns may hold whole sentences."""
-    shown = [label if len(label) <= LONGEST else f"{label[:LONGEST]}..." for label in labels[:SHOWN]]
-    return ", ".join([*shown, "..."] if len(labels) > SHOWN else shown)
-
-
-def unknown_label(label: str, known: Sequence[str]) -> str:
-    """What is wrong with a label that is not among those of a model."""
-    return f"unknown label '{label}'; training has: {shown_labels(known)}"
-
-
-class Movable:
-    """A batch, a dataclass of tensors, that can be moved to a device."""
-
-    def to(self, device: torch.device) -> Self:
-        """Returns the batch on a device: itself if its first tensor is already there."""
-        parts = [(name, value) for name, value in vars(self).items() if isinstance(value, Tensor | Segments)]
-        if next(value for _, value in parts if isinstance(value, Tensor)).device == device:
-            return self
-        moved = {
-            name: value.to(device) if isinstance(value, Segments) else value.to(device, non_blocking=True)
-            for name, value in parts
-        }
-        return replace(self, **moved)  # type: ignore[type-var]
-
-
-def three_of(count: int) -> range:
-    """Up to three evenly spaced indices below `count`, of examples to show as samples."""
-    return range(0, count, max(1, count // 3))[:3]
 
 
 @dataclass(frozen=True)
@@ -90,7 +49,7 @@ class LabelRows:
         """
         rows = {
             name: weight
-            for name, weight in checkpoint.weights_of(model).items()
+            for name, weight in storage.weights_of(model).items()
             if name in held and any(fnmatchcase(name, pattern) for pattern in self.weights)
         }
         if not rows:
@@ -131,7 +90,7 @@ def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename
     Raises:
         TransductError: no name agrees, a weight has another shape, or this model has no bias where the other does.
     """
-    held = checkpoint.read_tensors(directory / checkpoint.WEIGHTS)
+    held = storage.read_tensors(directory / storage.WEIGHTS)
     if rename is not None:
         rename(held)
     own = dict(model.named_parameters(remove_duplicate=False))  # a tied table has several names
@@ -154,21 +113,6 @@ def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename
     notify(f"started from {directory}: {count} of {whole} weights taken{rest}")
 
 
-def named_weights(model: Any, weights: Sequence[Tensor]) -> dict[str, Tensor]:
-    """The attention weights that a model collected, in its order, by name: those of a batch's first sequence."""
-    return {name: held[0].float().cpu() for name, held in zip(model.attention_names, weights, strict=True)}
-
-
-def require_finite(*answers: Tensor) -> None:
-    """Check a model's answers.
-
-    Raises:
-        NotFinite: one holds NaN or infinity.
-    """
-    if not all(bool(each.isfinite().all()) for each in answers):
-        raise NotFinite
-
-
 def write_model(
     directory: Path, task: str, model: Any, settings: Mapping[str, Any], beside: Sequence[Path], card: str
 ) -> None:
@@ -179,70 +123,18 @@ def write_model(
         beside: files to copy into it, such as tokenizers.
     """
     config = {
-        "format": checkpoint.FORMAT,
+        "format": storage.FORMAT,
         "task": task,
         "transduct": __version__,
         "model": asdict(model.config),
         **settings,
     }
     content = {
-        checkpoint.CONFIG: checkpoint.pack_json(config),
-        checkpoint.WEIGHTS: checkpoint.pack(checkpoint.weights_of(model)),
+        storage.CONFIG: storage.pack_json(config),
+        storage.WEIGHTS: storage.pack(storage.weights_of(model)),
         "card.md": card.encode(),
     }
-    checkpoint.write_directory(directory, content | {path.name: path.read_bytes() for path in beside})
-
-
-def blank(build: Callable[[Any], nn.Module], config: Any, where: str) -> Any:
-    """Build a model on the meta device, without memory for its weights; `read_weights` fills it.
-
-    Args:
-        where: the source of the configuration, for errors.
-
-    Raises:
-        TransductError: the configuration is inconsistent.
-    """
-    try:
-        with torch.device("meta"):
-            return build(config)
-    except ValueError as error:
-        raise TransductError(f"{where}: model: {error}") from error
-
-
-def section(settings: Mapping[str, Any], name: str, kind: type[Record], directory: Path) -> Record:
-    """A section of the settings in a model directory's `config.json`, as a record.
-
-    Raises:
-        TransductError: it is missing or wrong.
-    """
-    return record(kind, settings.get(name), name, str(directory / checkpoint.CONFIG))
-
-
-def unfit(directory: Path, found: str) -> TransductError:
-    """The error for a `config.json` that is not that of the model beside it."""
-    source = directory / checkpoint.CONFIG
-    return TransductError(f"{source}: {found}; they do not belong together: copy the model again")
-
-
-def blank_of(settings: Mapping[str, Any], build: Callable[[Any], nn.Module], kind: type, directory: Path) -> Any:
-    """Like `blank`, from the settings in a model directory's `config.json`; `kind` is the configuration record."""
-    return blank(build, section(settings, "model", kind, directory), str(directory / checkpoint.CONFIG))
-
-
-def read_weights(model: nn.Module, directory: Path, device: torch.device, precision: str) -> None:
-    """Fill a blank model with the weights of a model directory and make it ready for inference on a device."""
-    path = directory / checkpoint.WEIGHTS
-    checkpoint.fill(model, checkpoint.read_tensors(path), path, copy=device.type == "cpu")  # others copy by themselves
-    if device.type != "cpu":
-        settle(model)
-        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, and shapes rarely repeat here
-    model.to(device, torch.bfloat16 if precision == "bfloat16" else torch.float32).eval()
-    if device.type == "cpu":
-        keep_freed_memory()
-        forget_shapes()
-        pack_layers(model)
-        pack_quantised(model)
-        fuse(model)
+    storage.write_directory(directory, content | {path.name: path.read_bytes() for path in beside})
 
 
 def card(

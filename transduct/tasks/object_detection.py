@@ -11,9 +11,9 @@ import numpy as np
 from torch.nn import functional as F
 
 from transduct.config import Recipe, record
+from transduct.data.annotated_images import Collage, Example, Scenes, SceneSource, packed, read_examples
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
-from transduct.data.collages import Collage, Example, Scenes, SceneSource, packed, read_examples
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.files import WORDS_AT_ONCE, Policy, Refused, check_section, corpora
 from transduct.data.images import check_side
@@ -21,18 +21,13 @@ from transduct.data.text import in_chunks
 from transduct.errors import TransductError, needing
 from transduct.functional.losses import SET_WEIGHTS, set_losses
 from transduct.models.detr import SIZES, Config, Detr
-from transduct.tasks.base import Notify, Report, Task
-from transduct.tasks.detector import Batch, DetectionConfig, Detector, SceneSet, make_batch
-from transduct.tasks.model import LabelRows, card, files_said, only_train, three_of, write_model
-from transduct.tasks.sections import (
-    Family,
-    ModelSection,
-    NoOptions,
-    are_given,
-    data_with_test,
-    filled,
-    training_section,
-)
+from transduct.predictors.base import Notify, Report
+from transduct.predictors.model_directory import three_of
+from transduct.predictors.object_detection import Batch, DetectionConfig, Detector, SceneSet, make_batch
+from transduct.predictors.options import Family, NoOptions
+from transduct.tasks.base import Task
+from transduct.tasks.model import LabelRows, card, files_said, only_train, write_model
+from transduct.tasks.sections import ModelSection, are_given, data_with_test, filled, training_section
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 

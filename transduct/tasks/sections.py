@@ -1,36 +1,24 @@
 """Reads and checks what tasks have in common: recipe sections, and the inputs and options of a call."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from transduct.config import Recipe, record
-from transduct.data.text import has_lone_surrogate
 from transduct.data.tokenizer import TokenizerConfig
-from transduct.decoding.engine import DecodingConfig
+from transduct.devices import fast_precision, pick_device
 from transduct.errors import TransductError
-from transduct.tasks.base import Notify
-from transduct.tasks.model import LabelRows, Rename, blank, start_from
+from transduct.predictors.base import Notify
+from transduct.predictors.model_directory import blank
+from transduct.predictors.options import Family
+from transduct.tasks.model import LabelRows, Rename, start_from
 from transduct.training.config import TrainingConfig
-from transduct.training.machine import fast_precision, pick_device
 
-Decoding = TypeVar("Decoding", bound=DecodingConfig)
-Section = TypeVar("Section")
 Training = TypeVar("Training", bound=TrainingConfig)
 LARGEST = 10**12  # bytes of weights, more than any machine holds
-OPTIONS = "options"  # how errors name the options of a call
 ANY_SIZE = 1000  # stands for the size of a vocabulary not made yet, to check a model before anything is written
-
-
-@dataclass(frozen=True)
-class Family:
-    """A family of models: its configuration record, its named sizes, and the function that builds a model."""
-
-    config: type
-    sizes: Mapping[str, Mapping[str, Any]]
-    build: Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -47,26 +35,6 @@ class _Section:
     family: str | None = None
     size: str | None = None
     start_from: str | None = None
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """A recipe section without keys, or a call without options."""
-
-
-@dataclass(frozen=True)
-class PredictConfig:
-    """The `decoding` section of a model that predicts without a search.
-
-    Attributes:
-        batch_tokens: the most tokens in a batch.
-    """
-
-    batch_tokens: int = 4096
-
-    def __post_init__(self) -> None:
-        if self.batch_tokens < 1:
-            raise ValueError(f"batch_tokens is {self.batch_tokens}, must be at least 1")
 
 
 class ModelSection:
@@ -215,89 +183,3 @@ def filled(recipe: Recipe, task: Any, config: Any) -> Recipe:
     rest: dict[str, Any] = {name: asdict(getattr(task, key)) for name, key in keys.items() if hasattr(task, key)}
     absolute = {**asdict(data), "root": str(Path(data.root).resolve())}
     return replace(recipe, data=absolute, model=task.model.resolved(config), **rest)
-
-
-def with_options(config: Section, options: Mapping[str, Any]) -> Section:
-    """A model's decoding section, overridden by the options of a call.
-
-    Raises:
-        TransductError: an option is unknown or has a wrong value.
-    """
-    return record(type(config), {**vars(config), **options}, "decoding", OPTIONS) if options else config
-
-
-def check_inputs(given: Any, what: str = "text") -> None:
-    """Check that a call's inputs are a list, and if they are texts, that each is a valid string.
-
-    Raises:
-        TransductError: a single input was given instead of a list (a text would be read letter by letter), the texts
-            come from an iterator, or one is not a text.
-    """
-    if isinstance(given, str | bytes | Path) or not isinstance(given, Iterable):
-        shown = given[:40] if isinstance(given, str | bytes) else given
-        raise TransductError(f"found one {what}, expected a list of {what}s: write [{shown!r}]")
-    if what != "text":
-        return
-    if not isinstance(given, Sized):  # texts are read more than once
-        raise TransductError(f"found a {type(given).__name__}, expected a list of texts")
-    for number, text in enumerate(given, 1):
-        if not isinstance(text, str):
-            raise TransductError(f"input {number}: found {type(text).__name__}, expected a text")
-        if has_lone_surrogate(text):
-            raise TransductError(f"input {number}: holds half of a surrogate pair, which no text does; take it out")
-
-
-def check_examples(given: Any) -> None:
-    """Check that examples are two lists: the inputs, and an answer to each.
-
-    Raises:
-        TransductError: they are not two lists, or these differ in length.
-    """
-    sides = given if isinstance(given, tuple | list) else []
-    if len(sides) != 2 or not all(isinstance(side, Sized) and not isinstance(side, str) for side in sides):
-        raise TransductError(f"found {given!r:.60}, expected two lists: inputs and their answers")
-    if len(sides[0]) != len(sides[1]):
-        raise TransductError(f"found {len(sides[0])} inputs and {len(sides[1])} answers; give as many of each")
-
-
-def check_against(model: object, other: object) -> None:
-    """Check that a model to compare another with is loaded, and of the same task.
-
-    Raises:
-        TransductError: it is something else, such as a path.
-    """
-    if other is not None and not isinstance(other, type(model)):
-        raise TransductError(f"against: found {other!r:.60}, expected a model like this one; give transduct.load(PATH)")
-
-
-def check_nothing_given(given: object, options: Mapping[str, Any]) -> None:
-    """Check that search options are not combined with a given output, for which nothing is searched.
-
-    Raises:
-        TransductError: both are given.
-    """
-    if given is not None and options:
-        raise TransductError(f"found an output and options of a search for it ({', '.join(options)}); leave one out")
-
-
-def for_draws(config: Decoding, options: Mapping[str, Any]) -> Decoding:
-    """Like `with_options`, for outputs that may be sampled.
-
-    Raises:
-        TransductError: a sampling option is given, but the temperature is 0.
-    """
-    decoding = with_options(config, options)
-    if idle := [name for name in ("top_k", "top_p", "seed") if name in options and not decoding.temperature]:
-        raise TransductError(f"{OPTIONS}: {idle[0]} is of draws, and nothing is drawn; set temperature above 0")
-    return decoding
-
-
-def asked_for(config: Decoding, options: Mapping[str, Any], count: int = 1) -> Decoding:
-    """Like `for_draws`, with a beam wide enough for `count` outputs, unless the options set one.
-
-    Exactly `count` samples are drawn: the most likely of more would not be a fair sample.
-    """
-    decoding = for_draws(config, options)
-    if "beam" in options:
-        return decoding
-    return with_options(decoding, {"beam": count if decoding.temperature > 0.0 else max(decoding.beam, count)})

@@ -9,11 +9,11 @@ from transduct.data.files import require_file
 from transduct.data.sources import TextSource
 from transduct.data.text import read_pairs
 from transduct.data.tokenizer import FILES
+from transduct.devices import fast_precision, pick_device
 from transduct.errors import TransductError
-from transduct.tasks.base import Notify, configuration, from_home
-from transduct.tasks.translation_families import DERIVED
-from transduct.training.checkpoint import CONFIG
-from transduct.training.machine import fast_precision, pick_device
+from transduct.predictors.base import Notify, configuration, from_home
+from transduct.predictors.translation_families import DERIVED
+from transduct.storage import CONFIG
 
 # (size, steps, dropout, subwords) for at most this many pairs; None for any number.
 SHORTCUT_SIZES: list[tuple[int | None, tuple[str, int, float, int]]] = [

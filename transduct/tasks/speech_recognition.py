@@ -19,8 +19,7 @@ from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, build, inputs_of
 from transduct.data.files import Policy, Refused, check_section
-from transduct.data.tokenizer import Tokenizer
-from transduct.data.utterances import (
+from transduct.data.recordings import (
     STACK,
     Augment,
     Recording,
@@ -31,13 +30,13 @@ from transduct.data.utterances import (
     tokens_of,
     write_recordings,
 )
+from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import ctc_loss, projected_cross_entropy
-from transduct.functional.segments import Segments
 from transduct.models.speech import Speech
-from transduct.tasks.base import Notify, Report, Task
-from transduct.tasks.model import Movable, card, files_said, only_train, searched, three_of, write_model
-from transduct.tasks.recogniser import (
+from transduct.predictors.base import Notify, Report
+from transduct.predictors.model_directory import Movable, three_of
+from transduct.predictors.speech_recognition import (
     BLANK,
     FAMILIES,
     RATES,
@@ -47,6 +46,10 @@ from transduct.tasks.recogniser import (
     Spoken,
     flat_features,
 )
+from transduct.predictors.text import TOKENIZER, ids_of
+from transduct.segments import Segments
+from transduct.tasks.base import Task
+from transduct.tasks.model import card, files_said, only_train, searched, write_model
 from transduct.tasks.sections import (
     ANY_SIZE,
     ModelSection,
@@ -56,7 +59,7 @@ from transduct.tasks.sections import (
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import TOKENIZER, ids_of, single_tokenizer
+from transduct.tasks.text import single_tokenizer
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 

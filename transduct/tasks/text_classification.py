@@ -25,10 +25,12 @@ from transduct.data.text import in_chunks, read_rows
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
-from transduct.functional.segments import flatten, pad
 from transduct.models.bert import SIZES, Bert, Config
-from transduct.tasks.base import Notify, Report, Task
-from transduct.tasks.classifier import (
+from transduct.predictors.base import Notify, Report
+from transduct.predictors.model_directory import shown_labels, three_of
+from transduct.predictors.options import Family, PredictConfig
+from transduct.predictors.text import TOKENIZER
+from transduct.predictors.text_classification import (
     LONGEST_SPAN,
     TEXTS,
     Answers,
@@ -44,19 +46,19 @@ from transduct.tasks.classifier import (
     scores_of,
     votes_of,
 )
-from transduct.tasks.model import LabelRows, card, files_said, only_train, shown_labels, three_of, write_model
+from transduct.segments import flatten, pad
+from transduct.tasks.base import Task
+from transduct.tasks.model import LabelRows, card, files_said, only_train, write_model
 from transduct.tasks.sections import (
     ANY_SIZE,
-    Family,
     ModelSection,
-    PredictConfig,
     are_given,
     data_with_test,
     filled,
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import TOKENIZER, TextTraining, single_tokenizer
+from transduct.tasks.text import TextTraining, single_tokenizer
 from transduct.training.step import Terms
 
 LABELS = "labels.json"

@@ -16,36 +16,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transduct import storage
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
+from transduct.data.captioned_images import Examples, PicturesConfig, Unread, pictures_given, prepare, read_examples
 from transduct.data.corpus import Corpus, Ragged, inputs_of, lists_of, ragged
 from transduct.data.files import Refused
-from transduct.data.pictures import Examples, PicturesConfig, Unread, pictures_given, prepare, read_examples
 from transduct.data.tokenizer import Tokenizer
-from transduct.decoding.engine import flat
+from transduct.devices import pick_device
+from transduct.drawing.sheets import pillow, save_sheet
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
-from transduct.functional.segments import Segments
+from transduct.inference.engine import flat
 from transduct.models.dalle import DALLE, SIZES, CodesConfig, Config, DiscreteVAE
-from transduct.tasks.base import Notify, Report, Task
-from transduct.tasks.codec import code_score_names, codes_of
-from transduct.tasks.model import Movable, card, files_said, only_train, write_model
-from transduct.tasks.painter import Painter, PaintingConfig, places_of
-from transduct.tasks.sections import (
-    ANY_SIZE,
-    Family,
-    ModelSection,
-    data_with_test,
-    filled,
-    tokenizer_section,
-    training_section,
-)
-from transduct.tasks.sheets import pillow, save_sheet
-from transduct.tasks.text import TOKENIZER, ids_of, single_tokenizer
-from transduct.training import checkpoint
+from transduct.predictors.base import Notify, Report
+from transduct.predictors.image_codes import code_score_names, codes_of
+from transduct.predictors.model_directory import Movable
+from transduct.predictors.options import Family
+from transduct.predictors.text import TOKENIZER, ids_of
+from transduct.predictors.text_to_image import Painter, PaintingConfig, places_of
+from transduct.segments import Segments
+from transduct.tasks.base import Task
+from transduct.tasks.model import card, files_said, only_train, write_model
+from transduct.tasks.sections import ANY_SIZE, ModelSection, data_with_test, filled, tokenizer_section, training_section
+from transduct.tasks.text import single_tokenizer
 from transduct.training.config import TrainingConfig
-from transduct.training.machine import pick_device
 from transduct.training.step import Terms
 
 FAMILIES = {"dalle": Family(Config, SIZES, DALLE)}
@@ -142,8 +138,8 @@ class TextToImageTask(Task):
             return record(CodesConfig, {"picture_size": self.data.size, "channels": [1]}, "model")
         if not start.exists() and (self.directory / "model").exists():  # a finished run holds a copy
             start = self.directory / "model"
-        path = start / checkpoint.CONFIG
-        config = checkpoint.read_json(path, "the configuration of a model of image_codes or text_to_image")
+        path = start / storage.CONFIG
+        config = storage.read_json(path, "the configuration of a model of image_codes or text_to_image")
         held = config.get("model")
         if config.get("task") == "text_to_image" and isinstance(held, Mapping):
             held = held.get("vae")
@@ -186,10 +182,10 @@ class TextToImageTask(Task):
         self.tokenizer = single_tokenizer(self, captions)
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, apart=("drop_captions",))
         weights = _codes_weights(start)
-        inputs["the codes"] = sha256((start / checkpoint.WEIGHTS).read_bytes()).hexdigest()
+        inputs["the codes"] = sha256((start / storage.WEIGHTS).read_bytes()).hexdigest()
         vae = DiscreteVAE(self.vae)
         with torch.no_grad():
-            checkpoint.load_weights(vae, weights, start)
+            storage.load_weights(vae, weights, start)
         vae.to(pick_device(self.training.device)).eval()
 
         cut = 0
@@ -254,7 +250,7 @@ create, load = TextToImageTask, Painter.load  # called by name in `base.py` and 
 
 def _codes_weights(start: Path) -> dict[str, Tensor]:
     """The weights of the discrete VAE in a model, without the prefix they have inside a DALL-E."""
-    held = checkpoint.read_tensors(start / checkpoint.WEIGHTS)
+    held = storage.read_tensors(start / storage.WEIGHTS)
     inside = {name.removeprefix("vae."): weight for name, weight in held.items() if name.startswith("vae.")}
     return inside or held
 

@@ -26,29 +26,23 @@ from transduct.data.pairs import held_out_of, prepare
 from transduct.data.sources import DataConfig, Replacement, TextSource, changes_of, listed
 from transduct.data.text import read_examples, read_lines, read_pairs
 from transduct.data.tokenizer import FILES, Tokenizer, TokenizerConfig, train_tokenizers
-from transduct.decoding import engine
-from transduct.decoding.engine import ROOM, WIDEST, DecodingConfig, device_of
 from transduct.errors import TransductError
 from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores
-from transduct.functional.segments import Shape
-from transduct.tasks import ensemble, shortcut
-from transduct.tasks.base import Notify, Report, Task, configuration
-from transduct.tasks.model import card, files_said, only_train, searched, three_of, write_model
+from transduct.inference import engine
+from transduct.inference.engine import ROOM, WIDEST, DecodingConfig, device_of
+from transduct.predictors import ensemble
+from transduct.predictors.base import Notify, Report, configuration
+from transduct.predictors.model_directory import three_of
+from transduct.predictors.text import TOKENIZER, Batch, Flat, end_to_end, make_batch, make_flat_batch
+from transduct.predictors.translation import Translator
+from transduct.predictors.translation_families import DERIVED, FAMILIES
+from transduct.segments import Shape
+from transduct.storage import CONFIG
+from transduct.tasks import shortcut
+from transduct.tasks.base import Task
+from transduct.tasks.model import card, files_said, only_train, searched, write_model
 from transduct.tasks.sections import ANY_SIZE, ModelSection, are_given, data_with_test, filled, training_section
-from transduct.tasks.text import (
-    TOKENIZER,
-    Batch,
-    Flat,
-    TextTraining,
-    end_to_end,
-    losses_of,
-    make_batch,
-    make_flat_batch,
-    run_tokenizer,
-)
-from transduct.tasks.translation_families import DERIVED, FAMILIES
-from transduct.tasks.translator import Translator
-from transduct.training.checkpoint import CONFIG
+from transduct.tasks.text import TextTraining, losses_of, run_tokenizer
 from transduct.training.step import Terms
 
 ONE_VOCABULARY = (

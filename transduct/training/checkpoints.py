@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from transduct.errors import TransductError
-from transduct.training.checkpoint import (
+from transduct.storage import (
     EMA,
     FORMAT,
     OPTIMISER,

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from transduct.training.checkpoint import write_file
-from transduct.training.memory import peak_memory
+from transduct.devices import peak_memory
+from transduct.storage import strict_json, write_file
 
 LOG = "log.jsonl"
 Event = dict[str, Any]
@@ -17,11 +17,6 @@ Event = dict[str, Any]
 
 def ignore(event: Event | str) -> None:
     """Discard an event or a line."""
-
-
-def strict_json(item: Any) -> str:
-    """JSON text with null in place of NaN and infinity, which JSON cannot express."""
-    return json.dumps(json.loads(json.dumps(item), parse_constant=lambda _: None), ensure_ascii=False)
 
 
 class RunLog:

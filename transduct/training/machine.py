@@ -1,9 +1,7 @@
 """Machine setup for a run: device, random generators, determinism and signals."""
 
-import ctypes
 import hashlib
 import os
-import re
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,15 +11,11 @@ from typing import Any, TypeVar
 
 import torch
 
+from transduct.devices import forget_shapes, keep_freed_memory
 from transduct.errors import TransductError
-from transduct.functional.products import made_by_intel
-from transduct.functional.trials import OLDEST
 
 Item = TypeVar("Item")
 
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # `mallopt` parameters of the GNU C library
-ACCELERATORS = ["cuda"]  # device types other than the CPU
-SHAPES = "64"  # capacity of oneDNN's kernel cache; a step has fewer shapes
 TRAINING = RLock()  # held by the thread that trains
 
 
@@ -57,60 +51,6 @@ def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
         while (item := coming.result()) is not None:
             coming = thread.submit(next, items, None)
             yield item
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of a name; `auto` is a CUDA device if there is one. Makes a device with an index the current one.
-
-    Raises:
-        TransductError: if there is no such device.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and "LOCAL_RANK" in os.environ:
-        name = f"cuda:{os.environ['LOCAL_RANK']}"
-    if name != "cpu" and not re.fullmatch(rf"({'|'.join(ACCELERATORS)})(:\d+)?", name):
-        raise TransductError(f"unknown device '{name}'; known are: auto, cpu, cuda, cuda:N")
-    device = torch.device(name)
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise TransductError(f"no device '{name}': found {count} CUDA devices; choose another, or auto")
-    if device.index is not None and device.type == "cuda":
-        torch.cuda.set_device(device)  # kernels, graphs and NCCL use the current device
-    return device
-
-
-def fast_precision(device: torch.device) -> str:
-    """`bfloat16` if the device multiplies it faster than float32, else `float32`.
-
-    AVX512-BF16 is twice as fast as float32 on AMD processors but half as fast on Intel ones, where AMX does the work.
-    """
-    if device.type == "cuda":
-        narrow = torch.cuda.get_device_capability(device) >= OLDEST
-    elif made_by_intel():
-        narrow = torch.cpu._is_amx_tile_supported()
-    else:
-        narrow = torch.cpu._is_avx512_bf16_supported()
-    return "bfloat16" if narrow else "float32"
-
-
-def keep_freed_memory() -> None:
-    """Make malloc keep freed memory: every step asks for the same sizes, and fetching the pages from the system each
-    time takes a tenth of the step."""
-    try:
-        tune = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):  # not the GNU C library
-        return
-    if not tune(MMAP_THRESHOLD, 2**30):  # older versions refuse so large a value
-        tune(MMAP_THRESHOLD, 2**25)
-    tune(TRIM_THRESHOLD, 2**31 - 1)
-
-
-def forget_shapes() -> None:
-    """Limit oneDNN's kernel cache, which holds one kernel per shape: flat batches have thousands of shapes, and a run
-    would take several times the memory. oneDNN reads the limit only once, so call this before the first product."""
-    for library in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        os.environ.setdefault(library, SHAPES)
 
 
 def prepare_machine() -> None:

@@ -1,7 +1,7 @@
 """Optimisers and learning-rate schedules."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -209,3 +209,22 @@ class MovingAverage:
         """Update the average with the weights after a step."""
         averages = list(self.weights.values())
         torch._foreach_lerp_(averages, [p.detach() for p in model.parameters()], 1.0 - self.decay)
+
+
+def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state by parameter name: `NAME/exp_avg`, `NAME/exp_avg_sq`, `NAME/step`."""
+    return {
+        f"{name}/{key}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimiser.state.get(parameter, {}).items()
+    }
+
+
+def load_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Replace the optimiser's state by a copy of these tensors, which may be mapped from a file to be removed."""
+    optimiser.state.clear()
+    parameters = dict(model.named_parameters())
+    for key, tensor in tensors.items():
+        name, _, kind = key.rpartition("/")
+        parameter = parameters[name]
+        optimiser.state[parameter][kind] = tensor.to(parameter.device, copy=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from transduct.errors import TrainingFailed
-from transduct.functional import graphs
+from transduct.kernels import cuda_graphs
 
 
 class Replay:
@@ -45,7 +45,9 @@ class Replay:
         if self.outline is None:
             self.outline = outline(inputs)
             self.held = mapped(inputs, lambda tensor: tensor.to(self.device, copy=True))
-            with graphs.beside(self.device) if self.captured else nullcontext():  # as PyTorch requires before a capture
+            with (
+                cuda_graphs.beside(self.device) if self.captured else nullcontext()
+            ):  # as PyTorch requires before a capture
                 return self._called()
         if outline(inputs) != self.outline:
             raise TrainingFailed(
@@ -58,7 +60,7 @@ class Replay:
             return self._called()
         if self.graph is None:  # capturing runs nothing
             self.graph = torch.cuda.CUDAGraph()
-            with graphs.recording(self.graph, self.device):
+            with cuda_graphs.recording(self.graph, self.device):
                 self.result = self._called()
         assert self.result is not None
         self.graph.replay()

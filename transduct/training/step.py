@@ -10,13 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from transduct.errors import TrainingFailed
-from transduct.functional import trials
-from transduct.functional.graphs import beside
-from transduct.training.checkpoint import load_optimiser, optimiser_tensors
+from transduct.kernels import triton
+from transduct.kernels.cuda_graphs import beside
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.machine import seed_generators
-from transduct.training.optim import clip_gradients, guarded_step, make_optimiser, set_rate
+from transduct.training.optim import (
+    clip_gradients,
+    guarded_step,
+    load_optimiser,
+    make_optimiser,
+    optimiser_tensors,
+    set_rate,
+)
 from transduct.training.replay import Replay
 
 Terms = Mapping[str, tuple[Tensor, float, float]]
@@ -37,7 +43,7 @@ class Stepper:
         self, model: nn.Module, config: TrainingConfig, loss: Callable[[nn.Module, Any], Terms], ranks: Ranks
     ) -> None:
         self.model, self.config, self.ranks = model, config, ranks
-        self.loss = trials.compiled(loss) if config.compile else loss
+        self.loss = triton.compiled(loss) if config.compile else loss
         self._plain_loss = loss if config.compile else None  # until compared with the compiled one
         self.device = next(model.parameters()).device
         betas = (config.betas[0], config.betas[1])

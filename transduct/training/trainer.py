@@ -15,13 +15,14 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from transduct import storage
+from transduct.devices import ACCELERATORS, pick_device
 from transduct.errors import NotFinite, TrainingFailed, TransductError
-from transduct.training import checkpoint
 from transduct.training.checkpoints import Checkpoints
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.log import Event, Meter, RunLog, ignore
-from transduct.training.machine import ACCELERATORS, one_ahead, pick_device, prepare_machine, stopped_by_signals
+from transduct.training.machine import one_ahead, prepare_machine, stopped_by_signals
 from transduct.training.optim import MovingAverage
 from transduct.training.optim import rate as scheduled
 from transduct.training.step import Diverged, Stepper, Terms
@@ -123,7 +124,7 @@ class Trainer:
         self.batches, self.validate = batches, validate
         self.stepper = Stepper(model, config, loss, ranks)
         self.ema = MovingAverage(model, config.ema) if config.ema else None
-        self.checkpoints = Checkpoints(directory / checkpoint.CHECKPOINTS)
+        self.checkpoints = Checkpoints(directory / storage.CHECKPOINTS)
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
         self.state = State(validated_on=validated_on).under(config)
         self.stopping = False
@@ -285,9 +286,9 @@ class Trainer:
 
     def _load_average(self, steps: list[int]) -> None:
         """Load the mean of the weights of these checkpoints, or of their moving averages, for use."""
-        name = checkpoint.EMA if self.ema else checkpoint.WEIGHTS
+        name = storage.EMA if self.ema else storage.WEIGHTS
         paths = [self.checkpoints.path(step) / name for step in steps]
-        checkpoint.load_weights(self.model, checkpoint.average(paths), paths[-1])
+        storage.load_weights(self.model, storage.average(paths), paths[-1])
         self.model.eval()
 
     def _unknown_best(self, report: Report) -> TrainingFailed:
@@ -297,10 +298,10 @@ class Trainer:
     def restore(self, step: int) -> None:
         """Load the run's state from a step's checkpoint."""
         path = self.checkpoints.path(step)
-        checkpoint.load_weights(self.model, checkpoint.read_tensors(path / checkpoint.WEIGHTS), path)
-        self.stepper.restore(checkpoint.read_tensors(path / checkpoint.OPTIMISER))
+        storage.load_weights(self.model, storage.read_tensors(path / storage.WEIGHTS), path)
+        self.stepper.restore(storage.read_tensors(path / storage.OPTIMISER))
         if self.ema:
-            averages = checkpoint.read_tensors(path / checkpoint.EMA)
+            averages = storage.read_tensors(path / storage.EMA)
             self.ema.weights = {name: averages[name].to(self.stepper.device, copy=True) for name in self.ema.weights}
         saved = self.checkpoints.state(step)
         defaults = asdict(State(validated_on=self.validated_on).under(self.config))  # which an older checkpoint lacks
@@ -320,12 +321,12 @@ class Trainer:
         if self.ema is None:
             yield
             return
-        own = {name: tensor.clone() for name, tensor in checkpoint.weights_of(self.model).items()}
-        checkpoint.load_weights(self.model, self.ema.weights, self.checkpoints.directory)
+        own = {name: tensor.clone() for name, tensor in storage.weights_of(self.model).items()}
+        storage.load_weights(self.model, self.ema.weights, self.checkpoints.directory)
         try:
             yield
         finally:
-            checkpoint.load_weights(self.model, own, self.checkpoints.directory)
+            storage.load_weights(self.model, own, self.checkpoints.directory)
 
     def _stream(self) -> Iterator[list[Any]]:
         """This rank's micro-batches of each step, from the current position on, epoch after epoch."""

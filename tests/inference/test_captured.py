@@ -1,0 +1,339 @@
+"""Captured search finds what plain search finds, for all shapes; everything but the capture also runs on a CPU."""
+
+import gc
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from time import sleep
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from tests.decoding.test_device import assert_same
+from tests.helpers import BEGIN, END, PLACES, SIZE, randomise, tiny
+from transduct.decoding.filters import FixedLength
+from transduct.decoding.search import Beam
+from transduct.errors import NotFinite
+from transduct.inference import captured
+from transduct.inference.captured import (
+    MOST,
+    SEARCHES,
+    CapturedSearch,
+    Reader,
+    Watch,
+    capture,
+    captured_search,
+    in_powers,
+    power,
+    warm_up,
+)
+from transduct.inference.device_beam import DeviceBeam, Rules
+from transduct.inference.engine import DecodingConfig, generate
+from transduct.models import gpt
+
+CPU = torch.device("cpu")
+
+
+def drawn(count, seed=1, longest=14, size=SIZE):
+    """Sources and limits."""
+    random = Random(seed)
+    sources = [[random.randrange(3, size) for _ in range(random.randint(0, longest - 1))] + [END] for _ in range(count)]
+    return sources, [random.randint(1, 14) for _ in range(count)]
+
+
+def found_by(model, sources, limits, asked, beam=2, alpha=0.6, constrain=None):
+    config = DecodingConfig(beam=beam, length_penalty=alpha, captured=asked, workers=1)
+    return generate(model, sources, limits, config, BEGIN, END, [0, BEGIN], constrain)
+
+
+def fixed(limits, beam):
+    return lambda numbers: FixedLength(END, [limits[i] for i in numbers for _ in range(beam)])
+
+
+def test_a_source_that_may_have_nothing_gets_nothing():
+    model = tiny()
+    sources, _ = drawn(3)
+    assert_same(*(found_by(model, sources, [0, 1, 5], asked) for asked in (True, False)))
+
+
+@pytest.fixture
+def every_capture_warms_up(monkeypatch):
+    """As on a GPU."""
+    monkeypatch.setattr(captured, "capture", lambda step, held, *_: (warm_up(step, held), step)[1])
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 5])
+@pytest.mark.parametrize("seed", range(3))
+def test_it_finds_what_search_finds(seed, beam):
+    model = tiny(seed=seed)
+    sources, limits = drawn(23, seed)
+    for alpha in (0.0, 1.0):  # and again, in the same buffers
+        assert_same(*(found_by(model, sources, limits, asked, beam, alpha) for asked in (True, False)))
+
+
+@pytest.mark.parametrize("scheme, mode", PLACES)
+def test_every_scheme_of_positions_has_fixed_shapes(scheme, mode):
+    model = tiny(positions=scheme, position_mode=mode)
+    sources, limits = drawn(5)
+    assert_same(*(found_by(model, sources, limits, asked, 3) for asked in (True, False)))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"num_kv_heads": 2}, {"d_v": 6, "norm": "post"}, {"tie": "none", "activation": "swiglu"}]
+)
+def test_every_shape_of_a_model_has_fixed_shapes(changes):
+    sources, limits = drawn(5)
+    model = tiny(**changes)
+    assert_same(*(found_by(model, sources, limits, asked, 3) for asked in (True, False)))
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_source_is_given_the_same_hypotheses_alone_and_in_any_batch(beam):
+    model, (sources, limits) = tiny(seed=7), drawn(9)
+    together = found_by(model, sources, limits, True, beam)
+    alone = [found_by(model, [s], [limit], True, beam)[0] for s, limit in zip(sources, limits)]
+    assert_same(alone, together)
+    assert_same(found_by(model, sources[::-1], limits[::-1], True, beam)[::-1], together)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_once_half_are_done_the_others_go_on_in_a_smaller_graph(monkeypatch, beam, every_capture_warms_up):
+    monkeypatch.setattr(captured, "FEW", 1)
+    model, (sources, _) = randomise(tiny(seed=2), spread=0.4), drawn(13)  # its beams exchange rows at most steps
+    limits = [*range(1, 12), 14, 14]
+    search = CapturedSearch(model)
+    rules = Rules(END, (0, BEGIN), True)
+    found = search.search(sources, [BEGIN] * 13, limits, beam, rules, 0.6)
+    assert_same(found, found_by(model, sources, limits, False, beam, constrain=fixed(limits, beam)))
+    [batch] = search.batches.values()
+    sizes = [size for size, reach in batch.graphs if reach]
+    assert sizes[0] == 16
+    assert len(sizes) > 2
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_rows_look_no_further_back_than_they_must(every_capture_warms_up):
+    model, (sources, _) = tiny(seed=2, max_length=64), drawn(3)
+    limits = [40, 20, 3]
+    found, expected = (found_by(model, sources, limits, asked, constrain=fixed(limits, 2)) for asked in (True, False))
+    assert_same(found, expected)
+    assert [len(h[0].tokens) + 1 for h in found] == limits
+    [batch] = captured_search(model).batches.values()
+    assert [reach for _, reach in batch.graphs] == [0, 16, 32, 64]
+
+
+def test_it_stops_when_all_are_done(monkeypatch):
+    model, (sources, _) = tiny(seed=11), drawn(4)
+    steps = []
+    monkeypatch.setattr(model, "step", lambda *given, step=model.step: (steps.append(1), step(*given))[1])
+    lengths = [len(h[0].tokens) + 1 for h in found_by(model, sources, [14] * 4, True, 1)]
+    assert max(lengths) <= len(steps) <= max(lengths) + 2 * captured.EVERY < 14
+
+
+def test_batches_are_kept_and_the_oldest_given_up(monkeypatch):
+    model, (sources, limits) = tiny(), drawn(6, longest=9)
+    search = captured_search(model)
+    found_by(model, sources, limits, True)
+    [batch] = search.batches.values()
+    assert (batch.sources, batch.longest) == (8, 16)
+    found_by(model, sources[:3], limits[:3], True)
+    assert list(search.batches.values()) == [batch], "there was room for three"
+    found_by(model, sources * 2, limits * 2, True)
+    assert [batch.sources for batch in search.batches.values()] == [16]
+    for beam in range(3, 3 + MOST):
+        found_by(model, sources, limits, True, beam)
+    assert [key[0] for key in search.batches] == list(range(3, 3 + MOST))
+    for beam in (3, 2):
+        found_by(model, sources, limits, True, beam)
+    assert [key[0] for key in search.batches] == [*range(5, 3 + MOST), 3, 2], "what is used again stays"
+
+
+def test_longer_sources_and_outputs_have_buffers_of_their_own():
+    model, most = tiny(seed=3, max_length=64), [20, 5]
+    for longest, limits in ((9, [4, 5]), (30, [4, 5]), (9, most)):
+        sources = [[3 + i % 5 for i in range(longest)], [4, END]]
+        found = [found_by(model, sources, limits, asked, constrain=fixed(limits, 2)) for asked in (True, False)]
+        assert_same(*found)
+        assert [len(h[0].tokens) + 1 for h in found[0]] == limits
+
+
+def test_buffers_past_their_share_of_memory_are_given_up_but_for_the_newest(monkeypatch):
+    model, (sources, limits) = tiny(), drawn(6, longest=9)
+    search = captured_search(model)
+    for beam in (2, 3):
+        found_by(model, sources, limits, True, beam)
+    held = [batch.memory.nbytes for batch in search.batches.values()]
+    monkeypatch.setattr(captured, "share_of_memory", lambda: sum(held))
+    found_by(model, sources, limits, True, 3)
+    assert len(search.batches) == 2
+    monkeypatch.setattr(captured, "share_of_memory", lambda: sum(held) - 1)
+    found_by(model, sources, limits, True, 3)
+    assert [key[0] for key in search.batches] == [3]
+    monkeypatch.setattr(captured, "share_of_memory", lambda: 0)
+    found_by(model, sources, limits, True, 4)
+    assert [key[0] for key in search.batches] == [4]
+
+
+def test_buffers_are_of_one_beam_and_one_set_of_rules():
+    model, (sources, limits) = tiny(seed=3), drawn(4)
+    search, found = CapturedSearch(model), []
+    for beam in (1, 3):
+        for rules in (Rules(END, (0, BEGIN)), Rules(END, (0, BEGIN, *range(3, 7))), Rules(END, (0, BEGIN), fixed=True)):
+            given = (sources, [BEGIN] * 4, limits, beam, rules, 0.6)
+            found.append(search.search(*given))
+            assert found[-1] == CapturedSearch(model).search(*given)
+    assert all(one != other for number, one in enumerate(found) for other in found[:number])
+
+
+def test_threads_take_turns_at_the_buffers(monkeypatch):
+    inside, most = [], []
+
+    def searched(*_):
+        inside.append(1)
+        sleep(0.05)
+        most.append(len(inside))
+        inside.pop()
+        return [[]]
+
+    monkeypatch.setattr(captured.CapturedBatch, "search", searched)
+    model, given = tiny(), ([[3, END]], [BEGIN], [4], 2, Rules(END), 0.6)
+    search = CapturedSearch(model)
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(lambda _: search.search(*given), range(3))) == [[[]]] * 3
+    assert most == [1] * 3
+
+
+def test_a_search_that_met_nan_leaves_none_behind():
+    """As a validation may, before training rolls back."""
+    model, (sources, limits) = tiny(), drawn(3)
+    expected, right = found_by(model, sources, limits, True), model.decoder[0].self_attention.value.bias.clone()
+    with torch.no_grad():
+        model.decoder[0].self_attention.value.bias[0] = float("nan")
+    with pytest.raises(NotFinite):
+        found_by(model, sources, limits, True)
+    with torch.no_grad():
+        model.decoder[0].self_attention.value.bias.copy_(right)
+    assert found_by(model, sources, limits, True) == expected
+
+
+def test_weights_that_have_moved_make_all_anew():
+    model, (sources, limits) = tiny(), drawn(3)
+    search = captured_search(model)
+    assert captured_search(model) is search
+    with torch.no_grad():
+        model.output_table.mul_(0.5)  # in its place
+    assert captured_search(model) is search
+    assert_same(*(found_by(model, sources, limits, asked) for asked in (True, False)))
+    model.output_table.data = model.output_table.data.clone()
+    assert captured_search(model) is not search
+
+
+def test_a_model_that_is_gone_takes_its_graphs_along():
+    gc.collect()
+    before = len(SEARCHES)
+    model, (sources, limits) = tiny(), drawn(3)
+    found_by(model, sources, limits, True)
+    assert len(SEARCHES) == before + 1
+    del model
+    gc.collect()
+    assert len(SEARCHES) == before
+
+
+def test_a_warm_up_leaves_what_is_held_as_it_was():
+    held, calls = [torch.zeros(2), torch.ones(1)], []
+
+    def step():
+        calls.append(held[0].tolist())
+        for x in held:
+            x.add_(1)
+
+    warm_up(step, held)
+    assert calls == [[0.0, 0.0]] * captured.WARM_UP
+    assert [x.tolist() for x in held] == [[0.0, 0.0], [1.0]]
+
+
+def test_on_a_cpu_a_step_is_called_as_it_is():
+    def step():
+        raise AssertionError
+
+    assert capture(step, [], CPU, None) is step
+
+
+def test_the_watch_tells_what_was_asked_before():
+    watch, done = Watch(CPU), torch.tensor([False, False, True])
+    assert watch.look(done) is None
+    done[0] = True
+    assert watch.look(done) == 2
+    assert watch.look(done) == 1
+
+
+def test_powers_of_two():
+    assert [power(n) for n in (1, 2, 3, 4, 5, 63, 64, 65)] == [1, 2, 4, 4, 8, 64, 64, 128]
+    assert power(3, 16) == 16
+
+
+@pytest.mark.parametrize("budget", [1, 40, 64, 100, 1000])
+def test_batches_are_powers_of_two_that_keep_to_the_budget(budget):
+    lengths = [3, 9, 1, 40, 4, 33, 2, 17, 5, 5, 5]
+    batches = list(in_powers(lengths, budget))
+    order = [number for batch in batches for number in batch]
+    assert [lengths[i] for i in order] == sorted(lengths, reverse=True)
+    assert sorted(order) == list(range(11))
+    assert all(power(len(batch)) == len(batch) for batch in batches[:-1])
+    padded = [power(max(lengths[i] for i in batch), captured.SHORTEST) for batch in batches]
+    assert all(len(b) == 1 or len(b) * longest <= budget for b, longest in zip(batches, padded, strict=True))
+    assert list(in_powers([], 5)) == []
+
+
+class OnDevice(TorchDispatchMode):
+    """Rejects everything off the device: reading a number from it, or creating a tensor elsewhere."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        tensors = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, torch.Tensor)]
+        assert all(x.is_meta for x in tensors), f"{func} takes or gives what is not on the device"
+        return out
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("scheme, mode", PLACES)
+@torch.inference_mode()
+def test_a_step_asks_nothing_of_the_host(scheme, mode, beam):
+    """Runs on the meta device, whose numbers cannot be read."""
+    changes = {"positions": scheme, "position_mode": mode, "source_size": 200, "target_size": 200}
+    model = tiny(**changes).to("meta", torch.bfloat16)
+    reader, numbers = Reader(model), torch.zeros(8, dtype=torch.int64, device="meta")
+    tokens = torch.zeros(8, 16, dtype=torch.int64, device="meta")
+    fixed = reader.read(tokens, numbers, beam).fixed(8, 16, 16)
+    rules = Rules(END, (0, BEGIN), fixed=True)
+    beams = DeviceBeam.of(rules, fixed.now, 8, beam, 16)
+    with OnDevice():
+        fixed.admit(reader.read(tokens, numbers, beam), numbers)
+        beams.part(4).admit(numbers[:4], numbers[:4])
+        state = fixed.part(4, 16)
+        rows = beams.part(4).choose(reader.step(beams.part(4).newest.flatten(), state))
+        if rows is not None:
+            state.select(rows)
+    assert state.lineage.seen.dtype == torch.bfloat16
+
+
+def test_the_search_on_the_host_is_found_to_ask():
+    strategy = Beam(2, [3, 3], BEGIN, END, 0.0, "meta")
+    with OnDevice(), pytest.raises((AssertionError, RuntimeError, NotImplementedError)):
+        strategy.choose(torch.zeros(4, SIZE, device="meta"), torch.zeros(4, device="meta"))
+
+
+def test_a_model_without_a_memory_is_refused():
+    config = gpt.Config(SIZE, d_model=16, num_heads=2, d_ff=32, layers=1)
+    with pytest.raises(ValueError, match="the state of a GPT has no fixed shapes; captured search takes models that"):
+        found_by(gpt.GPT(config).eval(), [[3]], [4], True)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="captures graphs, which needs a CUDA device")
+@pytest.mark.gpu
+@pytest.mark.parametrize("beam", [1, 4])
+def test_graphs_find_what_search_finds(beam):
+    model, (sources, limits) = tiny(seed=7).cuda(), drawn(70)
+    for _ in range(2):
+        assert_same(*(found_by(model, sources, limits, asked, beam) for asked in (True, False)))

@@ -1,0 +1,346 @@
+"""Hypotheses come back in the order of the sources, however these are batched."""
+
+import threading
+from itertools import pairwise
+from math import inf, nan
+from random import Random
+
+import pytest
+import torch
+
+from tests.helpers import BEGIN, END, SIZE, compiled, randomise, tiny
+from transduct.decoding.filters import FixedLength, Forbid
+from transduct.decoding.sampling import Sampling
+from transduct.errors import NotFinite
+from transduct.inference.engine import (
+    CAPTURED,
+    ON_CPU,
+    ON_GPU,
+    DecodingConfig,
+    encode,
+    flat,
+    generate,
+    in_batches,
+    in_shares,
+    on_own_threads,
+    score,
+    side_by_side,
+    workers_for,
+)
+from transduct.kernels import cpu
+from transduct.kernels.threads import CORES
+
+SOURCES = [[5, 6, END], [7, END], [END], [3, 4, 5, 6, 7, END], [8, 9, END]]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny(tie="none")
+
+
+@pytest.mark.parametrize("budget", [1, 5, 7, 100])
+def test_batches_are_sorted_by_length_and_keep_to_the_budget(budget):
+    lengths = [3, 9, 1, 1, 4, 3, 2]
+    batches = list(in_batches(lengths, budget))
+    order = [number for batch in batches for number in batch]
+    assert sorted(order) == list(range(7))
+    assert [lengths[i] for i in order] == sorted(lengths, reverse=True)
+    for batch, following in zip(batches, [*batches[1:], None]):
+        total = sum(lengths[i] for i in batch)
+        assert total <= budget or len(batch) == 1
+        if following:
+            assert total + lengths[following[0]] > budget, "the next would have fitted"
+
+
+def test_no_lengths_make_no_batches():
+    assert list(in_batches([], 5)) == []
+    assert in_shares([], 5, 2) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_shares_are_batches_as_many_for_each_worker_and_no_larger_than_they_must_be(workers):
+    random = Random(1)
+    for _ in range(200):
+        lengths, budget = random.choices([0, 1, 2, 5, 9, 30], k=random.randrange(40)), random.randrange(1, 40)
+        shares, batches = in_shares(lengths, budget, workers), list(in_batches(lengths, budget))
+        order = [number for share in shares for number in share]
+        assert sorted(order) == list(range(len(lengths)))
+        assert [lengths[i] for i in order] == sorted(lengths, reverse=True)
+        assert all(sum(lengths[i] for i in share) <= budget or len(share) == 1 for share in shares)
+        wanted = -(-len(batches) // workers) * workers
+        assert len(batches) <= len(shares) <= wanted
+        largest = max((sum(lengths[i] for i in share) for share in shares), default=0)
+        if workers > 1 and largest > max(lengths, default=0):
+            assert len(list(in_batches(lengths, largest - 1))) > wanted, "smaller ones would do"
+
+
+def test_no_worker_is_left_with_a_rest_that_fitted_into_no_share():
+    lengths = [9, 8, 7, 6, 5, 4, 3, 2]
+    assert [len(batch) for batch in in_batches(lengths, sum(lengths) // 2)] == [2, 4, 2]
+    assert in_shares(lengths, 100, 2) == [[0, 1, 2], [3, 4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        DecodingConfig(beam=3),
+        DecodingConfig(beam=2, temperature=1.0, seed=4),
+        DecodingConfig(beam=3, captured=True),
+    ],
+)
+def test_the_budget_changes_nothing(model, config):
+    def found(budget):
+        settings = DecodingConfig(**{**vars(config), "batch_tokens": budget})
+        hypotheses = generate(model, SOURCES, [8, 3, 8, 8, 5], settings, BEGIN, END, [0, BEGIN])
+        return [[h.tokens for h in each] for each in hypotheses]
+
+    whole = found(1000)
+    assert found(1) == found(6) == whole
+    assert all(len(each) == config.beam for each in whole)
+    assert all(len(tokens) < 8 and not {0, BEGIN, END} & set(tokens) for each in whole for tokens in each)
+    assert max(len(tokens) for tokens in whole[1]) < 3
+
+
+@pytest.mark.parametrize("budget", [1, 1000])
+def test_a_score_is_the_sum_over_the_target_and_its_end(model, budget):
+    targets = [[3], [], [4, 5, 6], [7, 7], [8]]
+    found = score(model, SOURCES, targets, BEGIN, END, budget)
+    for source, target, value in zip(SOURCES, targets, found, strict=True):
+        memory, segments = encode(model, [source], torch.device("cpu"))
+        inputs, of_target = flat([[BEGIN, *target]], torch.device("cpu"))
+        steps = model.logits(model.decode(inputs, of_target, memory, segments)).log_softmax(-1)
+        expected = sum(float(step[token].detach()) for step, token in zip(steps, [*target, END], strict=True))
+        assert value == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("config", [DecodingConfig(beam=3), DecodingConfig(beam=2, temperature=1.0, seed=4)])
+def test_workers_change_nothing(model, config):
+    sources, limits = SOURCES * 6, [8, 3, 8, 8, 5] * 6
+
+    def found(workers, budget):
+        settings = DecodingConfig(**{**vars(config), "batch_tokens": budget, "workers": workers})
+        hypotheses = generate(model, sources, limits, settings, BEGIN, END, [0, BEGIN])
+        return [[h.tokens for h in each] for each in hypotheses]
+
+    assert found(1, 0) == found(3, 0) == found(2, 6)
+
+
+def test_an_output_repeats_nothing_where_that_is_asked_for(model):
+    for size, repeats in ((0, True), (2, False)):
+        found = generate(model, SOURCES, [12] * len(SOURCES), DecodingConfig(beam=2, no_repeat=size), BEGIN, END)
+        pairs = [list(pairwise(h.tokens)) for hypotheses in found for h in hypotheses]
+        assert any(len(each) > len(set(each)) for each in pairs) == repeats
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_work_is_done_side_by_side_and_given_back_in_order(workers):
+    threads, seen, shared = torch.get_num_threads(), set(), set()
+
+    def work(item):
+        seen.add((threading.get_ident(), torch.get_num_threads()))
+        with CORES.products_alone():
+            shared.add(CORES.sharing)
+        return 2 * item
+
+    assert list(side_by_side(work, range(20), workers)) == [2 * item for item in range(20)]
+    alone = (threading.get_ident(), threads) in seen
+    assert alone == (workers == 1)
+    assert workers == 1 or {count for _, count in seen} == {1}
+    assert workers == 1 or shared == {1}
+    assert torch.get_num_threads() == threads
+
+
+def test_few_inputs_are_one_batch_and_a_gpu_has_no_workers(monkeypatch):
+    monkeypatch.setattr(CORES, "count", lambda: 4)
+    cpu = torch.device("cpu")
+    assert [workers_for(cpu, inputs) for inputs in (0, 1, 15, 16, 24, 100)] == [1, 1, 1, 2, 3, 4]
+    assert [workers_for(cpu, 100, wanted) for wanted in (1, 2, 9)] == [1, 2, 9]
+    assert workers_for(torch.device("cuda"), 100, 3) == 1
+
+
+@pytest.mark.parametrize("kind", ["ours", "bfloat16", "no library", "not on the CPU"])
+def test_where_products_are_ours_nothing_else_is_shared(monkeypatch, kind):
+    before = torch.get_num_threads()
+    model = torch.nn.Linear(2, 2, device="meta" if kind == "not on the CPU" else "cpu")
+    if kind == "bfloat16":
+        model.bfloat16()
+    monkeypatch.setattr(cpu, "library", lambda: None if kind == "no library" else object())
+    try:
+        torch.set_num_threads(2)
+        with on_own_threads(model):
+            assert (torch.get_num_threads(), CORES.sharing) == (1 if kind == "ours" else 2, 2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@compiled
+def test_a_search_shares_products_alone(model):
+    seen, before = set(), torch.get_num_threads()
+
+    def watch(numbers):
+        seen.add((torch.get_num_threads(), CORES.sharing))
+        return Forbid([])
+
+    try:
+        torch.set_num_threads(2)
+        generate(model, SOURCES, [4] * 5, DecodingConfig(beam=1), BEGIN, END, constrain=watch)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {(1, 2)}
+
+
+def test_an_error_of_a_worker_is_the_callers():
+    with pytest.raises(ZeroDivisionError):
+        list(side_by_side(lambda item: 1 // item, [1, 0, 2], 2))
+
+
+def test_what_suits_the_device_is_decoded_together():
+    assert DecodingConfig().budget(torch.device("cpu")) == ON_CPU
+    assert DecodingConfig().budget(torch.device("cuda")) == ON_GPU
+    assert DecodingConfig(captured=True).budget(torch.device("cuda")) == CAPTURED
+    assert DecodingConfig(captured=True).budget(torch.device("cpu")) == ON_CPU
+    assert DecodingConfig(beam=8).budget(torch.device("cpu")) == ON_CPU
+    assert DecodingConfig(beam=80).budget(torch.device("cpu")) == ON_CPU // 10
+    assert DecodingConfig(beam=80, batch_tokens=77).budget(torch.device("cpu")) == 77
+    assert DecodingConfig(batch_tokens=7).budget(torch.device("cpu")) == 7
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"constrain": lambda numbers: Forbid([])}, "captured search knows no Forbid; leave captured out"),
+        ({"narrow": lambda sources: None}, "captured search scores all tokens; leave captured or the shortlist out"),
+    ],
+)
+def test_captured_search_is_not_asked_for_what_it_does_not_know(model, given, message):
+    with pytest.raises(ValueError, match=message):
+        generate(model, SOURCES, [8] * 5, DecodingConfig(captured=True), BEGIN, END, **given)
+
+
+@pytest.mark.parametrize(
+    "options, prefixes, captured",
+    [
+        ({}, None, True),
+        ({"beam": 2}, None, True),
+        ({"temperature": 1.0}, None, False),
+        ({}, ["a"], False),
+        ({"captured": True, "temperature": 1.0}, None, True),
+    ],
+)
+def test_captured_search_gives_way_to_what_it_cannot_do_unless_the_call_itself_asks_for_it(options, prefixes, captured):
+    assert DecodingConfig(captured=True).without_capture(options, prefixes).captured == captured
+
+
+def test_outputs_may_begin_after_different_tokens_captured_or_not(model):
+    begin = [1, 3, 4, 5, 6]
+    found = [
+        generate(model, SOURCES, [8] * 5, DecodingConfig(beam=2, captured=asked), begin, END) for asked in (True, False)
+    ]
+    assert [[h.tokens for h in each] for each in found[0]] == [[h.tokens for h in each] for each in found[1]]
+    assert found[1] != generate(model, SOURCES, [8] * 5, DecodingConfig(beam=2), BEGIN, END)
+
+
+def test_nothing_gives_nothing(model):
+    assert generate(model, [], [], DecodingConfig(), BEGIN, END) == []
+    assert generate(model, [], [], DecodingConfig(captured=True), BEGIN, END) == []
+    assert score(model, [], [], BEGIN, END, 5) == []
+
+
+def test_sequences_are_laid_end_to_end():
+    tokens, segments = flat([[1, 2], [], [3]], torch.device("cpu"))
+    assert tokens.tolist() == [1, 2, 3]
+    assert segments.lengths.tolist() == [2, 0, 1]
+    assert tokens.dtype == torch.int64
+    assert SIZE > 9
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        *(({name: 0}, f"{name} is 0, must be at least 1") for name in ("beam", "validation_beam")),
+        *(({name: 1001}, f"{name} is 1001, must be at most 1000") for name in ("beam", "validation_beam")),
+        *(
+            ({name: -1}, f"{name} is -1, must be at least 0")
+            for name in ("batch_tokens", "workers", "top_k", "no_repeat")
+        ),
+        *(
+            ({"expansion": value}, f"expansion is {value}, must be between 0 and 1000")
+            for value in (-1.0, 1001.0, nan, inf)
+        ),
+        *(({"top_p": value}, rf"top_p is {value}, must be in \(0, 1\]") for value in (0.0, 1.1, nan)),
+        *(
+            ({"temperature": value}, f"temperature is {value}, must be 0 or at least 0.001")
+            for value in (-1.0, 1e-40, nan, inf)
+        ),
+        *(
+            ({"length_penalty": value}, f"length_penalty is {value}, must be between -20.0 and 20.0")
+            for value in (1e9, nan, -inf)
+        ),
+        *(
+            ({"captured": True, name: value}, f"captured search takes no {name}; leave one of them out")
+            for name, value in (("temperature", 0.5), ("shortlist", True), ("constraint", "tree"), ("no_repeat", 3))
+        ),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        DecodingConfig(**changes)
+
+
+@pytest.mark.parametrize("options", [{}, {"beam": 1}, {"temperature": 1.0, "beam": 2}])
+def test_a_model_whose_numbers_are_not_finite_is_refused(options):
+    model = tiny()
+    with torch.no_grad():
+        model.output_table.fill_(float("nan"))
+    with pytest.raises(NotFinite, match=r"the model's numbers are not finite \(NaN or infinite\); train it again, at"):
+        generate(model, [[3, END]], [5], DecodingConfig(**options), BEGIN, END)
+
+
+def test_a_score_by_a_model_whose_numbers_are_not_finite_is_refused():
+    model = tiny()
+    with torch.no_grad():
+        model.output_table.fill_(float("nan"))
+    with pytest.raises(NotFinite):
+        score(model, [[3, END]], [[4]], BEGIN, END, 100)
+
+
+@pytest.mark.parametrize(
+    "options, is_greedy", [({}, False), ({"top_k": 1}, True), ({"top_p": 1e-6}, True), ({"temperature": 1e-3}, True)]
+)
+def test_samples_are_drawn_from_what_was_asked_for(model, options, is_greedy):
+    greedy, drawn = (
+        [h.tokens for [h] in generate(model, SOURCES, [8] * 5, DecodingConfig(beam=1, **given), BEGIN, END)]
+        for given in ({}, {"temperature": 3.0, **options})
+    )
+    assert (drawn == greedy) == is_greedy
+
+
+def test_samples_depend_on_what_they_begin_after():
+    """Most of all those of a prompt of one token, before which there is nothing."""
+    config, model = DecodingConfig(beam=40, temperature=1.0), tiny()
+    with torch.no_grad():
+        model.output_table[5] = model.output_table[4]  # to the model they are the same
+    first, other = (generate(model, [[3, END]], [3], config, begin, END) for begin in (4, 5))
+    same = [generate(model, [[3, END]], [3], config, [begin], END) for begin in (4, 5)]
+    assert same == [first, other]
+    draws = [Sampling(1, [3], begin, END, [[3, END, begin]], device="cpu").generators[0].random() for begin in (4, 5)]
+    assert draws[0] != draws[1]
+    assert [h.tokens for h in first[0]] != [h.tokens for h in other[0]]
+
+
+def test_the_end_of_an_output_of_fixed_length_comes_free_whatever_is_forbidden():
+    model, sources = randomise(tiny(), spread=0.4), [[3, 4, END]]
+    config = DecodingConfig(beam=2)
+
+    def fixed(numbers):
+        return FixedLength(END, [4 for _ in numbers for _ in range(2)])
+
+    for found in generate(model, sources, [4], config, BEGIN, END, [0, BEGIN, 5, 6, 7], fixed)[0]:
+        forced = score(model, sources, [found.tokens], BEGIN, END, 100)[0]
+        memory, segments = encode(model, sources, torch.device("cpu"))
+        inputs, of_inputs = flat([[BEGIN, *found.tokens]], torch.device("cpu"))
+        with torch.no_grad():
+            last = model.logits(model.decode(inputs, of_inputs, memory, segments))[-1].log_softmax(-1)
+        assert found.score == pytest.approx(forced - float(last[END]), abs=1e-5)

@@ -1,0 +1,220 @@
+"""A packed model gives the same answers, keeps shared tables shared, and tabulates its positions."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from tests.families import tiny_gpt
+from tests.helpers import BEGIN, END, PLACES, SIZE, randomise, tiny, tokens_of
+from transduct.blocks.attention import MultiHeadAttention
+from transduct.inference import engine
+from transduct.inference.engine import DecodingConfig
+from transduct.inference.packed import PackedLinear, PackedTable, exchange, pack_layers
+from transduct.inference.quantised import QuantisedLinear, quantise
+from transduct.models import bert, vit
+
+NEAR = {"atol": 1e-5, "rtol": 1e-5}
+
+
+def laid_out(model):
+    other = copy.deepcopy(model)
+    pack_layers(other)
+    return other
+
+
+def pairs(lengths=((5, 2, 9), (4, 6, 1))):
+    return *tokens_of(lengths[0]), *tokens_of(lengths[1], 2)
+
+
+def predictions(model, tokens, segments, target, target_segments):
+    return model.logits(model.decode(target, target_segments, model.encode(tokens, segments), segments))
+
+
+def tiny_bert(**changes):
+    torch.manual_seed(1)
+    shape = {"d_model": 16, "num_heads": 4, "d_ff": 32, "layers": 2, "dropout": 0.0, "max_length": 12, "labels": 3}
+    return randomise(bert.Bert(bert.Config(**{"vocabulary_size": SIZE, **shape, **changes})).eval())
+
+
+def tiny_vit(**changes):
+    torch.manual_seed(1)
+    shape = {"image_size": 12, "patch_size": 4, "d_model": 16, "num_heads": 4, "d_ff": 32, "layers": 2, "labels": 3}
+    return randomise(vit.ViT(vit.Config(**{**shape, **changes})).eval())
+
+
+def assert_all_laid_out(model):
+    assert not [module for module in model.modules() if isinstance(module, nn.Linear)]
+    assert any(isinstance(module, PackedLinear) for module in model.modules())
+
+
+# the families
+
+
+@pytest.mark.parametrize("lengths", [((5, 2, 9), (4, 6, 1)), ((2,), (1,))], ids=["many rows", "few rows"])
+@pytest.mark.parametrize("tie", ["all", "decoder", "none"])
+@torch.inference_mode()
+def test_a_transformer_gives_the_same_answers(tie, lengths):
+    model = tiny(tie=tie)
+    other = laid_out(model)
+    assert_all_laid_out(other)
+    torch.testing.assert_close(predictions(other, *pairs(lengths)), predictions(model, *pairs(lengths)), **NEAR)
+
+
+@pytest.mark.parametrize("scheme, mode", PLACES)
+@torch.inference_mode()
+def test_a_transformer_with_any_position_scheme_gives_the_same_answers(scheme, mode):
+    model = tiny(positions=scheme, position_mode=mode)
+    expected = predictions(model, *pairs())
+    torch.testing.assert_close(predictions(laid_out(model), *pairs()), expected, **NEAR)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_search_finds_the_same(beam):
+    model = tiny(tie="none", num_kv_heads=2)
+    sources = [[3, 4, 5, END], [7, END], [8, 3, 9, 9, 4, END]]
+    found = [
+        engine.generate(each, sources, [8] * 3, DecodingConfig(beam=beam), BEGIN, END)
+        for each in (model, laid_out(model))
+    ]
+    for one, other in zip(*found, strict=True):
+        assert [h.tokens for h in one] == [h.tokens for h in other]
+        assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-4)
+
+
+@pytest.mark.parametrize("changes", [{}, {"tie": False, "positions": "sinusoidal"}, {"positions": "rotary"}], ids=str)
+@torch.inference_mode()
+def test_a_gpt_gives_the_same_answers(changes):
+    model = tiny_gpt(**changes)
+    other = laid_out(model)
+    assert_all_laid_out(other)
+    for lengths in ([7, 3, 5], [2]):
+        expected, found = (each.logits(each.hidden(*tokens_of(lengths))) for each in (model, other))
+        torch.testing.assert_close(found, expected, **NEAR)
+
+
+@pytest.mark.parametrize("head", ["masked", "pretraining", "sequence"])
+@torch.inference_mode()
+def test_a_bert_gives_the_same_answers(head):
+    model = tiny_bert(head=head)
+    other, (tokens, segments) = laid_out(model), tokens_of([7, 3, 5])
+    assert_all_laid_out(other)
+    hidden = [each.encode(tokens, torch.zeros_like(tokens), segments) for each in (model, other)]
+    torch.testing.assert_close(*hidden, **NEAR)
+    if head != "sequence":
+        torch.testing.assert_close(*(each.masked_logits(x) for each, x in zip((model, other), hidden)), **NEAR)
+    if head != "masked":
+        scores = (each.pool(x, segments) for each, x in zip((model, other), hidden))
+        torch.testing.assert_close(*scores, **NEAR)
+
+
+@pytest.mark.parametrize("changes", [{}, {"pool": "mean", "backbone": [4, 8], "positions": "none"}], ids=str)
+@torch.inference_mode()
+def test_a_vit_gives_the_same_answers(changes):
+    model = tiny_vit(**changes)
+    other, pictures = laid_out(model), torch.randn(2, 3, 12, 12)
+    assert_all_laid_out(other)
+    expected, found = (each.classify(*each.encode(pictures)) for each in (model, other))
+    torch.testing.assert_close(found, expected, **NEAR)
+
+
+@torch.inference_mode()
+def test_the_control_other_weights_give_other_answers():
+    model = tiny()
+    other = laid_out(model)
+    model.decoder[0].feed_forward.inner.bias += 0.1
+    expected = predictions(model, *pairs())
+    assert not torch.allclose(predictions(other, *pairs()), expected, atol=1e-3)
+
+
+# layers
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@torch.inference_mode()
+def test_few_rows_and_many_agree(bias):
+    layer = nn.Linear(48, 40, bias=bias)
+    held, x = PackedLinear(layer), torch.randn(3, 30, 48)
+    torch.testing.assert_close(held(x), layer(x), **NEAR)
+    for rows in (0, 1, 7, 8, 30):
+        torch.testing.assert_close(held(x[0, :rows]), layer(x[0, :rows]), **NEAR)
+
+
+@torch.inference_mode()
+def test_a_table_gives_its_numbers_its_rows_and_its_products():
+    table, tokens, hidden = nn.Parameter(torch.randn(11, 16)), torch.tensor([3, 0, 3]), torch.randn(9, 16)
+    held = PackedTable(table)
+    assert held.shape == (11, 16)
+    assert torch.equal(held.numbers, table)
+    assert torch.equal(held.rows(tokens), table[tokens])
+    assert "packed" not in vars(held), "nothing was multiplied yet"
+    for rows in (9, 1):
+        torch.testing.assert_close(held(hidden[:rows]), hidden[:rows] @ table.T, **NEAR)
+
+
+# what is exchanged
+
+
+@pytest.mark.parametrize("tie, tables", [("all", 1), ("decoder", 2), ("none", 3)])
+def test_tables_that_are_one_stay_one(tie, tables):
+    other = laid_out(tiny(tie=tie))
+    held = [other.source_embedding.table, other.target_embedding.table, other.output_table]
+    assert {type(table) for table in held} == {PackedTable}
+    assert len({id(table) for table in held}) == tables
+    assert (held[1] is held[2]) == (tie != "none")
+
+
+def test_a_tied_gpt_has_one_table():
+    other = laid_out(tiny_gpt())
+    assert other.embedding.table is other.output_table
+
+
+def joined(model):
+    return [part.joint for part in model.modules() if isinstance(part, MultiHeadAttention) and part.query is None]
+
+
+def test_self_attention_is_joined_once_and_no_other():
+    model = tiny()
+    for _ in range(2):
+        exchange(model, lambda layer: layer, PackedTable)
+        now = joined(model)
+        assert len(now) == 4, "two layers of encoder and of decoder"
+        assert all(layer.cross_attention.joint is None for layer in model.decoder)
+    before = now
+    pack_layers(model)
+    assert [type(part) for part in joined(model)] == [PackedLinear] * 4
+    assert [type(part) for part in before] == [type(before[0])] * 4
+
+
+@torch.inference_mode()
+def test_layers_of_torch_stay():
+    """Some read the weights of their linear layers themselves."""
+    torch.manual_seed(1)
+    layer, x = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval(), torch.randn(2, 3, 16)
+    expected = layer(x)
+    assert torch.equal(laid_out(layer)(x), expected)
+
+
+def test_layers_that_are_quantised_already_stay():
+    model = tiny()
+    quantise(model)
+    held, table = [part for part in model.modules() if isinstance(part, QuantisedLinear)], model.output_table
+    pack_layers(model)
+    assert [part for part in model.modules() if isinstance(part, QuantisedLinear)] == held
+    assert model.output_table is table
+
+
+@pytest.mark.parametrize("scheme", ["sinusoidal", "binary", "learned"])
+@torch.inference_mode()
+def test_position_vectors_are_tabulated(scheme):
+    model = tiny(positions=scheme)
+    other = laid_out(model)
+    places = torch.arange(16)
+    for one, two in (
+        (model.source_embedding, other.source_embedding),
+        (model.target_embedding, other.target_embedding),
+    ):
+        assert two.positions.table.shape == (16, 16)
+        assert torch.equal(one.positions(places, places), two.positions(places, places))
+    assert (model.source_embedding.positions.table is None) == (scheme != "learned")

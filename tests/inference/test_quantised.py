@@ -1,0 +1,126 @@
+"""A quantised model is close to the original; all matrices are quantised, and shared tables stay shared."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from tests.helpers import BEGIN, END, compiled, tiny, tokens_of
+from transduct.inference import engine
+from transduct.inference.engine import DecodingConfig
+from transduct.inference.quantised import QuantisedLinear, QuantisedTable, pack_quantised, quantise
+
+
+def quantised(**changes):
+    model = tiny(**changes)
+    other = copy.deepcopy(model)
+    quantise(other)
+    return model, other
+
+
+@pytest.mark.parametrize("tie", ["all", "decoder", "none"])
+@torch.inference_mode()
+def test_its_logits_are_near(tie):
+    model, other = quantised(tie=tie)
+    tokens, segments = tokens_of([5, 2, 9])
+    target, target_segments = tokens_of([4, 6, 1], 2)
+    exact, near = (
+        each.logits(each.decode(target, target_segments, each.encode(tokens, segments), segments))
+        for each in (model, other)
+    )
+    assert (near - exact).norm() < 0.05 * exact.norm()
+    assert not torch.equal(near, exact)
+
+
+def test_every_matrix_is_of_integers_and_tied_tables_stay_one():
+    _, other = quantised(norm_kind="rms")
+    assert not [module for module in other.modules() if isinstance(module, nn.Linear)]
+    assert any(isinstance(module, QuantisedLinear) for module in other.modules())
+    assert isinstance(other.output_table, QuantisedTable)
+    assert other.output_table is other.source_embedding.table is other.target_embedding.table
+    matrices = [p for p in other.parameters() if p.ndim > 1]
+    assert {p.dtype for p in matrices} == {torch.int8}
+    assert not any(p.requires_grad for p in matrices)
+    held = sum(p.numel() * p.element_size() for p in other.parameters())
+    assert held < 0.4 * sum(4 * p.numel() for p in tiny(norm_kind="rms").parameters())
+
+
+def test_a_table_gives_its_rows_and_its_products():
+    torch.manual_seed(1)
+    table = torch.randn(11, 16)
+    held, tokens = QuantisedTable(table), torch.tensor([3, 0, 3])
+    assert held.shape == table.shape
+    torch.testing.assert_close(held.rows(tokens), table[tokens], atol=0.02, rtol=0)
+    torch.testing.assert_close(held(table[:2]), table[:2] @ table.T, atol=0.5, rtol=0.02)
+
+
+def test_a_layer_without_a_bias_has_none():
+    layer = nn.Linear(16, 4, bias=False)
+    assert QuantisedLinear(layer.weight).bias is None
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_sentence_is_the_same_alone_and_in_any_batch(beam):
+    _, other = quantised()
+    sources = [[3, 4, 5, END], [7, END], [8, 3, 9, 9, 4, END]]
+    config, limits = DecodingConfig(beam=beam), [8] * 3
+    together = engine.generate(other, sources, limits, config, BEGIN, END)
+    alone = [engine.generate(other, [source], [8], config, BEGIN, END)[0] for source in sources]
+    for one, two in zip(together, alone, strict=True):
+        assert [h.tokens for h in one] == [h.tokens for h in two]
+        assert [h.score for h in one] == pytest.approx([h.score for h in two], abs=1e-5)
+
+
+# laid out for the processor
+
+
+@compiled
+def test_every_matrix_is_packed():
+    _, model = quantised()
+    pack_quantised(model)
+    held = [part for part in model.modules() if isinstance(part, QuantisedLinear)]
+    assert held
+    assert all(part.packed is not None for part in held)
+
+
+@compiled
+def test_a_table_that_is_only_looked_up_in_is_not_packed():
+    _, model = quantised(tie="decoder")
+    pack_quantised(model)
+    assert model.output_table.packed is not None
+    assert model.source_embedding.table.packed is None
+
+
+def test_a_model_that_is_not_quantised_has_nothing_to_pack():
+    model = tiny()
+    pack_quantised(model)
+    assert not [part for part in model.modules() if isinstance(part, QuantisedLinear)]
+
+
+def test_bfloat16_has_no_kernel():
+    held = QuantisedLinear(torch.randn(4, 16)).bfloat16()
+    held.pack()
+    assert held.packed is None
+
+
+@pytest.mark.parametrize("kind", [QuantisedLinear, QuantisedTable])
+def test_a_blank_layer_has_the_shapes_of_a_full_one(kind):
+    weight, bias = torch.randn(4, 16), torch.randn(4)
+    with torch.device("meta"):
+        blank = kind(torch.empty(4, 16), torch.empty(4))
+    full = kind(weight, bias)
+    shapes = [{name: (p.shape, p.dtype) for name, p in each.named_parameters()} for each in (blank, full)]
+    assert shapes[0] == shapes[1]
+    assert all(p.is_meta for p in blank.parameters())
+
+
+@torch.inference_mode()
+def test_caches_of_a_decoder_over_a_memory_are_float16():
+    tokens, segments = tokens_of([5, 2])
+    for model, expected in zip(quantised(), (torch.float32, torch.float16), strict=True):
+        state = model.start(model.encode(tokens, segments), segments, 2)
+        _, state = model.step(torch.tensor([BEGIN] * 4), state)
+        for cache, memory in zip(state.caches, state.memories, strict=True):
+            assert {x.dtype for x in (*cache.buffers, memory.keys, memory.values)} == {expected}
+        assert model.encoder[0].self_attention.cache_dtype == torch.float32

@@ -1,0 +1,187 @@
+"""Lines come in chunks, numbered, and damage is counted once at the end; at a terminal each line is one."""
+
+import os
+import pty
+import subprocess
+import sys
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from transduct.errors import TransductError
+from transduct.interfaces import progress, terminal
+from transduct.predictors.base import Report
+from transduct.predictors.image_codes import Drawn
+
+
+def test_lines_come_in_numbered_chunks(trained_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(terminal, "LINES_AT_ONCE", 2)
+    (tmp_path / "text").write_bytes(b"a\nb\n\xff\nc\n\xfe")
+    found = list(terminal.chunks(str(trained_run), tmp_path / "text"))
+    assert found == [(0, ["a", "b"], None), (2, ["\ufffd", "c"], None), (4, ["\ufffd"], None)]
+    said = f"transduct: {tmp_path / 'text'}:3: not UTF-8 and 1 more; such bytes were read as U+FFFD\n"
+    assert capsys.readouterr() == ("", said)
+
+
+def test_prefixes_that_are_not_utf_8_are_told_too(trained_run, tmp_path, capsys):
+    (tmp_path / "text").write_bytes(b"a\nb\n")
+    (tmp_path / "begun").write_bytes(b"c\n\xff\n")
+    assert list(terminal.chunks(str(trained_run), tmp_path / "text", tmp_path / "begun")) == [
+        (0, ["a", "b"], ["c", "\ufffd"])
+    ]
+    said = f"transduct: {tmp_path / 'begun'}:2: not UTF-8; such bytes were read as U+FFFD\n"
+    assert capsys.readouterr() == ("", said)
+
+
+def test_what_has_no_lines_is_refused(tmp_path):
+    (tmp_path / "text").touch()
+    assert terminal.require_text(tmp_path / "text") == tmp_path / "text"
+    assert terminal.require_text(None) is terminal.require_text(Path("-")) is None  # stdin
+    for path, what in ((tmp_path, "a folder"), (tmp_path / "gone", "no such file")):
+        with pytest.raises(TransductError, match=f"{path}: {what}; give a text file, or none for stdin"):
+            terminal.require_text(path)
+
+
+def test_whole_text_is_not_remarked_upon(trained_run, tmp_path, capsys):
+    (tmp_path / "text").write_text("a\n")
+    assert list(terminal.chunks(str(trained_run), tmp_path / "text")) == [(0, ["a"], None)]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_translations_begin_with_comes_along(trained_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(terminal, "LINES_AT_ONCE", 2)
+    (tmp_path / "text").write_text("a\nb\nc\n")
+    (tmp_path / "begun").write_text("x\n\nz\n")
+    found = list(terminal.chunks(str(trained_run), tmp_path / "text", tmp_path / "begun"))
+    assert found == [(0, ["a", "b"], ["x", ""]), (2, ["c"], ["z"])]
+
+
+@pytest.mark.parametrize(
+    "begun, message",
+    [
+        ("x\n" * 4, "found 4 lines, the text has 3"),
+        ("x\n" * 2, "found 2 lines, the text has more"),
+        ("", "found 0 lines"),
+    ],
+)
+def test_each_line_has_its_own_beginning(trained_run, tmp_path, begun, message):
+    (tmp_path / "text").write_text("a\nb\nc\n")
+    (tmp_path / "begun").write_text(begun)
+    with pytest.raises(
+        TransductError, match=f"begun: {message}.*; give a line for each, empty where anything may come"
+    ):
+        list(terminal.chunks(str(trained_run), tmp_path / "text", tmp_path / "begun"))
+
+
+def test_an_error_of_something_else_stays_as_it_is():
+    for prefixes, message in ((None, "prefix 1: no"), (Path("begun"), "beam is 0")):
+        with pytest.raises(TransductError, match=f"^{message}$"), terminal.naming_lines(prefixes, 4):
+            raise TransductError(message)
+
+
+def test_lines_of_a_pipe_are_taken_as_they_come(trained_run, monkeypatch):
+    """Only the available lines, up to the limit; a line that arrives in two parts is one line."""
+    monkeypatch.setattr(terminal, "LINES_AT_ONCE", 3)
+    receiver, sender = os.pipe()
+    with open(receiver, "rb") as stdin, open(sender, "wb", buffering=0) as pipe:
+        monkeypatch.setattr("sys.stdin", TextIOWrapper(stdin))
+        found = terminal.chunks(str(trained_run), None)
+        pipe.write(b"a\nb\nc")
+        assert next(found) == (0, ["a", "b"], None)
+        pipe.write(b"d\n" + b"e\n" * 4)
+        assert next(found) == (2, ["cd", "e", "e"], None)
+        assert next(found) == (5, ["e", "e"], None)
+        pipe.write(b"f")
+        pipe.close()
+        assert list(found) == [(7, ["f"], None)]
+
+
+def test_at_a_terminal_lines_come_one_by_one(monkeypatch, capsys):
+    given = iter(["a b", "", "a \udcff"])
+
+    def typed(prompt):
+        assert prompt == "", "it belongs on stderr"
+        try:
+            return next(given)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", typed)
+    assert list(terminal.typed()) == [(0, ["a b"], None), (1, [""], None), (2, ["a \ufffd"], None)]
+    said = (
+        "Write a sentence and press Enter; Ctrl-D ends.\n> > > transduct: not UTF-8; such bytes were read as U+FFFD\n> "
+    )
+    assert capsys.readouterr() == ("", said)
+
+
+def test_a_line_on_a_terminal_can_be_edited_before_it_is_sent():
+    pytest.importorskip("readline")
+    script = "from transduct.interfaces import terminal; [print(ascii(text)) for _, text, _ in terminal.typed()]"
+    ours, theirs = pty.openpty()
+    call, environment = [sys.executable, "-c", script], {**os.environ, "TERM": "xterm", "INPUTRC": os.devnull}
+    program = subprocess.Popen(call, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    said = b""
+    try:
+        for prompts, typed in enumerate((b"bd\x1b[D\x1b[Dac\x1b[C\r", b"\x04"), 1):  # left, left, ..., right; Ctrl-D
+            while said.count(b"> ") < prompts:
+                said += os.read(ours, 999)
+            os.write(ours, typed)
+        assert program.wait(30) == 0
+    finally:
+        program.kill()
+        program.wait()
+        os.close(theirs)
+        os.close(ours)
+    assert b"['acbd']" in said
+
+
+@pytest.mark.parametrize("out, err, wanted, shown", [
+    (False, True, True, True), (True, True, True, False), (False, False, True, False), (False, True, False, False),
+])  # fmt: skip
+def test_lines_are_counted_where_nobody_would_see_them_come(monkeypatch, out, err, wanted, shown):
+    counted = []
+
+    @contextmanager
+    def count_lines():
+        yield counted.append
+
+    streams = {name: SimpleNamespace(isatty=lambda is_terminal=is_terminal: is_terminal) for name, is_terminal in
+               (("stdout", out), ("stderr", err))}  # fmt: skip
+    monkeypatch.setattr(terminal, "sys", SimpleNamespace(**streams))
+    monkeypatch.setattr(progress, "count_lines", count_lines)
+    with terminal.counting(wanted) as done:
+        done(3)
+    assert counted == [3] * shown
+
+
+def test_answers_are_written_one_a_line(tmp_path):
+    terminal.check_output(None)
+    terminal.check_output(tmp_path / "out")
+    terminal.write_outputs(["a\nb", "", 3], tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "a b\n\n3\n"
+    terminal.check_output(tmp_path / "out")
+    with pytest.raises(TransductError, match="out: this model gives no answers as text to write; leave --out out"):
+        terminal.write_outputs([], tmp_path / "out")
+    with pytest.raises(TransductError, match=f"out: there is no folder {tmp_path / 'none'}; make it, or give another"):
+        terminal.check_output(tmp_path / "none" / "out")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(TransductError, match=f"{path}: not a regular file; give another"):
+            terminal.check_output(path)
+    with pytest.raises(TransductError, match="this is an input; write to another file"):
+        terminal.check_output(tmp_path / "out", [None, str(tmp_path / "." / "out")])
+    with pytest.raises(TransductError, match="this model gives no answers as text to write"):
+        terminal.write_outputs([Drawn(np.zeros((2, 2, 3), np.uint8))], tmp_path / "out")
+
+
+def test_scores_that_are_compared_have_as_many_digits():
+    details = {"nats": {"interval": [1.46, 1.48]}, "against": {"nats": 1.4741, "bleu": 30.5}, "p_values": {"nats": 0.2}}
+    said = [line.split() for line in terminal.table(Report({"nats": 1.4697, "bleu": 30.25}, details))]
+    assert said == [
+        ["nats", "1.4697", "[1.4600,", "1.4800]", "against", "1.4741", "p", "=", "0.2000"],
+        ["bleu", "30.25", "against", "30.50"],
+    ]

@@ -1,0 +1,90 @@
+"""Model directories with a translation Transformer are loaded, all others are rejected."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+import transduct
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError
+from transduct.interop import ctranslate2, huggingface, int8, onnx
+from transduct.interop.export import configured, for_tool, loaded
+
+
+def test_the_model_is_loaded_as_it_is(trained_run, tmp_path):
+    settings, config = configured(trained_run / "model", tmp_path / "out", "no others")
+    assert settings["task"] == "translation"
+    found = loaded(trained_run / "model", config)
+    expected = transduct.load(trained_run, precision="bfloat16").model.state_dict()
+    for name, weight in found.named_parameters():
+        if name in expected:
+            torch.testing.assert_close(weight.detach().bfloat16(), expected[name], rtol=0, atol=0)
+    assert {name for name, _ in found.named_parameters()} & expected.keys()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"task": "language_modeling"}, "model: no Transformer for translation; no others"),
+        ({"family": "rnn"}, "model: no Transformer for translation; no others"),
+        ({"quantised": "int8"}, "model: quantised already; give the model it was made of"),
+        ({"model": {}}, "config.json: missing key 'model.source_size'"),
+    ],
+)
+def test_other_models_are_refused(trained_run, tmp_path, change, said):
+    shutil.copytree(trained_run / "model", tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(TransductError, match=said):
+        configured(tmp_path / "model", tmp_path / "out", "no others")
+
+
+@pytest.mark.parametrize("convert", [ctranslate2, huggingface, int8, onnx], ids=lambda module: module.__name__)
+def test_a_model_without_its_tokenizer_or_with_anothers_is_not_converted(trained_run, tmp_path, convert):
+    shutil.copytree(trained_run / "model", tmp_path / "model")
+    path = tmp_path / "model" / "tokenizer.json"
+    path.unlink()
+    with pytest.raises(TransductError, match=r"model/tokenizer\.json: .*"):
+        convert.convert(tmp_path / "model", tmp_path / "out")
+    Tokenizer.train(["a b"], "word", 9).save(path)
+    with pytest.raises(
+        TransductError, match=r"the tokenizers hold \d+ and \d+ tokens, the model .*copy the model again"
+    ):
+        convert.convert(tmp_path / "model", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_allocated_that_the_weights_do_not_hold(trained_run, tmp_path):
+    _, config = configured(trained_run / "model", tmp_path / "out", "no others")
+    with pytest.raises(TransductError, match="the file does not belong to this configuration"):
+        loaded(trained_run / "model", replace(config, d_ff=1 << 24, encoder_layers=1000))
+
+
+def test_a_model_that_writes_backwards_is_for_us_alone(trained_run, tmp_path):
+    shutil.copytree(trained_run / "model", tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"backwards": True}))
+    for name, convert in (("CTranslate2", ctranslate2), ("Marian", huggingface), ("ONNX", onnx)):
+        with pytest.raises(TransductError, match=f"model: writes from the end on, which {name} does not know; train a"):
+            convert.convert(tmp_path / "model", tmp_path / "out")
+    assert for_tool("a tool", trained_run / "model", tmp_path / "out")[0]["backwards"] is False
+    int8.convert(tmp_path / "model", tmp_path / "out")
+    assert transduct.load(tmp_path / "out").backwards
+
+
+def test_nothing_that_exists_is_written_over(trained_run, tmp_path):
+    with pytest.raises(TransductError, match="exists already; choose another name"):
+        configured(trained_run / "model", tmp_path, "no others")
+
+
+def test_weights_of_another_model_are_refused(trained_run, tmp_path):
+    _, config = configured(trained_run / "model", tmp_path / "out", "no others")
+    shutil.copytree(trained_run / "model", tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(TransductError, match="not a whole safetensors file"):
+        loaded(tmp_path / "model", config)
+    with pytest.raises(TransductError, match=r"model/config.json: model: rotary positions turn pairs of numbers"):
+        loaded(tmp_path / "model", replace(config, positions="rotary", d_k=7))

@@ -1,0 +1,292 @@
+"""A picture classifier gives each picture one answer, the same in any company, and shows where it looked."""
+
+import json
+import logging
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.helpers import randomise
+from tests.pictures import BARS, SIDE, bar, write_pictures
+from transduct.data.files import Refused
+from transduct.data.images import ImageSource, fitted
+from transduct.errors import NotFinite, TransductError
+from transduct.evaluation.classification import mcnemar
+from transduct.models.vit import Config, ViT
+from transduct.predictors import image_classification
+from transduct.predictors.image_classification import (
+    About,
+    Labelled,
+    PictureAttention,
+    PictureClassifier,
+    PictureConfig,
+)
+from transduct.tasks import image_classification as task_module
+from transduct.tasks.model import write_model
+
+PICTURES = [bar(kind, number) for number in range(4) for kind in BARS]
+ABOUT = About(list(BARS), [0.2, 0.3, 0.4], [0.3, 0.2, 0.1])
+
+
+def make(seed=1, **model):
+    """A classifier whose model knows nothing, but answers differently for every picture."""
+    torch.manual_seed(seed)
+    shape = {"image_size": SIDE, "patch_size": 4, "d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 2, "labels": 3}
+    return PictureClassifier(randomise(ViT(Config(**{**shape, **model})), seed), ABOUT, PictureConfig())
+
+
+class Says(PictureClassifier):
+    """A classifier whose answers are known."""
+
+    def __init__(self, answers):
+        made = make()
+        super().__init__(made.model, made.about, made.decoding)
+        self.answers = iter(answers)
+
+    def predict(self, inputs, **options):
+        self.asked = options
+        return [next(self.answers) for _ in inputs]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    write_pictures(tmp_path / "pictures", 12)
+    return Labelled(ImageSource("pictures"), str(tmp_path), "skip")
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 20, 1000])
+def test_answers_are_the_same_in_any_batch(batch_tokens):
+    model = make()
+    expected = [model.predict([picture])[0] for picture in PICTURES]
+    assert len(set(expected)) > 1
+    assert model.predict(PICTURES, batch_tokens=batch_tokens) == expected
+    assert model.predict([]) == []
+
+
+def test_the_answer_is_the_likeliest_label():
+    model = make()
+    found = model.probabilities(PICTURES)
+    assert [max(row, key=row.get) for row in found] == model.predict(PICTURES)
+    for row in found:
+        assert list(row) == list(BARS)
+        assert sum(row.values()) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_mirrored_answer_is_the_same_for_a_picture_and_its_mirror_image():
+    model = make()
+    mirrored = [picture[:, ::-1].copy() for picture in PICTURES]
+    one, other = (model._scores(pictures, {}) for pictures in (PICTURES, mirrored))
+    assert (one - other).abs().max() > 0.01
+    expected = 0.5 * (one + other)
+    for pictures in (PICTURES, mirrored):
+        torch.testing.assert_close(model._scores(pictures, {"mirrored": True}), expected)
+    assert model.probabilities(PICTURES, mirrored=True) != model.probabilities(PICTURES)
+
+
+def test_scores_are_of_answers_to_the_options_given(corpus):
+    ours, other = Says(["down"] * 12), Says(["down"] * 12)
+    ours.evaluate(corpus, against=other, mirrored=True)
+    assert ours.asked == other.asked == {"mirrored": True}
+
+
+def test_files_are_read_as_their_pixels_are(tmp_path):
+    model = make()
+    Image.fromarray(PICTURES[5]).save(tmp_path / "bar.png")
+    one = str(tmp_path / "bar.png"), tmp_path / "bar.png", PICTURES[5]
+    assert len({tuple(row.values()) for row in model.probabilities(one)}) == 1
+    Image.fromarray(PICTURES[5]).convert("L").save(tmp_path / "grey.png")
+    assert len(model.predict([str(tmp_path / "grey.png")])) == 1
+
+
+def test_whatever_is_no_list_of_pictures_is_refused(tmp_path):
+    given = [PICTURES[0], PICTURES[1] / 255.0]
+    for ask in (make().predict, make().probabilities):
+        with pytest.raises(TransductError, match=r"^input 2: found an array of shape \(12, 12, 3\), float64; expected"):
+            ask(given, batch_tokens=1)
+        with pytest.raises(
+            TransductError, match=r"^found one picture, expected a list of pictures: write \['/a.png'\]"
+        ):
+            ask("/a.png")
+    with pytest.raises(TransductError, match=r"^the picture: found NoneType; expected a path"):
+        make().attention(None)
+    assert make().predict(iter(PICTURES)) == make().predict(PICTURES)
+
+
+def test_what_is_no_picture_is_named(tmp_path):
+    with pytest.raises(TransductError, match=r"missing.png: no such file; give the path of a picture"):
+        make().predict([str(tmp_path / "missing.png")])
+    (tmp_path / "text.png").write_text("not a picture")
+    with pytest.raises(TransductError, match=r"text.png: not a whole picture"):
+        make().attention(str(tmp_path / "text.png"))
+
+
+def test_an_unknown_option_is_refused():
+    with pytest.raises(TransductError, match=r"unknown key 'decoding.beam'"):
+        make().predict(PICTURES, beam=3)
+
+
+def test_pictures_of_other_sizes_are_fitted():
+    model, wide = make(), np.concatenate([np.zeros((24, 8, 3), np.uint8), bar("down", 1, 24)], 1)
+    assert model.probabilities([wide]) == model.probabilities([fitted(wide, SIDE)])
+
+
+def test_colours_are_normalised_channel_by_channel():
+    pictures = torch.randint(256, (2, 4, 5, 3), dtype=torch.uint8)
+    found = ABOUT.read(pictures)
+    assert found.shape == (2, 3, 4, 5)
+    for channel, (mean, deviation) in enumerate(zip(ABOUT.mean, ABOUT.deviation)):
+        torch.testing.assert_close(found[:, channel], (pictures[..., channel] / 255 - mean) / deviation)
+
+
+def test_scores_count_what_was_right(corpus, monkeypatch):
+    monkeypatch.setattr("transduct.predictors.image_classification.CHUNK", 5)
+    model = make()
+    pairs = list(corpus.read(BARS, Refused("stop")))
+    expected = model.predict([picture for picture, _ in pairs])
+    report = model.evaluate(corpus)
+    right = sum(found == label for found, (_, label) in zip(expected, pairs, strict=True))
+    assert report.outputs == expected
+    assert report.scores["accuracy"] == pytest.approx(100 * right / 12)
+    low, high = report.details["accuracy"]["interval"]
+    assert low <= report.scores["accuracy"] <= high
+    assert report.details["examples"] == 12
+
+
+def test_no_photograph_is_kept_at_its_size(corpus, monkeypatch):
+    kept, large = [], make(image_size=8, patch_size=4)
+
+    def read(*_):
+        for number in range(12):
+            kept.append(weakref.ref(photograph := np.full((12, 30, 3), number, np.uint8)))
+            assert sum(each() is not None for each in kept) <= 2  # this one, and the one before
+            yield str(number), photograph, BARS[number % 3]
+
+    monkeypatch.setattr(image_classification, "read_labelled", read)
+    report = make().evaluate(corpus, large)
+    same = [fitted(np.full((12, 30, 3), number, np.uint8), SIDE) for number in range(12)]
+    assert report.outputs == make().predict(same)
+    assert report.details["against"] == large.evaluate(corpus).scores
+
+
+def test_a_corpus_without_a_picture_is_named(corpus, tmp_path):
+    (tmp_path / "empty" / "down").mkdir(parents=True)
+    with pytest.raises(
+        TransductError, match=r"^empty: found no picture to measure on \(there is none\); give one that"
+    ):
+        make().evaluate(Labelled(ImageSource("empty"), str(tmp_path)))
+    (tmp_path / "empty" / "down" / "1.png").write_bytes(b"broken")
+    with pytest.raises(
+        TransductError, match=r"^empty: found no picture to measure on \(empty: down/1.png: not a whole "
+    ):
+        make().evaluate(Labelled(ImageSource("empty"), str(tmp_path), "skip"))
+
+
+def test_a_model_that_answers_with_nan_says_so(corpus):
+    model = make()
+    with torch.no_grad():
+        next(model.model.parameters()).fill_(float("nan"))
+    for ask in (model.predict, model.probabilities, lambda pictures: model.attention(pictures[0])):
+        with pytest.raises(NotFinite, match="the model's numbers are not finite"):
+            ask(PICTURES)
+    with pytest.raises(NotFinite):
+        model.evaluate(corpus)
+
+
+def test_two_models_are_compared_picture_by_picture(corpus):
+    report = make().evaluate(corpus, against=make(2))
+    assert report.details["against"] == make(2).evaluate(corpus).scores
+    right = [label for _, label in corpus.read(ABOUT.labels, Refused("skip"))]
+    wrong = ["down" if label != "down" else "across" for label in right]
+    report = Says(right).evaluate(corpus, against=Says(right[:2] + wrong[2:]))
+    assert report.details["p_values"]["accuracy"] == mcnemar([True] * 12, [True] * 2 + [False] * 10) < 0.05
+    assert make().evaluate(corpus, against=make()).details["p_values"]["accuracy"] == 1.0
+    other = make()
+    other.about = replace(ABOUT, labels=["x", "y", "z"])
+    with pytest.raises(TransductError, match="the other model has other labels; compare equals"):
+        make().evaluate(corpus, against=other)
+
+
+def test_broken_pictures_are_counted_or_stop_it(corpus, tmp_path, caplog):
+    (tmp_path / "pictures" / "down" / "0001.png").write_bytes(b"")
+    with caplog.at_level(logging.WARNING, "transduct"):
+        report = make().evaluate(corpus)
+    assert "1 left out: pictures: down/0001.png: not a whole picture" in caplog.text
+    assert report.details["left_out"] == {"broken": 1}
+    assert report.details["examples"] == 11
+    with pytest.raises(TransductError, match=r"pictures: down/0001.png: not a whole picture .* or PPM$"):
+        make().evaluate(Labelled(corpus.source, corpus.root))  # for evaluate has no data.broken
+
+
+def test_a_label_that_the_model_does_not_know_is_left_out_or_named(corpus, tmp_path):
+    (tmp_path / "pictures" / "aslope").rename(tmp_path / "pictures" / "spiral")
+    assert make().evaluate(corpus).details["left_out"] == {"broken": 4}
+    corpus = replace(corpus, broken="stop")
+    with pytest.raises(TransductError, match=r"pictures: spiral/0002.png: unknown label 'spiral'; training has: acr"):
+        make().evaluate(corpus)
+
+
+@pytest.mark.parametrize("pool", ["class", "mean"])
+def test_attention_is_told_layer_by_layer_and_panel_by_panel(pool):
+    model = make(pool=pool)
+    attention = model.attention(bar("down", 1, 24))
+    tokens = 9 + (pool == "class")
+    assert {name: tuple(w.shape) for name, w in attention.weights.items()} == {
+        "encoder.0.self": (2, tokens, tokens),
+        "encoder.1.self": (2, tokens, tokens),
+    }
+    last, rollout = attention.panels()
+    assert last.title == "encoder.1.self, mean of heads"
+    assert rollout.title == "rollout of all layers"
+    for panel in (last, rollout):
+        assert panel.weights.shape == (3, 3)
+        assert np.array_equal(panel.picture, fitted(bar("down", 1, 24), SIDE))
+        assert panel.rows is panel.columns is None
+        assert panel.weights.sum() <= 1.0 + 1e-5
+    read = attention.weights["encoder.1.self"].mean(0)
+    expected = read[0, 1:] if pool == "class" else read.mean(0)
+    torch.testing.assert_close(last.weights.flatten(), expected)
+
+
+def test_rollout_follows_what_was_gathered_before():
+    first = torch.eye(5).roll(1, 0)  # each token reads the one before it
+    attention = PictureAttention({"encoder.0.self": first[None], "encoder.1.self": first[None]}, PICTURES[0], 2)
+    _, rollout = attention.panels()
+    # The class token, 0, is half itself and half token 4, which by then is half itself and half token 3.
+    torch.testing.assert_close(rollout.weights, torch.tensor([[0.0, 0.0], [0.25, 0.5]]))
+
+
+def saved(directory, about=ABOUT):
+    model = make().model
+    settings = {
+        "pictures": {"labels": about.labels, "mean": about.mean, "deviation": about.deviation},
+        "decoding": {"batch_tokens": 4096},
+    }
+    write_model(directory, "image_classification", model, settings, [], "a card")
+    return json.loads((directory / "config.json").read_text())
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_model_directory_is_read_back(tmp_path, precision):
+    config = saved(tmp_path / "model")
+    model = task_module.load(tmp_path / "model", config, torch.device("cpu"), precision)
+    assert model.about == ABOUT
+    near = 1e-6 if precision == "float32" else 0.1
+    for found, expected in zip(model.probabilities(PICTURES), make().probabilities(PICTURES), strict=True):
+        assert list(found.values()) == pytest.approx(list(expected.values()), abs=near)
+    assert model.attention(PICTURES[0]).weights["encoder.0.self"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("colours", [{"mean": []}, {"deviation": [0.1] * 4}])
+def test_colours_are_three(colours):
+    with pytest.raises(ValueError, match=r"mean is \[.*\] and deviation \[.*\], must be of three colours each"):
+        replace(ABOUT, **colours)
+
+
+def test_labels_that_are_not_the_model_s_are_refused(tmp_path):
+    config = saved(tmp_path / "model", About(["one", "two"], [0.5] * 3, [0.2] * 3))
+    with pytest.raises(TransductError, match=r"config.json: names 2 labels, its model tells 3 apart; they do not bel"):
+        task_module.load(tmp_path / "model", config, torch.device("cpu"), "float32")

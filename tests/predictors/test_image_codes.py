@@ -1,0 +1,103 @@
+"""Pictures become codes and pictures again; what is lost is measured."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.models.test_dalle import CODES, PLACES, tiny_vae
+from tests.pictures import bar, png
+from transduct.errors import TransductError
+from transduct.evaluation.classification import mcnemar
+from transduct.predictors import image_codes
+from transduct.predictors.image_codes import Drawn, ImageCodes, Measured, as_pictures, as_tensor, code_scores
+
+
+@pytest.fixture
+def codes():
+    return ImageCodes(tiny_vae())
+
+
+def pictures(count=4):
+    return np.random.default_rng(1).integers(0, 256, (count, 6, 6, 3)).astype(np.uint8)
+
+
+def test_pixels_go_to_numbers_and_back():
+    numbers = as_tensor(pictures())
+    assert numbers.shape == (4, 3, 6, 6)
+    assert numbers.amin() >= -1.0
+    assert numbers.amax() <= 1.0
+    assert np.array_equal(as_pictures(numbers), pictures())
+    assert as_pictures(torch.full((1, 3, 2, 2), 7.0)).max() == 255
+
+
+def test_codes_are_the_same_however_many_are_made_at_once(monkeypatch):
+    vae = tiny_vae()
+    codes = image_codes.codes_of(vae, pictures())
+    assert codes.shape == (4, PLACES)
+    assert image_codes.codes_of(vae, pictures()[:0]).shape == (0, PLACES)
+    monkeypatch.setattr(image_codes, "AT_ONCE", 3)
+    assert np.array_equal(codes, image_codes.codes_of(vae, pictures()))
+
+
+def test_scores_of_codes_are_their_formulas():
+    codes = np.array([[0, 0, 1, 1], [0, 0, 1, 1]])
+    black, grey = np.zeros((2, 6, 6, 3), np.uint8), np.full((2, 6, 6, 3), 51, np.uint8)
+    scores = code_scores(tiny_vae(), black, codes, grey)
+    assert scores == pytest.approx(
+        {
+            "reconstruction_error": 0.04,
+            "psnr": 10 * np.log10(25),
+            "code_usage": 100 * 2 / CODES,
+            "code_perplexity": 2.0,
+        }
+    )
+    assert code_scores(tiny_vae(), black, codes, black)["psnr"] == pytest.approx(100.0)
+
+
+def test_equal_pictures_are_equal():
+    assert Drawn(pictures()[0]) == Drawn(pictures()[0])
+    assert Drawn(pictures()[0]) != Drawn(pictures()[1])
+    assert Drawn(pictures()[0]) != "picture 6x6"
+
+
+def test_a_picture_file_is_answered_with_what_its_codes_keep(codes, tmp_path):
+    (tmp_path / "bar.png").write_bytes(png(bar("across", 1, side=20)))
+    [answer] = codes.predict([str(tmp_path / "bar.png")])
+    assert str(answer) == "picture 6x6"
+    assert answer.pixels.shape == (6, 6, 3)
+    assert codes.predict([bar("across", 1, side=20)]) == [answer]
+    assert codes.predict([bar("down", 1, side=20)]) != [answer]
+    shown = codes.picture(str(tmp_path / "bar.png"), answer)
+    assert shown.shape == (12, 6, 3)
+    assert np.array_equal(shown[6:], answer.pixels)
+
+
+def test_what_is_no_picture_is_refused_by_name(codes, tmp_path):
+    (tmp_path / "text.png").write_text("no picture")
+    with pytest.raises(TransductError, match=r"text.png: not a whole picture"):
+        codes.predict([str(tmp_path / "text.png")])
+    with pytest.raises(TransductError, match=r"unknown key 'decoding\.beam'"):
+        codes.predict([], beam=3)
+
+
+def test_whatever_is_no_list_of_pictures_is_refused(codes):
+    right = bar("across", 1, side=20)
+    wrong = right.transpose(2, 0, 1)
+    with pytest.raises(TransductError, match=r"^input 2: found an array of shape \(3, 20, 20\), uint8; expected"):
+        codes.predict([right, wrong])
+    with pytest.raises(TransductError, match=r"^found one picture, expected a list of pictures: write \['/a.png'\]"):
+        codes.predict("/a.png")
+    for ask in (lambda: codes.picture(wrong, None), lambda: codes.grid([right, wrong])):
+        with pytest.raises(TransductError, match=r"^the picture: found an array of shape"):
+            ask()
+
+
+def test_a_model_is_compared_with_another(codes):
+    """Whose pictures are all as they should be, where of this one's the second half is."""
+    ours, other = ImageCodes(codes.model), ImageCodes(codes.model)
+    half = [False] * 10 + [True] * 10
+    ours._measured = lambda data: Measured({}, {}, [], half)
+    other._measured = lambda data: Measured({"psnr": 7.0}, {}, [], [True] * 20)
+    details = ours.evaluate(None, against=other).details
+    assert details["against"] == {"psnr": 7.0}
+    assert details["p_values"]["attributes_right"] == mcnemar(half, [True] * 20) < 0.05

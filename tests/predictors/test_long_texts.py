@@ -1,0 +1,168 @@
+"""Long texts are cut where it hurts least, and the translations of their pieces are joined."""
+
+from dataclasses import replace
+
+import pytest
+
+from transduct.data.tokenizer import Tokenizer
+from transduct.predictors.long_texts import Translation, halved, joined, sentences, split, with_words
+
+LONGEST = 23
+
+
+def trained(kind):
+    """A tokenizer whose tokens are characters or bytes."""
+    return Tokenizer.train(["a b c d e f g h i j k l m", "A B.", "。가나다라마바사아자"], kind, 300)
+
+
+def test_a_translation_shows_what_matters():
+    best = Translation("b", -1.0, [3], alternatives=[Translation("b", -1.0, [3])])
+    assert repr(best) == "Translation(text='b', score=-1.0, tokens=[3])"
+
+
+@pytest.mark.parametrize(
+    "kind, text, parts",
+    [
+        ("character", "a b c d e f g h i j k l m", ["▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k", "▁l▁m"]),  # before a word
+        ("character", "a b. c d e f g h i j k l", ["▁a▁b.", "▁c▁d▁e▁f▁g▁h▁i▁j▁k▁l"]),  # after a sentence
+        ("character", "abcdefgh" * 3, ["▁abcdefghabcdefghabcdef", "gh"]),  # anywhere
+        ("character", "a b c d e f g h i j k l"[:22], ["▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k"]),  # not at all
+        ("character", "", []),
+        (
+            "character",
+            "가나다라가나다라마。바사 아자가.나다라마바사",
+            ["▁가나다라가나다라마。", "바사▁아자가.나다라마바사"],
+        ),
+        ("verbatim", "a b. c d e f g h i j k l m", ["a b.", " c d e f g h i j k l m"]),
+        ("byte", "a b. c d e f g h i j k l m", ["aĠb.", "ĠcĠdĠeĠfĠgĠhĠiĠjĠkĠlĠm"]),
+    ],
+)
+def test_where_a_text_is_cut(kind, text, parts):
+    tokenizer = trained(kind)
+    [ids] = tokenizer.encode([text])
+    assert ["".join(tokenizer.pieces(part)) for part in split(tokenizer, ids, LONGEST)] == parts
+
+
+@pytest.mark.parametrize(
+    "text, parts",
+    [
+        ("Hello. My name is John! Is it? Yes… Then", ["Hello.", "My name is John!", "Is it?", "Yes…", "Then"]),
+        ('He said "no." Then he left. (She did not.) End', ['He said "no."', "Then he left.", "(She did not.)", "End"]),
+        ("Mr. Smith met J. Lee of the U.S. Army. Then", ["Mr. Smith met J. Lee of the U.S. Army.", "Then"]),
+        ("Am 3. Mai kam er. Im Jahr 1990. Dann", ["Am 3. Mai kam er.", "Im Jahr 1990.", "Dann"]),
+        ("Rom im Jahr 500. Es gab z. B. Brot. Dann", ["Rom im Jahr 500.", "Es gab z. B. Brot.", "Dann"]),
+        ("THEY SAW ROME. Was it Ed.? Then", ["THEY SAW ROME.", "Was it Ed.?", "Then"]),
+        (
+            "„Komm!“ Dann ging sie. »Nein.« Er ‚blieb.‘ So",
+            ["„Komm!“", "Dann ging sie.", "»Nein.«", "Er ‚blieb.‘", "So"],
+        ),
+        ("«Oui.» «Non.» ‹Si!› „Ja!“, rief er. Ok", ["«Oui.»", "«Non.»", "‹Si!›", "„Ja!“, rief er.", "Ok"]),
+        (
+            "Yes. A dog. No. It is not. Oh. Ja. So. Été. Да. Then",
+            ["Yes.", "A dog.", "No.", "It is not.", "Oh.", "Ja.", "So.", "Été.", "Да.", "Then"],
+        ),
+        (
+            "No. 5 is Dr. Smith, Mrs. X or Gen. Lee of St. Paul. So",
+            ["No. 5 is Dr. Smith, Mrs. X or Gen. Lee of St. Paul.", "So"],
+        ),
+        (
+            "Prof. Dr. Ott aß bei Ott & Co. KG Nr. 3, Abs. 2. Nein",
+            ["Prof. Dr. Ott aß bei Ott & Co. KG Nr. 3, Abs. 2. Nein"],
+        ),
+        ("Um 5 Mio. Euro mehr, so Maj. Ott in Vol. II. Dann", ["Um 5 Mio. Euro mehr, so Maj. Ott in Vol. II.", "Dann"]),
+        ("Ні. Дякую. Kız. Adam geldi.", ["Ні.", "Дякую.", "Kız.", "Adam geldi."]),
+        (
+            "Il dit : « Viens ! » Puis il part. «Non.» Er kam. »So!«",
+            ["Il dit : « Viens ! »", "Puis il part.", "«Non.»", "Er kam.", "»So!«"],
+        ),
+        ("Im Jahr 12. Am Tag 123. Rom", ["Im Jahr 12. Am Tag 123.", "Rom"]),
+        ("Wait... what? said he. version 2.5 of it. Ok", ["Wait... what? said he. version 2.5 of it.", "Ok"]),
+        ("Wait... What? I see you. Go on", ["Wait...", "What?", "I see you.", "Go on"]),
+        ("我喜欢。你呢？「好！」是", ["我喜欢。", "你呢？", "「好！」", "是"]),
+        ("a title\n\n and a line\nanother. one", ["a title", "and a line", "another. one"]),
+        (">>fra<< First. One then. Two", [">>fra<< First.", ">>fra<< One then.", ">>fra<< Two"]),
+        (" >>fra<< Good day. Bye now", [">>fra<< Good day.", ">>fra<< Bye now"]),
+        ("  one  ", ["one"]),
+        (" . ", ["."]),
+        ("", []),
+        (" \n ", []),
+    ],
+)
+def test_a_text_is_its_sentences(text, parts):
+    assert sentences(text) == parts
+
+
+def test_a_text_is_split_in_time_that_grows_with_its_length():
+    text = "." * 50_000 + '"' * 50_000 + " " * 50_000 + "\n" * 50_000 + "a" * 50_000
+    assert "".join(sentences(text)) == text.replace(" ", "").replace("\n", "")
+    for run in (".", '"', "“", " ", "\n", "。", '."', ".“"):
+        assert sentences(run * 50_000 + "a")[-1].endswith("a")
+
+
+def test_every_piece_names_the_language_that_the_text_does():
+    tokenizer = Tokenizer.train([">>fra<< a b c d e f g h"], "word", 40)
+    [ids] = tokenizer.encode([">>fra<< a b c d e f g"])
+    parts = [tokenizer.decode([part])[0] for part in split(tokenizer, ids, 4)]
+    assert parts == [">>fra<< a b c", ">>fra<< d e f", ">>fra<< g"]
+    assert split(tokenizer, ids[:4], 4) == [ids[:4]]
+    assert split(tokenizer, ids[:1], 4) == [ids[:1]]
+    assert split(tokenizer, ids[:3], 1) == [[token] for token in ids[:3]], "of one token none can name it"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "character", "verbatim", "byte"])
+def test_a_language_that_is_named_in_several_tokens_is_named_by_every_piece(kind):
+    letters = " ".join("abcdefgh" * 3)
+    tokenizer = Tokenizer.train([f">>fra<< {letters}", ">>deu<< a"], kind, 40)
+    [ids], [named] = tokenizer.encode([f">>fra<< {letters}"]), tokenizer.encode([">>fra<<"])
+    assert 1 < len(named) <= 8
+    parts = split(tokenizer, ids, 20)
+    assert len(parts) > 1
+    assert all(part[: len(named)] == named and len(part) <= 20 for part in parts)
+    assert named + [token for part in parts for token in part[len(named) :]] == ids
+    assert split(tokenizer, ids, 2 * len(named) - 1)[1][: len(named)] != named, "it would fill more than half"
+
+
+def test_the_bytes_of_a_character_stay_together():
+    tokenizer = trained("byte")
+    [ids] = tokenizer.encode(["학교에갔다가집에왔다"])
+    assert tokenizer.decode(split(tokenizer, ids, LONGEST)) == ["학교에갔다가집", "에왔다"]
+
+
+@pytest.mark.parametrize(
+    "text, runs",
+    [
+        ("a b", ["a b"]),
+        ("a b c d e f g", ["a b c", "d e", "f g"]),
+        ("a bcdefghi j k", ["a", "bcdefghi", "j k"]),
+        ("bcdefghi", ["bcdefghi"]),
+    ],
+)
+def test_words_are_halved_until_they_fit(text, runs):
+    def encode(texts):  # two tokens for each word of one letter, as where words are numbered
+        return [[token for word in each.split() for token in ["#", *word]] for each in texts]
+
+    assert halved(encode, text.split(), 6) == [run.split() for run in runs]
+
+
+def test_of_hypotheses_with_the_same_text_the_first_is_kept():
+    first, same, other = Translation("a", -1.0, [5]), Translation("a", -2.0, [6]), Translation("b", -3.0, [7])
+    for n_best, kept in ((3, [first, other]), (1, [first])):
+        found = joined([[first, same, other]], n_best)
+        assert found.alternatives == kept
+        assert (found.text, found.score, found.tokens) == ("a", -1.0, [5])
+
+
+def test_pieces_are_put_together_with_a_blank_where_their_script_has_one():
+    def together(*texts):
+        return joined([[Translation(text, -1.0, [5])] for text in texts], 1).text
+
+    assert together("A b.", "C", "d.") == "A b. C d."
+    assert together("これは。", "あれは。", "B") == "これは。あれは。B"
+    assert together("", "a", "", "b", "") == "a b"
+
+
+def test_trees_that_differ_in_what_stands_for_words_alone_are_one():
+    one, two, three = (Translation(text, -i, [i]) for i, text in enumerate(("(S a )S", "(S b )S", "(X a )X")))
+    found = with_words(replace(one, alternatives=[one, two, three]), ["c"])
+    assert [(other.text, other.score) for other in found.alternatives] == [("(S c)", 0), ("(X c)", -2)]
+    assert found.text == "(S c)"

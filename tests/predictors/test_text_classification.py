@@ -1,0 +1,373 @@
+"""A classifier gives each text one answer, the same in any company, whatever the text holds."""
+
+import json
+import logging
+import threading
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+from tests.helpers import randomise
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError
+from transduct.models.bert import Bert, Config
+from transduct.predictors.text import encoder_input
+from transduct.predictors.text_classification import (
+    LONGEST_SPAN,
+    Answers,
+    Classifier,
+    PredictConfig,
+    best_span,
+    check_labels,
+    encode,
+    labels_of,
+    make_batch,
+)
+from transduct.tasks import text_classification
+from transduct.tasks.model import write_model
+
+BEGIN, END = Tokenizer.BEGIN, Tokenizer.END
+TEXTS = ["a b c", "c", "bad cab a b", "ab ba cd", "d c b a", "dab a cab b"]
+PAIRS = [f"{question}\t{text}" for question, text in zip(TEXTS, reversed(TEXTS))]
+STRANGE = [
+    "",
+    " \t\u3000 ",
+    "a b c d " * 50,
+    "abcd" * 50,
+    "a 👩‍👩‍👧 b",
+    "a\0b",
+    "a\rb",
+    "a\u2028b",
+    "<s> a </s>",
+    "한글",
+]
+KINDS = ["sequence", "pair", "tokens", "span"]
+
+
+def tokenizer(kind="character"):
+    return Tokenizer.train(TEXTS, kind, 30)
+
+
+def make(kind, subwords="character", labels=("x", "y", "z"), **model):
+    """A classifier whose model knows nothing, but answers differently for every text."""
+    torch.manual_seed(1)
+    words = tokenizer(subwords)
+    shape = {"d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 2, "dropout": 0.1, "max_length": 24}
+    head = "sequence" if kind == "pair" else kind
+    names = [] if kind == "span" else list(labels)
+    config = Config(vocabulary_size=words.size, head=head, labels=len(names), **{**shape, **model})
+    bert = randomise(Bert(config), spread=1.0)
+    for name, parameter in bert.named_parameters():
+        if name in ("pooler.bias", "output.bias"):  # which else decide alone
+            torch.nn.init.zeros_(parameter)
+    return Classifier(bert, words, Answers(kind, names), PredictConfig())
+
+
+@pytest.fixture(scope="module")
+def made():
+    return {kind: make(kind) for kind in KINDS}
+
+
+def inputs_of(kind):
+    return PAIRS if kind in ("pair", "span") else TEXTS
+
+
+def test_the_answers_differ(made):
+    """A control: a model that said the same to all would pass most of what follows."""
+    for kind in KINDS:
+        assert len(set(made[kind].predict(inputs_of(kind)))) > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_texts_are_read_side_by_side_and_answered_as_before(made, kind, monkeypatch):
+    texts, seen, before = inputs_of(kind) * 30, set(), torch.get_num_threads()
+    expected, inner = made[kind].predict(texts[:6]), Classifier._scored
+
+    def scored(self, pieces, device):
+        seen.add(threading.get_ident())
+        return inner(self, pieces, device)
+
+    monkeypatch.setattr(Classifier, "_scored", scored)
+    try:
+        torch.set_num_threads(2)
+        assert made[kind].predict(texts) == expected * 30
+        assert seen
+        assert threading.get_ident() not in seen
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_is_the_same_alone_in_a_batch_and_in_another_order(made, kind):
+    inputs = inputs_of(kind)
+    alone = [made[kind].predict([text])[0] for text in inputs]
+    assert made[kind].predict(inputs) == alone
+    assert made[kind].predict(inputs[::-1], batch_tokens=20)[::-1] == alone
+    assert made[kind].predict([]) == []
+
+
+@pytest.mark.parametrize("subwords", ["character", "bpe", "unigram", "word", "byte"])
+def test_whatever_the_text_there_is_an_answer(subwords):
+    for kind in ("sequence", "pair"):
+        texts = STRANGE if kind == "sequence" else [f"{one}\t{two}" for one in STRANGE for two in STRANGE]
+        assert set(make(kind, subwords).predict(texts)) <= {"x", "y", "z"}
+    tagged = make("tokens", subwords).predict(STRANGE)
+    assert [len(tags.split()) for tags in tagged] == [len(text.split()) for text in STRANGE]
+    for text, answer in zip(STRANGE, make("span", subwords).predict([f"a\t{text}" for text in STRANGE])):
+        assert answer in " ".join(text.split())
+        assert bool(answer) == bool(text.split())
+
+
+def test_what_the_model_reads_of_a_text():
+    [[piece]], cut = encode(tokenizer(), "sequence", [["a b"]], 24)
+    assert (piece.first, piece.second, cut) == ([BEGIN, *tokenizer().encode(["a b"])[0], END], [], 0)
+    [[piece]], cut = encode(tokenizer(), "sequence", [["a b c d"]], 6)
+    assert (len(piece.first), cut) == (6, 1)
+    [[piece]], _ = encode(tokenizer(), "sequence", [[""]], 6)
+    assert piece.first == [BEGIN, END]
+    assert encode(tokenizer(), "sequence", [], 6) == ([], 0)
+
+
+def test_where_the_words_of_a_text_stand():
+    """Characters: ▁ab is three tokens, ▁c two."""
+    [[piece]], _ = encode(tokenizer(), "tokens", [["ab c d"]], 24)
+    assert (piece.starts, piece.ends) == ([1, 4, 6], [3, 5, 7])
+    [[piece]], _ = encode(tokenizer(), "span", [["d", "ab c d"]], 24)
+    assert (len(piece.first), len(piece.second)) == (4, 8)
+    assert (piece.starts, piece.ends) == ([4, 7, 9], [6, 8, 10])
+    ids = piece.first + piece.second
+    assert [tokenizer().decode([ids[a : b + 1]])[0] for a, b in zip(piece.starts, piece.ends)] == ["ab", "c", "d"]
+
+
+@pytest.mark.parametrize("subwords", ["character", "bpe", "unigram", "word", "byte", "verbatim"])
+def test_the_border_of_two_words_is_read(subwords):
+    words = tokenizer(subwords)
+    for kind, texts in (("tokens", ["ab  a\tc "]), ("span", ["a", "ab  a\tc "])):
+        [[piece]], _ = encode(words, kind, [texts], 24)
+        ids = piece.first + piece.second
+        assert ids[piece.starts[0] : -1] == words.encode(["ab a c"])[0], "as the text itself"
+        read = words.decode([ids[a : b + 1] for a, b in zip(piece.starts, piece.ends)])
+        assert [each.strip() for each in read] == ["ab", "a", "c"]
+
+
+def test_words_to_tag_come_in_pieces_and_none_is_lost():
+    examples = [["ab c d"], [""], ["abcdabcd a"]]
+    pieces, cut = encode(tokenizer(), "tokens", examples, 7)  # of five tokens each
+    assert [[len(piece.starts) for piece in each] for each in pieces] == [[2, 1], [], [1, 1]]
+    assert cut == 2, "two texts are in pieces; that a word of one is cut does not make it two"
+    assert encode(tokenizer(), "tokens", [["abcdabcd"], ["a"]], 7)[1] == 1
+    assert all(len(piece.first) <= 7 for each in pieces for piece in each)
+    assert pieces[2][0].ends == [5]
+
+
+def test_of_a_question_and_a_text_the_longer_is_cut_with_its_words():
+    [[piece]], cut = encode(tokenizer(), "span", [["d", "ab c d"]], 11)
+    assert (len(piece.first) + len(piece.second), cut) == (11, 1)
+    assert (piece.starts, piece.ends) == ([4, 7, 9], [6, 8, 9]), "of the last word only the begin is left"
+    [[piece]], cut = encode(tokenizer(), "span", [["d", "ab c d"]], 10)
+    assert (piece.starts, piece.ends) == ([4, 7], [6, 8])
+
+
+def test_a_batch_is_flat_and_its_places_count_from_its_own_begin():
+    batch = make_batch([([1, 5, 2], [6, 2], [0], [7]), ([1, 2], [], [1, 2], [8, 9])])
+    assert batch.ids.tolist() == [1, 5, 2, 6, 2, 1, 2]
+    assert batch.types.tolist() == [0, 0, 0, 1, 1, 0, 0]
+    assert batch.segments.lengths.tolist() == [5, 2]
+    assert (batch.places.tolist(), batch.labels.tolist()) == ([0, 6, 7], [7, 8, 9])
+    assert (batch.tokens, batch.counts) == (7, {"labels": 3.0})
+    assert batch.to(torch.device("cpu")) is batch
+    moved = batch.to(torch.device("meta"))
+    assert {x.device.type for x in (moved.ids, moved.types, moved.places, moved.labels)} == {"meta"}
+    assert make_batch([([1, 2], [], [], [])]).labels.dtype == torch.int64
+
+
+def test_the_best_span_is_the_best_of_all_that_are_short_enough():
+    generator = torch.Generator().manual_seed(1)
+    for words in (1, 2, 7, LONGEST_SPAN + 20):
+        scores = torch.randn(words, 2, generator=generator)
+        scores[-1, 1] += 5.0 * (words > 30)  # so that the best start lies too far from the best end
+        scores[0, 0] += 5.0 * (words > 30)
+        spans = [(a, b) for a in range(words) for b in range(a, min(words, a + LONGEST_SPAN))]
+        expected = max(spans, key=lambda span: float(scores[span[0], 0] + scores[span[1], 1]))
+        assert best_span(scores) == expected
+
+
+def test_probabilities_add_up_and_agree_with_the_answer(made):
+    for kind in ("sequence", "pair"):
+        found = made[kind].probabilities(inputs_of(kind))
+        assert [max(each, key=each.get) for each in found] == made[kind].predict(inputs_of(kind))
+        assert all(sum(each.values()) == pytest.approx(1.0) for each in found)
+        assert all(list(each) == ["x", "y", "z"] for each in found)
+    with pytest.raises(TransductError, match="probabilities are of labels of texts; this model's kind is 'tokens'"):
+        made["tokens"].probabilities(["a"])
+
+
+@torch.inference_mode()
+def test_n_grams_vote_beside_the_encoder():
+    classifier, plain = make("sequence", n_grams=3), make("sequence")
+    classifier.model.load_state_dict(plain.model.state_dict(), strict=False)
+    tokens, _, segments, _ = encoder_input(classifier.tokenizer.encode(TEXTS), None, classifier.longest)
+    votes = classifier.model.n_grams(tokens, segments)
+    assert votes.abs().min() > 0
+    for found, without, vote in zip(classifier.probabilities(TEXTS), plain.probabilities(TEXTS), votes, strict=True):
+        expected = (torch.tensor([*without.values()]).log() + vote).softmax(0)
+        torch.testing.assert_close(torch.tensor([*found.values()]), expected)
+
+
+@pytest.mark.parametrize("kind", ["sequence", "pair", "tokens"])
+def test_labels_are_scored(made, kind):
+    inputs = inputs_of(kind)
+    answers = made[kind].predict(inputs)
+    report = made[kind].evaluate((inputs, answers))
+    assert report.scores == {"accuracy": 100.0, "f1": 100.0}
+    assert report.outputs == answers
+    assert (report.details["examples"], report.details["cut"]) == (len(inputs), 0)
+    assert report.details["accuracy"]["interval"][1] == 100.0
+    first, *rest = answers[0].split()  # of a label there is no rest
+    answers[0] = " ".join(["x" if first != "x" else "y", *rest])
+    counted = sum(len(answer.split()) for answer in answers)
+    assert made[kind].evaluate((inputs, answers)).scores["accuracy"] == pytest.approx(100 * (counted - 1) / counted)
+
+
+def test_spans_are_scored(made):
+    answers = made["span"].predict(PAIRS)
+    assert made["span"].evaluate((PAIRS, answers)).scores == {"exact_match": 100.0, "f1": 100.0}
+    found = made["span"].evaluate((PAIRS, ["nowhere", *answers[1:]]))
+    assert found.scores["exact_match"] == pytest.approx(100 * 5 / 6), "an answer that is not in the text is not found"
+
+
+@pytest.mark.parametrize("other", [("tokens", {}), ("sequence", {"labels": ("x", "w")})])
+def test_a_model_of_other_answers_is_not_compared_with(made, other):
+    message = "the other model has other labels or another kind of answer; compare equals"
+    answers = made["sequence"].predict(TEXTS)
+    with pytest.raises(TransductError, match=message):
+        made["sequence"].evaluate((TEXTS, answers), make(other[0], **other[1]))
+
+
+def test_another_model_is_compared_with(made):
+    other = make("sequence", num_heads=4)
+    answers = made["sequence"].predict(TEXTS)
+    details = made["sequence"].evaluate((TEXTS, answers), other).details
+    theirs = sum(a == b for a, b in zip(other.predict(TEXTS), answers))
+    assert details["against"]["accuracy"] == pytest.approx(100 * theirs / 6)
+    assert details["p_values"]["accuracy"] == pytest.approx(min(1.0, 2 * 0.5 ** (6 - theirs)))
+    assert theirs < 6
+    same = made["span"].evaluate((PAIRS, ["a"] * 6), made["span"]).details
+    assert same["p_values"] == {"exact_match": 1.0}
+
+
+def test_tags_of_one_sentence_are_no_examples_of_their_own(made, monkeypatch):
+    answers = [" ".join("xyz"[(i + j) % 3] for j in range(30)) for i in range(20)]
+    wrong = [("z y x " * 10).strip(), *answers[1:]]  # 20 wrong tags, all in one sentence
+    ours, theirs = made["tokens"], make("tokens", num_heads=4)
+    for model, found in ((ours, answers), (theirs, wrong)):
+        monkeypatch.setattr(model, "_outputs", lambda *_: ([[]] * 20, 0))
+        monkeypatch.setattr(model, "_answer", Mock(side_effect=found * 2))
+    report = ours.evaluate((["a " * 30] * 20, answers), theirs)
+    assert report.details["against"]["accuracy"] == pytest.approx(100 * 580 / 600)
+    assert report.details["p_values"]["accuracy"] > 0.2, "McNemar's test of tags says 2e-6"
+    low, high = theirs.evaluate((["a " * 30] * 20, answers)).details["accuracy"]["interval"]
+    assert (low, high) == (pytest.approx(90.0, abs=1.0), 100.0), "Wilson's interval of tags is 94.9 to 97.8"
+
+
+def test_what_is_cut_is_counted_and_said(made, caplog):
+    texts = ["a b c d " * 9, "a"]
+    assert made["sequence"].evaluate((texts, ["x", "x"])).details["cut"] == 1
+    with caplog.at_level(logging.WARNING, "transduct"):
+        made["sequence"].predict(texts)
+        made["sequence"].predict(["a", " ", ""])
+    said = ["1 of 2 texts are longer than 24 tokens: cut, or tagged in pieces"]
+    assert caplog.messages == [*said, "2 of 3 texts are empty: what is said of them is a guess"]
+    assert made["sequence"].evaluate((["a", " "], ["x", "x"])).details["empty"] == 1
+
+
+def test_what_cannot_be_answered_is_said(made):
+    with pytest.raises(TransductError, match="found one text, expected a list of texts"):
+        made["sequence"].predict("a b")
+    with pytest.raises(TransductError, match="input 2: found one text, expected two with a tab between: b c"):
+        made["pair"].predict(["a\tb", "b c"])
+    with pytest.raises(TransductError, match=r"options: unknown key 'decoding.beam'; known are: batch_tokens"):
+        made["pair"].predict(["a\tb"], beam=3)
+    with pytest.raises(TransductError, match="decoding: batch_tokens is 0, must be at least 1"):
+        made["tokens"].evaluate((["a"], ["x"]), batch_tokens=0)
+
+
+def test_the_labels_in_an_answer():
+    assert labels_of("sequence", ["a b"], "good film", "here") == ["good film"]
+    assert labels_of("tokens", ["a b"], " x  y ", "here") == ["x", "y"]
+    assert labels_of("span", ["a", "a b"], "b", "here") == []
+    with pytest.raises(TransductError, match="here: found 2 words and 1 tags, expected one a word; mend the row"):
+        labels_of("tokens", ["a b"], "x", "here")
+    with pytest.raises(TransductError, match="here: found no label, expected one; mend the row or set columns"):
+        labels_of("pair", ["a", "b"], " ", "here")
+
+
+def test_blanks_around_a_label_make_no_other_label():
+    assert labels_of("sequence", ["a"], " neg ", "row 1") == ["neg"]
+    model = make("sequence")
+    answers = [model.answers.labels[0]] * len(TEXTS)
+    scores = model.evaluate((TEXTS, answers)).scores
+    assert model.evaluate((TEXTS, [f" {answer}\t" for answer in answers])).scores == scores
+
+
+def test_labels_that_training_never_has_are_refused():
+    check_labels(Answers("tokens", ["x", "y"]), (["a b"], ["y x"]), "f.tsv")
+    remedy = "training has: x, y; mend the row, or train on rows that have it"
+    with pytest.raises(TransductError, match=f"f.tsv, row 2: unknown label 'z'; {remedy}"):
+        check_labels(Answers("tokens", ["x", "y"]), (["a", "a b"], ["y", "y z"]), "f.tsv")
+    with pytest.raises(TransductError, match=r"^row 1: unknown label 'w'"):
+        make("sequence").evaluate((["a"], ["w"]))
+
+
+def test_attention_is_that_of_every_layer_and_head(made):
+    found = made["pair"].attention("a b\tc")
+    assert found.source == ["<s>", "▁", "a", "▁", "b", "</s>", "▁", "c", "</s>"]
+    assert list(found.weights) == ["encoder.0.self", "encoder.1.self"]
+    size = len(found.source)
+    for name, weights in found.weights.items():
+        assert weights.shape == (2, size, size)
+        assert torch.allclose(weights.sum(-1), torch.ones(2, size))
+        assert found.labels(name) == (found.source, found.source)
+    with pytest.raises(TransductError, match="found no words to attend to; give a text that holds some"):
+        made["tokens"].attention(" ")
+
+
+def test_a_model_directory_comes_back(made, tmp_path):
+    for kind, classifier in made.items():
+        directory = tmp_path / kind
+        written(directory, classifier)
+        loaded = load(directory)
+        assert loaded.predict(inputs_of(kind)) == classifier.predict(inputs_of(kind))
+        assert loaded.answers == classifier.answers
+    assert load(directory, "bfloat16").model.types.dtype == torch.bfloat16
+    assert load(directory, "bfloat16").predict(PAIRS)
+
+
+def test_a_model_directory_that_does_not_fit_together_is_refused(made, tmp_path):
+    written(tmp_path / "labels", made["sequence"], {"answers": {"kind": "sequence", "labels": ["x"]}})
+    with pytest.raises(TransductError, match=r"config.json: names 1 labels, its model tells 3 apart; they do not"):
+        load(tmp_path / "labels")
+    written(tmp_path / "kind", made["sequence"], {"answers": {"kind": "picture"}})
+    with pytest.raises(TransductError, match=r"answers.kind is 'picture', expected 'sequence', 'pair', 'tokens' or"):
+        load(tmp_path / "kind")
+    written(tmp_path / "tokenizer", made["sequence"])
+    tokenizer("byte").save(tmp_path / "tokenizer" / "tokenizer.json")
+    with pytest.raises(TransductError, match="the tokenizers hold 259 tokens, the model"):
+        load(tmp_path / "tokenizer")
+
+
+def written(directory, classifier, settings=None):
+    beside = directory.parent / "tokenizer.json"
+    classifier.tokenizer.save(beside)
+    answers = {"kind": classifier.answers.kind, "labels": classifier.answers.labels}
+    write_model(directory, "text_classification", classifier.model, settings or {"answers": answers}, [beside], "")
+    config = json.loads((directory / "config.json").read_text())
+    config.setdefault("decoding", {})
+    (directory / "config.json").write_text(json.dumps(config))
+
+
+def load(directory, precision="float32"):
+    config = json.loads((directory / "config.json").read_text())
+    return text_classification.load(directory, config, torch.device("cpu"), precision)

@@ -1,0 +1,188 @@
+"""Pictures by a model in use: drawn from texts, chosen among samples, looked into, shown on a sheet."""
+
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.models.test_dalle import BEGIN, PLACES, SIDE, WORDS, logits_of, tiny_dalle
+from transduct.data.captioned_images import Examples
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError
+from transduct.evaluation.classification import mcnemar
+from transduct.predictors import text_to_image
+from transduct.predictors.image_codes import Measured, codes_of
+from transduct.predictors.text_to_image import Painter, PaintingConfig
+
+TEXTS = ["red circle above", "blue", "", "red red red red"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    made = Tokenizer.train(["red blue circle square above below"], "word", WORDS)
+    assert made.size == WORDS
+    return made
+
+
+@pytest.fixture
+def made(tokenizer):
+    return Painter(tiny_dalle(), tokenizer, PaintingConfig())
+
+
+def pictures(count=4, size=2 * SIDE):
+    return np.random.default_rng(1).integers(0, 256, (count, size, size, 3)).astype(np.uint8)
+
+
+def test_pictures_are_alike_alone_and_in_any_batch(made):
+    together = made.predict(TEXTS, samples=3)
+    assert [str(each) for each in together] == ["picture 6x6"] * 4
+    assert [made.predict([text], samples=3)[0] for text in TEXTS] == together
+    assert made.predict(TEXTS, samples=3, batch_tokens=1) == together
+    assert made.predict(TEXTS, seed=2) != made.predict(TEXTS)
+    assert made.predict([]) == []
+    assert made.picture("red", together[0]) is together[0].pixels
+
+
+def test_samples_are_of_distinct_captions_from_all_over_a_corpus(made, monkeypatch):
+    shown = []
+
+    def predict(self, captions):
+        shown.extend(captions)
+        return [SimpleNamespace(pixels=each) for each in pictures(len(captions))]
+
+    monkeypatch.setattr(Painter, "predict", predict)
+    made.grid([str(number // 2) for number in range(100)])
+    assert shown == [str(number) for number in range(0, 48, 3)]
+
+
+def test_captions_that_are_cut_or_empty_are_counted(made, caplog):
+    longest = made.model.config.max_length
+    with caplog.at_level(logging.WARNING, "transduct"):
+        made.predict(["red", "red " * (longest + 1), "", "blue"])
+    assert caplog.messages == [
+        f"1 of 4 captions are longer than {longest} tokens: their ends are left out",
+        "1 of 4 captions are empty: anything may be drawn",
+    ]
+
+
+def test_one_caption_is_no_list_of_captions(made):
+    with pytest.raises(TransductError, match=r"found one text, expected a list of texts: write \['red'\]"):
+        made.predict("red")
+
+
+def test_a_text_that_is_too_long_loses_its_end(made, tokenizer):
+    [ids, none], cut = text_to_image.text_tokens(tokenizer, made.model, ["red " * 9, ""])
+    assert len(ids) == 5
+    assert min(ids) > BEGIN
+    assert (none, cut) == ([], 1)
+
+
+def test_the_sample_with_the_median_gain_is_kept(made, tokenizer, monkeypatch):
+    seen = {}
+    best = Painter._best
+
+    def spy(self, text, samples, budget):
+        seen[tuple(text)] = samples
+        return best(self, text, samples, budget)
+
+    monkeypatch.setattr(Painter, "_best", spy)
+    texts, _ = text_to_image.text_tokens(tokenizer, made.model, ["red circle", "blue"])
+    chosen = made._codes(texts, PaintingConfig(samples=5, seed=3))
+    for text, codes in zip(texts, chosen.tolist()):
+        gains = []
+        for sample in seen[tuple(text)]:
+            given, alone = (logits_of(made.model, prompt, sample[:-1]).log_softmax(-1) for prompt in (text, []))
+            gains.append(float(sum((given - alone)[place, code] for place, code in enumerate(sample))))
+        assert len(set(gains)) == 5
+        assert codes == seen[tuple(text)][gains.index(sorted(gains)[2])]
+
+
+def test_a_sheet_shows_what_is_drawn_from_captions(made):
+    page, alone = made.grid([*TEXTS, "blue"]), made.grid(["blue"])
+    assert page.dtype == np.uint8
+    assert page.shape[1] > 3 * alone.shape[1]
+
+
+def test_guidance_changes_what_is_drawn(made):
+    assert made.predict(TEXTS, guidance=5.0) != made.predict(TEXTS, guidance=1.0)
+    apart = made.predict(["red", "blue"], guidance=0.0, temperature=0.0)
+    assert apart[0] == apart[1]
+
+
+def test_scores_of_pictures_and_captions(made):
+    data = Examples(TEXTS, list(pictures()))
+    report = made.evaluate(data, against=made)
+    assert set(report.scores) == {*("nats_per_code", "reconstruction_error", "psnr", "code_usage", "code_perplexity")}
+    codes = codes_of(made.model.vae, pictures())
+    total = 0.0
+    for text, row in zip(TEXTS, codes.tolist()):
+        [tokens], _ = text_to_image.text_tokens(made.tokenizer, made.model, [text])
+        likely = logits_of(made.model, tokens, row[:-1]).log_softmax(-1)
+        total -= float(sum(likely[place, code] for place, code in enumerate(row)))
+    assert report.scores["nats_per_code"] == pytest.approx(total / codes.size, rel=1e-5)
+    assert report.details["against"] == report.scores
+    assert len(report.outputs) == 4
+    scenes = made.evaluate(Examples(TEXTS, list(pictures()), "scenes"))
+    assert scenes.scores["attributes_right"] == 0.0
+    assert report.details["p_values"] == {}
+    data = Examples(TEXTS, list(pictures()), "scenes")
+    assert made.evaluate(data, against=made).details["p_values"] == {"attributes_right": 1.0}
+    assert scenes.details["attributes_right"]["interval"][0] == 0.0
+
+
+def test_a_model_is_compared_with_another(made):
+    """Whose pictures are all as they should be, where of this one's the second half is."""
+    ours, other = (Painter(made.model, made.tokenizer, made.decoding) for _ in range(2))
+    half = [False] * 10 + [True] * 10
+    asked = []
+    ours._measured = lambda data, options: Measured({}, {}, [], half)
+    other._measured = lambda data, options: asked.append(options) or Measured({"psnr": 7.0}, {}, [], [True] * 20)
+    details = ours.evaluate(Examples(TEXTS, list(pictures()), "scenes"), against=other, samples=3).details
+    assert asked == [{"samples": 3}]
+    assert details["against"] == {"psnr": 7.0}
+    assert details["p_values"]["attributes_right"] == mcnemar(half, [True] * 20) < 0.05
+
+
+def test_no_more_is_read_together_than_the_call_says(made, monkeypatch):
+    budgets, in_batches = [], text_to_image.engine.in_batches
+    monkeypatch.setattr(
+        text_to_image.engine, "in_batches", lambda sizes, most: (budgets.append(most), in_batches(sizes, most))[1]
+    )
+    made.evaluate(Examples(TEXTS, list(pictures())), batch_tokens=40)
+    assert len(budgets) > 1
+    assert max(budgets) == 40
+
+
+def test_attention_shows_where_codes_looked_at_each_word(made):
+    found = made.attention("red circle above")
+    assert list(found.weights) == ["decoder.0.self", "decoder.1.self"]
+    assert found.weights["decoder.0.self"].shape == (4, 3 + 1 + PLACES, 3 + 1 + PLACES)
+    panels = found.panels()
+    assert [panel.title for panel in panels] == found.words
+    assert all(panel.weights.shape == (SIDE, SIDE) and panel.picture.shape == (6, 6, 3) for panel in panels)
+    mean = sum(weights.mean(0) for weights in found.weights.values()) / 2
+    torch.testing.assert_close(panels[1].weights[1, 2], mean[3 + 1 * SIDE + 2, 1])  # what chose code 5, at word 1
+    with pytest.raises(TransductError, match="found no words to attend to"):
+        made.attention("")
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"samples": 0}, "samples is 0, must be from 1 to 1000"),
+        ({"samples": 1001}, "samples is 1001, must be from 1 to 1000"),
+        *(({"guidance": value}, "guidance is .*, must be from 0 to 100") for value in (-1.0, 1e39, float("nan"))),
+        ({"temperature": 0.0, "seed": 3}, "seed is of draws, and nothing is drawn; set temperature above 0"),
+        ({"beam": 2}, "beam is 2, must be 1: set samples"),
+        (
+            {"temperature": 0.0, "captured": True},
+            "captured is for models that decode over a memory; leave",
+        ),
+        ({"colour": "red"}, "unknown key 'decoding.colour'"),
+    ],
+)
+def test_impossible_options_are_refused(made, options, message):
+    with pytest.raises(TransductError, match=message):
+        made.predict(TEXTS, **options)

@@ -1,0 +1,649 @@
+"""A translator gives one answer to each text, the same in any company, and its scores and weights are the model's."""
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load as load_tensors
+
+import transduct
+from tests.helpers import randomise, tiny
+from transduct.bench.ours import untrained
+from transduct.data.samples import generate
+from transduct.data.sources import Replacement
+from transduct.data.tokenizer import Tokenizer
+from transduct.decoding.shortlist import Shortlist
+from transduct.errors import TransductError
+from transduct.inference import engine, fused
+from transduct.inference.engine import DecodingConfig, flat
+from transduct.inference.ensemble import Ensemble
+from transduct.interop import int8
+from transduct.models import rnn
+from transduct.predictors.translation import SHORTLIST, TextAttention, Translation, Translator
+
+TEXTS = [source for source, _ in generate("reverse", 12)]
+STRANGE = {
+    "empty": "",
+    "blank": " \t\u3000 ",
+    "long": "a b c d e " * 1000,
+    "emoji": "a 👩‍👩‍👧 b",
+    "nul": "a\0b",
+    "carriage return": "a\rb",
+    "byte order mark": "\ufeffa",
+    "line separator": "a\u2028b",
+    "next line": "a\u0085b",
+    "decomposed hangul": "\u1112\u1161\u11ab",
+    "special tokens": "<s> a </s> <unk>",
+}
+
+
+def make(kind="bpe", changes=(), **model):
+    """A translator whose model knows nothing, but chooses differently for every text."""
+    tokenizer = Tokenizer.train([*TEXTS, *TEXTS, "한글 가나다", "A B."], kind, 120)
+    sizes = {"source_size": tokenizer.size, "target_size": tokenizer.size, "max_length": 24, "tie": "none"}
+    model = randomise(tiny(**{**sizes, **model}), spread=0.4)
+    return Translator(model, tokenizer, tokenizer, DecodingConfig(beam=4), changes)
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return make()
+
+
+def tokens(translations):
+    return [translation.tokens for translation in translations]
+
+
+def test_the_texts_are_told_apart(translator):
+    """A control: a model that said the same to all would pass most of what follows."""
+    assert len({translation.text for translation in translator.translate(TEXTS)}) > 6
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte", "unigram", "character", "word"])
+def test_whatever_the_text_there_is_one_translation_of_one_line(kind):
+    translator = make(kind, num_heads=2)
+    texts = [text for strange in STRANGE.values() for text in ("a b", strange)]
+    translations = translator.translate(texts, beam=2)
+    assert len(translations) == len(texts)
+    assert not any("\n" in translation.text for translation in translations)
+    assert len({tuple(translation.tokens) for translation in translations[::2]}) == 1
+    for translation in translations:
+        assert translation.score <= 0.0
+        assert not {Tokenizer.UNKNOWN, Tokenizer.BEGIN, Tokenizer.END} & set(translation.tokens)
+
+
+def test_nothing_becomes_nothing(translator):
+    texts = ["", " \t ", "\x1c"]
+    for translation, score in zip(translator.translate(texts), translator.score(texts, [[]] * 3), strict=True):
+        assert (translation.text, translation.score, translation.tokens) == ("", pytest.approx(score), [])
+        assert score < 0.0
+        assert [alternative.text for alternative in translation.alternatives] == [""]
+    assert translator.translate([]) == []
+
+
+def test_composed_and_decomposed_text_are_the_same(translator):
+    composed, decomposed = translator.translate(["한 가", "\u1112\u1161\u11ab \u1100\u1161"])
+    assert composed == decomposed
+
+
+@pytest.mark.parametrize("options", [{}, {"beam": 1}, {"temperature": 1.0, "seed": 5}])
+def test_a_text_is_translated_alike_alone_in_a_batch_and_shuffled(translator, options):
+    together = tokens(translator.translate(TEXTS, **options))
+    assert together == [tokens(translator.translate([text], **options))[0] for text in TEXTS]
+    order = random.Random(1).sample(range(len(TEXTS)), len(TEXTS))
+    shuffled = tokens(translator.translate([TEXTS[i] for i in order], batch_tokens=30, **options))
+    assert shuffled == [together[i] for i in order]
+
+
+def test_samples_depend_on_their_seed(translator):
+    first, again, other = (tokens(translator.translate(TEXTS, temperature=1.0, seed=seed)) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_samples_are_as_many_as_are_shown_unless_the_call_says_how_many(translator):
+    def drawn(**options):
+        return [len(each.alternatives) for each in translator.translate(TEXTS, temperature=1.0, seed=3, **options)]
+
+    assert translator.decoding.beam == 4
+    one = tokens(translator.translate(TEXTS, temperature=1.0, seed=3))
+    assert one == tokens(translator.translate(TEXTS, temperature=1.0, seed=3, beam=1))
+    assert one != tokens(translator.translate(TEXTS, temperature=1.0, seed=3, beam=4))
+    assert drawn() == [1] * len(TEXTS)
+    assert max(drawn(n_best=3)) == 3
+
+
+@pytest.mark.parametrize("n_best", [0, -1])
+def test_a_list_of_no_translation_is_refused(translator, n_best):
+    with pytest.raises(TransductError, match=f"n_best is {n_best}, must be a whole number, at least 1"):
+        translator.translate(["a"], n_best=n_best)
+
+
+def test_one_text_is_not_a_list_of_its_letters(translator):
+    for call in (translator.translate, lambda text: translator.score(text, text)):
+        with pytest.raises(TransductError, match=r"found one text, expected a list of texts: write \['a b'\]"):
+            call("a b")
+
+
+def test_numbers_and_ids_may_be_those_of_numpy(translator):
+    plain = translator.translate(["a b"], 2, beam=3, prefixes=[[20, 21]])
+    assert translator.translate(["a b"], np.int64(2), beam=np.int64(3), prefixes=[np.array([20, 21])]) == plain
+    assert translator.score(np.array(["a b"]), np.array(["b"])) == translator.score(["a b"], ["b"])
+    assert translator.score(["a b"], [[np.int32(20)]]) == translator.score(["a b"], [torch.tensor([20])])
+
+
+def test_the_n_best_list_is_sorted_without_doubles(translator):
+    for translation in translator.translate(TEXTS, n_best=4, length_penalty=0.0):
+        texts = [alternative.text for alternative in translation.alternatives]
+        scores = [alternative.score for alternative in translation.alternatives]
+        assert 1 < len(texts) <= 4
+        assert len(set(texts)) == len(texts)
+        assert scores == sorted(scores, reverse=True)
+        assert (translation.text, translation.score) == (texts[0], scores[0])
+
+
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3, "length_penalty": 2.0}, {"temperature": 1.5}])
+def test_a_score_is_that_of_forced_decoding(translator, options):
+    found = translator.translate(TEXTS, **options)
+    forced = translator.score(TEXTS, tokens(found))
+    assert [translation.score for translation in found] == pytest.approx(forced, rel=1e-5, abs=1e-4)
+
+
+def test_a_score_is_the_sum_of_the_log_probabilities_the_end_included(translator):
+    """Token by token, each from a prefix decoded on its own."""
+    [source], target = translator.source_tokenizer.encode(["a b"]), [5, 9, 7]
+    expected, device = 0.0, torch.device("cpu")
+    memory_tokens, segments = flat([[*source, Tokenizer.END]], device)
+    with torch.no_grad():
+        memory = translator.model.encode(memory_tokens, segments)
+        for place, token in enumerate([*target, Tokenizer.END]):
+            inputs, prefix = flat([[Tokenizer.BEGIN, *target[:place]]], device)
+            hidden = translator.model.decode(inputs, prefix, memory, segments)
+            expected += translator.model.logits(hidden)[-1].log_softmax(-1)[token].item()
+    assert translator.score(["a b"], [target]) == [pytest.approx(expected, rel=1e-5, abs=1e-4)]
+
+
+def test_targets_may_be_texts_and_ids_side_by_side(translator):
+    [ids] = translator.target_tokenizer.encode(["c d"])
+    mixed = translator.score(["a", "b", "a", ""], ["c d", ids, ids, ""])
+    assert mixed[0] == pytest.approx(mixed[2], abs=1e-4)
+    assert mixed[1] == pytest.approx(translator.score(["b"], ["c d"])[0], abs=1e-4)
+    assert translator.score([], []) == []
+
+
+@pytest.mark.parametrize(
+    "texts, targets, message",
+    [
+        (["a", "b"], ["a"], "found 2 sources and 1 targets; give as many of each"),
+        (["a", "a " * 40], ["a", "a"], "pair 2: 40 tokens, the model takes 23; shorten it"),
+        (["a"], [[5] * 24], "pair 1: 24 tokens, the model takes 23; shorten it$"),
+        (["a", "a " * 40, "b " * 30, "a"], ["a", "a", "a", "b " * 24], "pair 2: 40 tokens, .*; shorten it and 2 more$"),
+        (["a", "b"], ["a", b"ab"], r"pair 2: found b'ab', expected a text, or ids from 0 to \d+"),
+        (["a"], [[5, 10**30]], r"pair 1: found \[5, 10+\], expected a text, or ids from 0 to"),
+        (["a"], [[-1]], r"pair 1: found \[-1\], expected a text, or ids"),
+        (["a"], [[1.5]], r"pair 1: found \[1.5\], expected a text, or ids"),
+        (["a"], [None], "pair 1: found None, expected a text, or ids"),
+        (["a"], [5], r"pair 1: found 5, expected a text, or ids from 0 to \d+ in a list"),
+        (["a"], 5, "found 5, expected a list with one for each text"),
+        (["a"], {"a"}, "found {'a'}, expected a list with one for each text"),
+    ],
+)
+def test_pairs_that_cannot_be_scored_are_refused(translator, texts, targets, message):
+    with pytest.raises(TransductError, match=message):
+        translator.score(texts, targets)
+
+
+def test_scores_are_told_before_all_are_known(translator, monkeypatch):
+    expected, asked, real = translator.score(TEXTS[:5], TEXTS[:5]), [], engine.score
+    monkeypatch.setattr("transduct.predictors.translation.SCORED", 2)
+    monkeypatch.setattr(engine, "score", lambda *given: asked.append(len(given[1])) or real(*given))
+    scores = translator.scores(TEXTS[:5], TEXTS[:5])
+    first = [next(scores), next(scores)]
+    assert asked == [2]
+    assert [*first, *scores] == pytest.approx(expected, abs=1e-4)
+    assert asked == [2, 2, 1]
+
+
+def test_a_beam_is_as_wide_as_what_is_shown(translator):
+    assert translator.decoding.beam == 4
+    texts = ["a b c", "d e"]
+    assert translator.translate(texts, n_best=6) == translator.translate(texts, n_best=6, beam=6)
+    assert translator.translate(texts, n_best=2) == translator.translate(texts, n_best=2, beam=4), "and no narrower"
+
+
+def test_replacements_that_are_no_list_are_named(trained_run, tmp_path):
+    damaged = shutil.copytree(trained_run / "model", tmp_path / "m")
+    config = json.loads((damaged / "config.json").read_text())
+    (damaged / "config.json").write_text(json.dumps(config | {"replace": None}))
+    with pytest.raises(TransductError, match=r"m/config\.json: replace is None, expected a list of replacements"):
+        transduct.load(damaged)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"bean": 3}, "options: unknown key 'decoding.bean'; did you mean 'beam'?"),
+        ({"beam": "5"}, "options: decoding.beam is '5', expected a valid integer"),
+        ({"beam": 0}, "beam is 0, must be at least 1"),
+        ({"n_best": 1.5}, "n_best is 1.5, must be a whole number, at least 1"),
+        ({"n_best": 0}, "n_best is 0, must be a whole number, at least 1"),
+        ({"n_best": 5, "beam": 4}, "n_best is 5, the beam only 4; ask for a beam of 5"),
+    ],
+)
+def test_options_that_do_not_exist_are_refused(translator, options, message):
+    with pytest.raises(TransductError) as caught:
+        translator.translate(["a"], **options)
+    assert message in str(caught.value)
+
+
+def test_tokens_are_aligned_with_where_the_model_looks(translator):
+    texts = ["a b", "", "c d e"]
+    sources, targets = translator.align(texts)
+    greedy = translator.translate(texts, beam=1)
+    assert targets.tolist() == [token for found in greedy for token in found.tokens]
+    place = 0
+    for text, found in zip(texts, greedy, strict=True):
+        if not text:
+            continue
+        rows = translator.attention(text, found.tokens)
+        cross = sum(w.mean(0) for name, w in rows.weights.items() if name.endswith("cross"))
+        ids = translator.source_tokenizer.encode([text])[0]
+        looked_at = cross[:, : len(ids)].argmax(-1)[: len(found.tokens)]
+        assert sources[place : place + len(found.tokens)].tolist() == [ids[i] for i in looked_at]
+        place += len(found.tokens)
+    assert place == len(targets) > 9
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_captured_decoding_changes_nothing(beam):
+    translator, texts = make(), ["a b c", "", "b", "c a c a b"]
+    found, expected = (translator.translate(texts, n_best=beam, beam=beam, captured=asked) for asked in (True, False))
+    assert [[a.tokens for a in t.alternatives] for t in found] == [[a.tokens for a in t.alternatives] for t in expected]
+    assert [t.score for t in found] == pytest.approx([t.score for t in expected], abs=1e-4)
+
+
+def test_captured_decoding_changes_nothing_of_a_model_in_use(trained_run, tmp_path):
+    int8.convert(trained_run / "model", tmp_path / "int8")
+    quantised, texts = transduct.load(str(tmp_path / "int8"), "cpu"), ["a b c", "c a c a b"]
+    found, expected = (quantised.translate(texts, captured=asked) for asked in (True, False))
+    assert [t.tokens for t in found] == [t.tokens for t in expected]
+
+
+def test_a_quantised_model_answers_and_scores_alone_as_in_company(trained_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(fused, "LONGEST", 6)  # sentences on both sides of it
+    int8.convert(trained_run / "model", tmp_path / "int8")
+    model, texts = transduct.load(str(tmp_path / "int8"), "cpu"), ["a b c", "c a c a b c b a c", "b", "c b a", "a a"]
+    together = model.translate(texts, workers=1)
+    assert [model.translate([text])[0] for text in texts] == together
+    targets = [translation.tokens for translation in together]
+    assert [model.score([text], [target])[0] for text, target in zip(texts, targets)] == model.score(texts, targets)
+
+
+def test_captured_decoding_is_not_asked_of_models_that_cannot():
+    message = "captured decoding takes a Transformer; leave captured out"
+    recurrent = make()
+    recurrent.model = rnn.RNN(rnn.Config(recurrent.source_tokenizer.size, recurrent.target_tokenizer.size)).eval()
+    with pytest.raises(TransductError, match=message):
+        recurrent.translate(["a"], captured=True)
+    with pytest.raises(TransductError, match="captured search takes no temperature; leave one of them out"):
+        make().translate(["a"], captured=True, temperature=0.5)
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.5, "seed": 1}, {"prefixes": ["b"]}])
+def test_a_model_whose_own_search_is_captured_gives_way_to_what_a_call_asks_for(options):
+    plain, captured = make(), make()
+    captured.decoding = replace(plain.decoding, captured=True)
+    assert captured.translate(["a b"], **options) == plain.translate(["a b"], **options)
+    with pytest.raises(TransductError, match="leave one of them out"):
+        captured.translate(["a b"], captured=True, **options)
+
+
+def test_a_long_text_is_parsed_in_pieces_of_whole_words_each_tree_over_its_own():
+    # Two tokens to a word, as in recipes/wsj_parsing.yaml.
+    numbered = [Replacement("source", r"\S+", "#{n} \\g<0>", cycle=9)]
+    source = Tokenizer.train(["#0 #1 #2 #3 #4 #5 #6 #7 #8 w"], "word", 40)
+    target = Tokenizer.train(["(S XX )S (NP XX )NP"], "word", 40)
+    sizes = {"source_size": source.size, "target_size": target.size, "max_length": 40, "tie": "none"}
+    parser = Translator(randomise(tiny(**sizes)), source, target, DecodingConfig(constraint="tree"), numbered)
+    words = [f"w{number}" for number in range(50)]
+    [found] = parser.translate([" ".join(words)])
+    depth, held, trees = 0, 0, []
+    for token in found.text.replace(")", " ) ").split():
+        depth += token.startswith("(") - (token == ")")
+        held += token in words
+        if depth == 1 and token == ")":  # of what stands under TOP
+            trees.append(held)
+            held = 0
+    assert trees == [12, 13, 12, 13]  # halves of halves, which of 39 tokens take 24 and 26
+    assert [word for word in found.text.replace(")", " ").split() if word in words] == words
+
+
+def test_a_shortlist_and_a_constraint_do_not_go_together(tmp_path):
+    translator, text = make(), tmp_path / "text"
+    text.write_text("a b c")
+    translator.shortlist = Shortlist(**load_tensors(translator.shortlist_of(text)[SHORTLIST]))
+    assert translator.translate(["a b c"], shortlist=True, beam=1)[0].tokens
+    with pytest.raises(TransductError, match="a shortlist may lack what a constraint needs; leave one of them out"):
+        translator.translate(["a"], shortlist=True, constraint="tree")
+    with pytest.raises(TransductError, match="this model has no shortlist; make one: transduct convert"):
+        make().translate(["a"], shortlist=True)
+    without = "this model has no shortlist; it can have none, without attention or as an ensemble: leave shortlist out"
+    several = make()
+    several.model = Ensemble([several.model])
+    with pytest.raises(TransductError, match=without):
+        several.translate(["a"], shortlist=True)
+
+
+def test_a_shortlist_is_of_greedy_translations_whatever_the_model_is_used_with(tmp_path):
+    translator, text = make(), tmp_path / "text"
+    text.write_text("a b c\nd e a\n" * 5)
+    expected = translator.shortlist_of(text)
+    translator.decoding = DecodingConfig(temperature=2.0)
+    assert translator.translate(["a b c"], seed=1) != translator.translate(["a b c"], seed=2), "the control"
+    assert translator.shortlist_of(text) == expected
+
+
+# translations that begin as they are told
+
+
+@pytest.mark.parametrize("options", [{}, {"beam": 1}, {"n_best": 3}, {"temperature": 1.0, "beam": 2}])
+def test_translations_begin_with_their_prefixes(translator, options):
+    texts, prefixes = ["a b c", "d e", "f", "g h a", ""], ["c b", "", [20, 21, 22], "h", "a"]
+    found = translator.translate(texts, prefixes=prefixes, **options)
+    for translation, prefix in zip(found[:4], prefixes, strict=False):
+        start = translator.target_tokenizer.encode([prefix])[0] if isinstance(prefix, str) else prefix
+        assert all(other.tokens[: len(start)] == start for other in translation.alternatives)
+    alone = (
+        translator.translate(texts[:1], prefixes=prefixes[:1], **options),
+        translator.translate(texts[1:2], **options),
+    )
+    assert tokens(found[:2]) == tokens([each[0] for each in alone]), "alone, and free, as in company"
+    assert found[4].text == "", "an empty text gives an empty translation"
+    assert [t.score for t in found] == pytest.approx(translator.score(texts, tokens(found)))
+
+
+def test_an_output_may_be_as_long_after_its_prefix_as_without_one():
+    translator = make(max_length=64)
+    [found] = translator.translate(["a"], prefixes=["h " * 30], beam=1)  # where 24 tokens are the most of "a" alone
+    assert found.tokens[:30] == translator.target_tokenizer.encode(["h " * 30])[0]
+
+
+def test_the_prefix_of_a_long_text_is_that_of_its_first_piece(translator):
+    words = list("abcdefgh" * 4)
+    [whole] = translator.translate([" ".join(words)], prefixes=["h g"])
+    parts = translator.translate([" ".join(words[:23]), " ".join(words[23:])], prefixes=["h g", ""])
+    assert whole.tokens == [token for part in parts for token in part.tokens]
+
+
+def test_prefixes_may_be_arrays_and_none_of_no_texts(translator):
+    ids = translator.encode(["b c", "c b"])
+    expected = translator.translate(["a", "b"], prefixes=ids)
+    for made in (np.array(ids), torch.tensor(ids), tuple(ids)):
+        assert translator.translate(["a", "b"], prefixes=made) == expected
+    assert translator.translate(["a", "b"], prefixes=np.array(["b c", "c b"])) == expected
+    assert translator.translate([], prefixes=[]) == []
+
+
+@pytest.mark.parametrize(
+    "prefixes, message",
+    [
+        (["a"], "found 2 texts and 1 prefixes; give a list with one for each"),
+        ("ab", "found one text, expected a list of texts: write ['ab']"),
+        (5, "found 5, expected a list with one for each text"),
+        ({"a": "b"}, "found {'a': 'b'}, expected a list with one for each text"),
+        (["a", "\ud800"], "holds half of a surrogate pair"),
+        (["a", 5], "prefix 2: found 5, expected a text, or ids from 0 to"),
+        (["a", "a " * 24], "prefix 2: 24 tokens, the model takes 23; shorten it"),
+        (["a", "☃"], "prefix 2: holds what no translation does, a character that the vocabulary lacks"),
+        (["a", [Tokenizer.END]], "prefix 2: holds what no translation does"),
+    ],
+)
+def test_prefixes_that_cannot_be_are_refused(translator, prefixes, message):
+    with pytest.raises(TransductError) as caught:
+        translator.translate(["a", "b"], prefixes=prefixes)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("options, what", [({"captured": True}, "captured"), ({"constraint": "tree"}, "a constraint")])
+def test_prefixes_do_not_go_with_what_chooses_all(translator, options, what):
+    with pytest.raises(TransductError, match=f"prefixes do not go with {what}; leave one of them out"):
+        translator.translate(["a"], prefixes=["b"], **options)
+    assert translator.translate(["a"], prefixes=[""], captured=True)
+
+
+# texts longer than the model
+
+
+def test_a_long_text_is_translated_as_its_pieces_with_a_warning(translator, caplog):
+    words = list("abcdefgh" * 4)
+    [whole] = translator.translate([" ".join(words)])
+    assert "a text of 32 tokens is longer than the model takes (23), translated in 2 pieces" in caplog.text
+    parts = translator.translate([" ".join(words[:23]), " ".join(words[23:])])
+    assert whole.text == " ".join(part.text for part in parts).strip()  # one of which may be empty
+    assert whole.tokens == [token for part in parts for token in part.tokens]
+    assert whole.score == pytest.approx(sum(part.score for part in parts))
+    assert len(translator.translate([" ".join(words)], n_best=3)[0].alternatives) == 3
+
+
+def test_the_sentences_of_a_text_are_translated_one_by_one_where_that_is_asked_for(translator, caplog):
+    long = "B " + " ".join("abcdefgh" * 4) + " ab"
+    texts = ["a ab. B ab. A", f"ab. {long}. B", "", "c"]
+    found = translator.translate(texts, sentences=True)
+    assert not caplog.text
+    for text, parts in zip(texts, [["a ab.", "B ab.", "A"], ["ab.", f"{long}.", "B"], [""], ["c"]], strict=True):
+        alone = translator.translate(parts)
+        [whole] = translator.translate([text], sentences=True)
+        assert whole.tokens == [token for part in alone for token in part.tokens]
+        assert whole.score == pytest.approx(sum(part.score for part in alone))
+        assert whole.tokens == found.pop(0).tokens
+    assert translator.translate(["ab. B"], sentences=True, prefixes=["b"])[0].text.startswith("b")
+
+
+def test_a_tree_is_of_a_whole_text():
+    tree = make()
+    whole = tree.translate(["a. B"], constraint="tree")
+    assert tree.translate(["a. B"], constraint="tree", sentences=True) == whole
+
+
+@pytest.mark.parametrize("expansion, most", [(0.0, 26), (2.0, 26), (0.1, 20), (3.5, 30)])
+def test_an_output_may_have_the_room_that_the_model_says(monkeypatch, expansion, most):
+    translator, limits, generate = make(max_length=30), [], engine.generate
+    translator.decoding = replace(translator.decoding, expansion=expansion)
+    monkeypatch.setattr(engine, "generate", lambda *given: limits.append(given[2]) or generate(*given))
+    translator.translate(["a b"])
+    assert limits == [[most]]
+
+
+# attention
+
+
+def test_attention_has_every_layer_every_head_and_rows_that_sum_to_one(translator):
+    found = translator.attention("a b c", "d e")
+    assert (len(found.source), len(found.target)) == (4, 3)
+    assert (found.source[-1], found.target[0]) == ("</s>", "<s>")
+    encoder = {f"encoder.{i}.self": (4, 4, 4) for i in range(2)}
+    decoder = {f"decoder.{i}.{kind}": (4, 3, n) for i in range(2) for kind, n in (("self", 3), ("cross", 4))}
+    assert {name: tuple(weights.shape) for name, weights in found.weights.items()} == {**encoder, **decoder}
+    for name, weights in found.weights.items():
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
+        assert tuple(map(len, found.labels(name))) == tuple(weights.shape[1:])
+        assert found[name] is weights
+    for i in range(2):
+        assert not found[f"decoder.{i}.self"].triu(1).any(), "the future is seen"
+
+
+def test_attention_is_named_weights(translator):
+    found = translator.attention("a b c", "d e")
+    assert [*found] == [*found.keys()] == [*found.weights] == list(translator.model.attention_names)
+    assert len(found) == len(found.weights)
+    assert "decoder.0.cross" in found
+    assert all(found[name] is weights for name, weights in found.items())
+
+
+def test_attention_is_what_the_model_uses(translator):
+    """What the last layer's heads hand on, when nobody watches, is the memory's values weighted by what is shown."""
+    model, cross, used = translator.model, translator.model.decoder[-1].cross_attention, []
+    weights = translator.attention("a b c", "d e")["decoder.1.cross"]  # (H, T, S)
+    [source], [target] = (translator.source_tokenizer.encode([text]) for text in ("a b c", "d e"))
+    source_tokens, source_segments = flat([[*source, Tokenizer.END]], weights.device)
+    target_tokens, target_segments = flat([[Tokenizer.BEGIN, *target]], weights.device)
+    handle = cross.output.register_forward_pre_hook(lambda module, inputs: used.append(inputs[0]))
+    with torch.no_grad():
+        memory = model.encode(source_tokens, source_segments)
+        model.decode(target_tokens, target_segments, memory, source_segments)
+        values = cross.value(memory).unflatten(-1, (cross.num_heads, -1))  # (S, H, V)
+    handle.remove()
+    torch.testing.assert_close(torch.einsum("hts,shv->thv", weights, values).flatten(1), used[0])
+
+
+def test_attention_of_the_models_own_translation(translator):
+    own = translator.attention("a b c")
+    tokens = translator.translate(["a b c"])[0].tokens
+    assert own.target == translator.target_tokenizer.pieces([Tokenizer.BEGIN, *tokens])
+    asked = {"temperature": 2.0, "seed": 3, "beam": 1}
+    other = translator.translate(["a b c"], **asked)[0].tokens
+    assert tokens != other
+    for given in (asked, {"target": other}):
+        found = translator.attention("a b c", **given)
+        assert found.target == translator.target_tokenizer.pieces([Tokenizer.BEGIN, *other])
+    with pytest.raises(TransductError, match=r"target 1: found \[-1\], expected a text, or ids from 0 to"):
+        translator.attention("a", [-1])
+    with pytest.raises(TransductError, match=r"found an output and options of a search for it \(beam\); leave one out"):
+        translator.attention("a", "b", beam=3)
+    with pytest.raises(TransductError, match="attention takes at most 23 tokens a side; shorten the text"):
+        translator.attention("a " * 30)
+
+
+def test_alignment_is_the_mean_of_the_last_cross_attention_without_ends():
+    last = torch.rand(2, 3, 4)
+    found = TextAttention(
+        ["▁a", "▁b", "▁c", "</s>"], ["<s>", "▁d", "▁e"], {"decoder.9.cross": last * 0, "decoder.10.cross": last}
+    )
+    rows, columns, weights = found.alignment()
+    assert (rows, columns) == (["▁d", "▁e"], ["▁a", "▁b", "▁c"])
+    torch.testing.assert_close(weights, last.mean(0)[:2, :3])
+    with pytest.raises(TransductError, match="there is no cross-attention to align by: this model is an encoder alone"):
+        TextAttention(["▁a", "</s>"], [], {"encoder.0.self": last}).alignment()
+
+
+# the rest
+
+
+def test_replacements_are_made_in_sources():
+    plain, changed = make(), make(changes=[Replacement("source", "x", "a"), Replacement("target", "a", "b")])
+    assert changed.translate(["x b"]) == plain.translate(["a b"])
+    assert changed.score(["x b"], ["a c"]) == plain.score(["a b"], ["a c"])
+
+
+def test_predict_is_the_text_of_the_best(translator):
+    assert translator.predict(TEXTS) == [translation.text for translation in translator.translate(TEXTS)]
+
+
+@pytest.mark.parametrize("odd", ["b", None, [None], [], 5, ["b", b"c"]])
+def test_references_that_are_no_lists_of_texts_are_refused_before_anything_is_translated(translator, monkeypatch, odd):
+    monkeypatch.setattr(translator, "translate", None)
+    with pytest.raises(TransductError) as caught:
+        translator.evaluate((["a", "c"], [["b"], odd]))
+    found = f"references: found {odd!r} where a list of texts is expected; give the texts that each may be"
+    assert str(caught.value) == found
+
+
+def test_a_model_is_compared_with_a_loaded_one(translator, monkeypatch):
+    monkeypatch.setattr(translator, "translate", None)
+    with pytest.raises(TransductError, match=r"against: found 'runs/a', expected a model like this one; give transd"):
+        translator.evaluate((["a"], [["b"]]), against="runs/a")
+
+
+def test_what_bleu_lacks_is_said_before_all_is_translated(monkeypatch):
+    translator = make()
+    translator.bleu_tokenize = "klingon"
+    monkeypatch.setattr(translator, "translate", lambda *_: pytest.fail("hours of work for nothing"))
+    with pytest.raises(TransductError, match="BLEU has no tokenizer 'klingon'"):
+        translator.evaluate((["a"], [["b"]]))
+
+
+def test_evaluate_scores_what_translate_says(translator):
+    own = translator.predict(TEXTS)
+    perfect = translator.evaluate((TEXTS, [[text] for text in own]))
+    assert perfect.outputs == own
+    assert perfect.scores["exact_match"] == 100.0
+    assert perfect.scores["chrf"] == pytest.approx(100.0)
+    assert perfect.details["sentences"] == len(TEXTS)
+    assert perfect.details["chrf"]["interval"] == pytest.approx([100.0, 100.0])
+    assert translator.evaluate((TEXTS, [["zz", text] for text in own])).scores["exact_match"] == 100.0
+
+
+def test_evaluate_against_another_model_says_whether_the_difference_is_chance(translator):
+    other = make(seed=3)
+    references = [[text] for text in translator.predict(TEXTS)]
+    report = translator.evaluate((TEXTS, references), other, beam=4)
+    assert report.details["against"] == other.evaluate((TEXTS, references)).scores
+    assert report.details["against"]["chrf"] < 100.0
+    assert report.details["p_values"]["chrf"] < 0.01
+    assert set(translator.evaluate((TEXTS, references), translator).details["p_values"].values()) == {1.0}
+
+
+def test_another_model_is_measured_as_this_one_is():
+    """With the options of the call, and with words cut as this model says: whole, none of these would be right."""
+    ours, other, asked = make(), make(), []
+    ours.metrics, ours.bleu_tokenize = ["bleu"], "char"
+    for model, text in ((ours, "abcdefgx"), (other, "abcdexyz")):
+
+        def translate(sources, text=text, **options):
+            asked.append(options)
+            return [Translation(text, 0.0, [])] * len(sources)
+
+        model.translate = translate
+    report = ours.evaluate((TEXTS, [["abcdefgh"]] * len(TEXTS)), other, beam=3)
+    assert asked == [{"beam": 3}] * 2
+    assert 0.0 < report.details["against"]["bleu"] < report.scores["bleu"]
+    assert report.details["p_values"]["bleu"] < 0.05
+
+
+def test_translating_loads_no_compiler_and_nothing_else_that_takes_its_time(trained_run):
+    """A subprocess, for this one has imported everything."""
+    script = """
+import sys
+from dataclasses import replace
+import torch
+before = set(sys.modules)
+import transduct
+transduct.load(sys.argv[1]).translate(["a b"])
+slow = {"torch._dynamo", "torch.distributed.tensor", "sympy", "sacrebleu", "pyarrow.parquet", "transformers"}
+print(*sorted(slow & sys.modules.keys() - before))
+"""
+    done = subprocess.run([sys.executable, "-c", script, trained_run], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
+def test_a_base_model_of_8_bits_takes_little_memory(tmp_path):
+    """A subprocess, for this one has held much."""
+    untrained(tmp_path / "float32", "base", 32_000)
+    int8.convert(tmp_path / "float32", tmp_path / "int8")
+    script = """
+import random, re, sys
+from pathlib import Path
+import torch
+
+def peak():
+    return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+
+before = peak()
+import transduct
+
+model = transduct.load(sys.argv[1])
+for count in (1, 128):
+    model.translate([" ".join(f"w{random.randrange(31_000)}" for _ in range(15)) for _ in range(count)], beam=1)
+    print(peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", script, tmp_path / "int8"], capture_output=True, text=True, check=True)
+    one, many = map(float, done.stdout.split())
+    assert one <= 250
+    assert many <= 700

@@ -1,0 +1,49 @@
+"""Validation of requests; `test_service.py` tests the rest over HTTP."""
+
+import pytest
+
+from transduct.errors import TransductError
+from transduct.serving.requests import checked_options, is_json, parsed_options, read, texts_of, value_of
+
+
+@pytest.mark.parametrize("kind", ["application/json", "Application/JSON", "application/json; charset=utf-8"])
+def test_json_is_known_however_it_is_written(kind):
+    assert is_json(kind)
+
+
+@pytest.mark.parametrize("kind", ["", "text/json", "application/jsonp", "application/json+x"])
+def test_other_types_are_not_taken_for_it(kind):
+    assert not is_json(kind)
+
+
+def test_numbers_that_are_none_are_no_json():
+    assert read(b'{"a": [1, 2.5, null]}') == {"a": [1, 2.5, None]}
+    with pytest.raises(ValueError, match="Infinity is not a number"):
+        read(b"[Infinity]")
+
+
+def test_options_in_a_query_are_numbers_or_words():
+    given = ["0.3", "2", "true", "null", "tree", "NaN", "0x1f", "1_0", "[" * 9_000]
+    assert [value_of(text) for text in given] == [0.3, 2, True, None, *given[4:]]
+
+
+def test_options_that_anyone_may_set_are_left_as_they_are():
+    options = {"beam": 16, "temperature": 0.7, "seed": 10**12, "shortlist": True, "constraint": "tree", "top_p": None}
+    assert checked_options(options) == options
+    with pytest.raises(TransductError, match="seed is a int, expected a number or a short word"):
+        checked_options({"seed": 10**40})
+    with pytest.raises(TransductError, match="found 60 options, more than there are; leave out those"):
+        checked_options(dict.fromkeys(map(str, range(60)), 1))
+
+
+def test_texts_are_a_list_of_whole_characters():
+    assert texts_of(["a", "🙂", "\0"], "texts") == ["a", "🙂", "\0"]
+    for wrong in ("a", ["a", None], None):
+        with pytest.raises(TransductError, match="the request: 'texts' must be a list of texts"):
+            texts_of(wrong, "texts")
+
+
+def test_options_of_a_command_are_values_and_none_is_what_they_go_with():
+    assert parsed_options(["beam=1", "length_penalty=0.5"]) == {"beam": 1, "length_penalty": 0.5}
+    with pytest.raises(TransductError, match="'self' is not an option; leave it out"):
+        parsed_options(["self=3"])

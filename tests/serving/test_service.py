@@ -1,0 +1,550 @@
+"""A model over HTTP: the same answers as from Python, helpful errors, and no lost requests."""
+
+import asyncio
+import json
+import re
+import threading
+import time
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import transduct
+from tests.families import RECIPES, in_folder
+from tests.interfaces.clients import half_sent, serving
+from tests.pictures import SIDE, bar, png
+from tests.tones import encoded, string
+from transduct.errors import MissingExtra, NotFinite, TransductError
+from transduct.predictors.text_to_image import PaintingConfig
+from transduct.runs import train
+from transduct.serving import service
+from transduct.serving.batcher import Full
+from transduct.serving.service import Service
+
+TEXTS = ["a b c", "", "d e f g", "h", "a b c d e f g h", "</s>", "🙂"]
+
+
+@pytest.fixture(scope="module")
+def model(trained_run):
+    return transduct.load(trained_run)
+
+
+@pytest.fixture(scope="module")
+def client(model):
+    with serving(Service(model, "reverse", 50)) as client:
+        while client("GET", "/health")[0] != 200:
+            time.sleep(0.01)
+        yield client
+
+
+class Slow:
+    """A model of text that answers when it may."""
+
+    def __init__(self):
+        self.gate, self.seen = threading.Event(), []
+
+    def predict(self, inputs, **options):
+        assert self.gate.wait(60)
+        self.seen += inputs
+        return [text.upper() for text in inputs]
+
+
+@pytest.mark.parametrize(
+    "own, asked, cost",
+    [
+        ({}, {}, 4),
+        ({"beam": 5}, {}, 20),
+        ({"beam": 5}, {"beam": 2}, 8),
+        ({"samples": 16}, {}, 64),
+        ({"samples": 16}, {"samples": 2}, 8),
+        ({"length": 100}, {}, 104),
+        ({"beam": 5}, {"n_best": 3}, 20),
+        ({"beam": 5}, {"n_best": 16}, 64),
+        ({"length": 100}, {"length": 10, "samples": 3}, 42),
+    ],
+)
+def test_what_an_answer_costs_goes_by_the_call_and_else_by_the_model(own, asked, cost):
+    model = Slow()
+    if own:
+        model.decoding = SimpleNamespace(**own)
+    service = Service(model, "slow", 50)
+    assert service._cost("predict", "abcd", asked) == service._cost("attention", ("abcd", None, None), asked) == cost
+    assert service._cost("score", ("ab", "cd"), asked) == service._cost("attention", ("ab", "cd", None), asked) == 4
+
+
+# The same answers
+
+
+def test_translations_are_those_of_python(client, model):
+    found = client.post("/translate", {"texts": TEXTS, "beam": 3, "n_best": 2})["translations"]
+    for answer, expected in zip(found, model.translate(TEXTS, beam=3, n_best=2), strict=True):
+        assert answer["text"] == expected.text
+        assert answer["score"] == pytest.approx(expected.score, abs=1e-4)
+        assert [other["text"] for other in answer["alternatives"]] == [a.text for a in expected.alternatives]
+    assert client.post("/predict", {"inputs": TEXTS, "options": {"beam": 3}})["outputs"] == [a["text"] for a in found]
+    assert client.post("/translate", {"texts": []}) == {"translations": []}
+
+
+def test_translations_begin_as_they_are_told(client, model):
+    prefixes = ["d c", "x", "", "a b", "", "", ""]
+    found = client.post("/translate", {"texts": TEXTS, "prefixes": prefixes, "beam": 3})["translations"]
+    assert [a["text"] for a in found] == [t.text for t in model.translate(TEXTS, prefixes=prefixes, beam=3)]
+    assert found[0]["text"].startswith("d c")
+
+
+def test_prefixes_are_named_only_where_there_are_some(client, model, monkeypatch):
+    asked, translate = [], model.translate
+    monkeypatch.setattr(
+        model, "translate", lambda texts, **options: asked.append(options) or translate(texts, **options)
+    )
+    client.post("/translate", {"texts": ["a", "b"], "prefixes": ["", ""], "beam": 1})
+    client.post("/translate", {"texts": ["a", "b"], "prefixes": ["", "c"], "beam": 1})
+    assert asked == [{"beam": 1}, {"beam": 1, "prefixes": ["", "c"]}]  # captured search takes none
+
+
+def test_scores_are_those_of_python(client, model):
+    sources, targets = ["a b c", "d e"], ["c b a", "x"]
+    found = client.post("/score", {"sources": sources, "targets": targets})["scores"]
+    assert found == pytest.approx(model.score(sources, targets), abs=1e-4)
+
+
+def test_attention_is_that_of_python(client, model):
+    expected = model.attention("a b c", "c b a")
+    found = client.post("/attention", {"text": "a b c", "target": "c b a", "name": "decoder.0.cross"})
+    assert found["names"] == list(expected.weights)
+    assert (found["rows"], found["columns"]) == (expected.target, expected.source)
+    np.testing.assert_allclose(found["heads"], expected["decoder.0.cross"], atol=1e-4)
+    rows, columns, weights = expected.alignment()
+    assert (found["alignment"]["rows"], found["alignment"]["columns"]) == (rows, columns)
+    np.testing.assert_allclose(found["alignment"]["weights"], weights, atol=1e-4)
+    numbers = np.array(found["heads"]).ravel()
+    assert [*numbers] == [round(number, 4) for number in numbers]  # as few digits are sent
+    own = client.post("/attention", {"text": "a b c"})
+    assert own["rows"] == model.attention("a b c").target
+    assert own["name"] == "decoder.0.cross"
+
+
+@pytest.mark.parametrize("family", RECIPES)
+def test_every_family_is_served(family, tmp_path):
+    run = train.train(in_folder(RECIPES[family], tmp_path), tmp_path / "run", notify=str)
+    model = transduct.load(run)
+    with serving(Service(model, family, 50)) as client:
+        while (health := client("GET", "/health"))[0] != 200:
+            time.sleep(0.01)
+        about = health[2]
+        given = {"picture": png(bar("across", 3)), "sound": encoded(string("12"))}.get(about["reads"])
+        if given is None:
+            inputs = ["to be or not\tto be", "that is\tthe question"][: 1 if about["paints"] else 2]
+            found, expected = client.post("/predict", {"inputs": inputs}), model.predict(inputs)
+        else:
+            found = client.post("/predict", given, kind="application/octet-stream")
+            (tmp_path / "given").write_bytes(given)
+            inputs = [str(tmp_path / "given")]
+            expected = model.predict(inputs)
+        if about["paints"]:
+            (tmp_path / "found.png").write_bytes(found)
+            with Image.open(tmp_path / "found.png") as picture:
+                np.testing.assert_array_equal(picture, model.picture(inputs[0], expected[0]))
+        else:
+            assert found == {"outputs": json.loads(json.dumps(list(map(service._plain, expected))))}
+        if family == "scenes":
+            assert expected[0]
+            assert set(found["outputs"][0][0]) == {"label", "score", "box"}
+            assert client.post("/predict?threshold=1.0", given, kind="image/png") == {"outputs": [[]]}
+        assert about["translates"] == hasattr(model, "translate")
+        assert client("POST", "/translate", {"texts": []})[0] == (200 if about["translates"] else 404)
+
+
+def test_the_page_and_what_it_asks_for_are_there(client):
+    status, headers, page = client("GET", "/")
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert not re.search(rb'(src|href)="(?!data:)|https?://', page)  # it needs nothing from elsewhere
+    assert b"default-src 'none'; connect-src 'self';" in page  # and the browser sees to it
+    asked_for = set(re.findall(r'(?:post|call)\("(\w+)"', page.decode()))
+    assert asked_for == {"predict", "translate", "attention", "health"}
+    assert all(client("OPTIONS", f"/{path}")[0] == 405 for path in asked_for)
+
+
+class Elements(HTMLParser):
+    """The elements of a page: each one's tag, attributes, and the tags around it."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.around, self.found = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs), list(self.around)))
+        if tag not in ("meta", "link", "input"):
+            self.around.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.around.pop() == tag
+
+
+def test_the_page_is_well_made_and_its_script_finds_what_it_names(client):
+    page = client("GET", "/")[2].decode()
+    elements = Elements(page)
+    assert elements.around == []
+    ids = [attributes["id"] for _, attributes, _ in elements.found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'\$\("(\w+)"\)', page)) == set(ids)
+    for tag, attributes, around in elements.found:
+        if tag in ("input", "textarea", "select"):  # a screen reader has a name for it
+            assert "label" in around or attributes["aria-label"], attributes
+        if tag in ("h1", "form", "ol", "section"):
+            assert "main" in around
+    assert not re.search("innerHTML|outerHTML|insertAdjacentHTML|document.write|eval", page)  # texts stay texts
+
+
+def test_the_page_does_not_lose_what_browsers_do_not_keep(client):
+    page = client("GET", "/")[2].decode()
+    assert "disabled" not in page  # what has the focus would lose it, and Firefox keeps it so over a reload
+    assert "revokeObjectURL(image" not in page  # a picture that is shown can be saved
+    for rule in ("forced-color-adjust: none", "print-color-adjust: exact"):  # colours that mean something
+        assert rule in page
+    assert page.count('dir="auto"') + page.count('dir: "auto"') == 2  # what is asked, what is said
+
+
+def test_health_says_what_is_served(client):
+    status, headers, about = client("GET", "/health")
+    assert (status, headers["Retry-After"]) == (200, None)
+    expected = {"status": "ready", "model": "reverse", "version": transduct.__version__}
+    assert about == expected | {"reads": "text", "paints": False, "translates": True}
+
+
+def test_it_is_warming_before_it_is_ready():
+    model = Slow()
+    with serving(Service(model, "slow", 5)) as client:
+        status, headers, about = client("GET", "/health")
+        assert (status, headers["Retry-After"], about["status"]) == (503, "1", "warming")
+        model.gate.set()
+        while client("GET", "/health")[0] != 200:
+            time.sleep(0.01)
+        assert model.seen == service.WARMING
+
+
+def test_metrics_count_answers_and_inputs(trained_run):
+    with serving(Service(transduct.load(trained_run), "reverse", 50)) as client:
+        while client("GET", "/health")[0] != 200:  # what warms it counts too
+            time.sleep(0.01)
+        client.post("/translate", {"texts": ["a", "b"]})
+        client.refused("/translate", {"texts": "a"}, 400)
+        said = client("GET", "/metrics")[2].decode()
+    assert 'transduct_requests_total{path="/translate",status="200"} 1.0' in said
+    assert 'transduct_requests_total{path="/translate",status="400"} 1.0' in said
+    assert f"transduct_inputs_total {2.0 + len(service.WARMING)}" in said
+    assert "transduct_waiting 0.0" in said
+
+
+# What is wrong
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/translate", {}, "the request: 'texts' must be a list of texts"),
+        ("/translate", {"texts": ["a", 1]}, "the request: 'texts' must be a list of texts"),
+        ("/translate", {"texts": ["a"], "prefixes": "a"}, "the request: 'prefixes' must be a list of texts"),
+        ("/translate", {"texts": ["a"], "prefixes": []}, "found 1 texts and 0 prefixes; give one for each"),
+        ("/translate", {"texts": ["a"], "prefixes": ["☃"]}, "prefix 1: holds what no translation does"),
+        ("/translate", {"texts": ["a"], "beem": 2}, "options: unknown key 'decoding.beem'; did you mean 'beam'?"),
+        ("/translate", {"texts": ["a"], "beam": 2, "n_best": 3}, "n_best is 3, the beam only 2"),
+        ("/translate", {"texts": ["a"], "beam": 17}, "beam is 17, must be from 1 to 16"),
+        ("/translate", {"texts": ["a"], "n_best": 2.0}, "n_best is 2.0, must be from 1 to 16"),
+        ("/translate", {"texts": ["a"], "beam": True}, "beam is True, must be from 1 to 16"),
+        ("/translate", {"texts": ["a"], "self": 1}, "'self' is not an option; leave it out"),
+        ("/predict", {"inputs": ["a"], "options": {"texts": 1}}, "'texts' is not an option; leave it out"),
+        ("/predict", {"inputs": ["a"], "options": {"samples": 17}}, "samples is 17, must be from 1 to 16"),
+        ("/predict", {"inputs": ["a"], "options": {"length": 2001}}, "length is 2001, must be from 1 to 2000"),
+        ("/translate", {"texts": ["a"], "top_k": [1]}, "top_k is a list, expected a number or a short word"),
+        ("/translate", {"texts": ["a"], "top_k": 10**99}, "top_k is a int, expected a number or a short word"),
+        ("/translate", {"texts": ["a"], "temperature": 1e3}, "temperature is 1000.0, must be between -100.0 and 100.0"),
+        ("/translate", b'{"texts": ["a"], "temperature": NaN}', "the request is not valid JSON: NaN is not a number"),
+        ("/translate", {"texts": ["a"], "temperature": 10**39}, f"temperature is {10**39}, must be between -100.0"),
+        ("/translate", b'{"texts": ["a"], "temperature": 1e999}', "temperature is inf, must be between"),
+        ("/translate", {"texts": ["a"], "\ud800": 1}, "options: unknown key 'decoding.?'"),
+        ("/attention", {"text": "\ud800"}, "the request: 'text' holds half a character"),
+        ("/attention", {"text": "a", "name": "\ud800"}, "unknown name '?'; known are: encoder.0.self, "),
+        ("/translate", {"texts": ["a"], "workers": 9}, "'workers' is reserved for the server's operator; leave it out"),
+        ("/translate", {"texts": ["a"] * 51}, "found 51 inputs, at most 50 may wait; send fewer at once"),
+        ("/translate", b"{", "the request is not valid JSON: "),
+        ("/translate", b"[" * 100_000, "the request is not valid JSON: "),
+        ("/translate", b"\xff", "the request is not valid JSON: "),
+        ("/translate", [], "the request is a JSON list, expected an object"),
+        ("/translate", {"texts": ["\ud800"]}, "the request: 'texts' holds half a character"),
+        ("/score", {"sources": ["a"]}, "the request: missing key 'targets'"),
+        ("/score", {"sources": ["a"], "targets": []}, "found 1 sources and 0 targets; give as many of each"),
+        ("/score", {"sources": ["a"], "targets": ["a " * 99]}, "pair 1: 99 tokens, the model takes 39; shorten it"),
+        ("/attention", {"text": "a", "name": "x"}, "unknown name 'x'; known are: encoder.0.self, "),
+        ("/predict", {"inputs": ["a"], "option": {}}, "the request: unknown key 'option'; did you mean 'options'?"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(client, path, body, said):
+    assert said in client.refused(path, body, 400)[0]
+
+
+def test_what_is_not_there_or_not_json_is_refused(client):
+    assert client("GET", "/nothing")[::2] == (404, {"error": "Not Found"})
+    status, headers, said = client("GET", "/translate")
+    assert (status, headers["Allow"], said) == (405, "POST", {"error": "Method Not Allowed"})
+    for kind in ("text/plain", "application/jsonp", ""):
+        said, _ = client.refused("/translate", {"texts": []}, 415, kind=kind)
+        assert said == "send JSON, with the header 'Content-Type: application/json'"
+    assert client.post("/translate", {"texts": []}, kind="Application/JSON; charset=utf-8") == {"translations": []}
+    assert client("POST", "/translate/", {"texts": []})[::2] == (404, {"error": "Not Found"})  # no redirection
+
+
+def test_what_is_too_large_is_refused(client, monkeypatch):
+    said, _ = client.refused("/translate", {"texts": ["a" * (2 << 20)]}, 413)
+    assert said == "the request is larger than 2 MiB; send less at once"
+    asked_for = "characters, those asked for counted and times the beam; at most 40,000 are taken: send it in parts"
+    for body in ({"texts": ["a" * 8_001], "beam": 5}, {"texts": ["a" * 2_600], "beam": 16}):
+        assert asked_for in client.refused("/translate", body, 413)[0]
+    assert asked_for in client.refused("/score", {"sources": ["a"], "targets": ["a" * 40_000]}, 413)[0]
+    assert client("POST", "/translate", {"texts": ["a b c d " * 1_000], "beam": 1})[0] == 200
+    monkeypatch.setattr(service, "LARGEST_MAP", 8)
+    said, _ = client.refused("/attention", {"text": "a b c d", "target": "d c b a"}, 413)
+    assert said == "more than 8 weights a head are too many to be shown; shorten the text"
+    monkeypatch.setattr(service, "LARGEST_MAP", 14)  # the source's own map is larger than the alignment
+    client.refused("/attention", {"text": "a b c d", "target": "a", "name": "encoder.0.self"}, 413)
+    monkeypatch.setattr(service, "HELD", 1 << 19)
+    assert "too much is waiting" in client.refused("/translate", {"texts": ["a" * (1 << 15)]}, 429)[0]
+    assert client.post("/translate", {"texts": []}) == {"translations": []}
+
+
+def test_a_body_may_be_as_large_as_the_limit(client, monkeypatch):
+    body = b'{"texts": []}'
+    monkeypatch.setattr(service, "LARGEST_JSON", len(body))
+    assert client.post("/translate", body) == {"translations": []}
+    assert "the request is larger than" in client.refused("/translate", body + b" ", 413)[0]
+
+
+def test_a_picture_costs_its_codes_with_the_text_and_without():
+    painter = SimpleNamespace(paints=True, places=64, decoding=PaintingConfig(samples=2))
+    cost = Service(painter, "painter", 50)._cost
+    assert cost("predict", "ab", {}) == 2 * (2 + 2 * 64)
+    assert cost("predict", "ab", {"samples": 7}) == 7 * (2 + 2 * 64)
+
+
+def test_more_than_may_wait_is_refused_before_it_is_looked_at(client):
+    said, _ = client.refused("/translate", {"texts": [3] * 2_000}, 400)
+    assert said == "found 2000 inputs, at most 50 may wait; send fewer at once"
+
+
+def test_a_mistake_of_one_harms_no_other(client):
+    expected = client.post("/score", {"sources": ["a b"], "targets": ["b a"]})
+    answers = []
+
+    def ask(targets):
+        answers.append(client("POST", "/score", {"sources": ["a b"], "targets": targets})[::2])
+
+    threads = [threading.Thread(target=ask, args=([target],)) for target in ["b a", "x " * 99] * 5]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(status for status, _ in answers) == [200] * 5 + [400] * 5
+    assert all(answer["scores"] == pytest.approx(expected["scores"]) for status, answer in answers if status == 200)
+
+
+def test_a_file_is_taken_as_the_body_and_its_damage_is_told_without_a_path(tmp_path):
+    run = train.train(in_folder(RECIPES["pictures"], tmp_path), tmp_path / "run", notify=str)
+    with serving(Service(transduct.load(run), "pictures", 50)) as client:
+        said, _ = client.refused("/predict", {"inputs": ["/etc/passwd"]}, 415)
+        assert said == "this model reads a picture; send the file itself as the body, with its type"
+        said, _ = client.refused("/predict", b"no picture", 400, kind="image/png")
+        assert said.startswith("the picture: ")
+        for query, wrong in (("[1,2]", "list"), ("0x" + "f" * 99, "str"), ("[" * 9_000, "str")):
+            said, _ = client.refused(f"/predict?threshold={query}", png(bar("across", 1, SIDE)), 400, kind="image/png")
+            assert said == f"threshold is a {wrong}, expected a number or a short word"
+        said, _ = client.refused("/predict?workers=3", png(bar("across", 1, SIDE)), 400, kind="image/png")
+        assert said == "'workers' is reserved for the server's operator; leave it out"
+
+
+def test_of_several_pictures_only_one_is_painted(tmp_path):
+    run = train.train(in_folder(RECIPES["text to image"], tmp_path), tmp_path / "run", notify=str)
+    with serving(Service(transduct.load(run), "painter", 50)) as client:
+        for inputs in ([], ["a", "b"]):
+            said, _ = client.refused("/predict", {"inputs": inputs}, 400)
+            assert said == f"found {len(inputs)} inputs, the answer is one picture; send one"
+
+
+def test_a_model_that_does_not_work_is_not_the_fault_of_the_file():
+    class Broken:
+        reads = "picture"
+
+        def predict(self, inputs):
+            raise NotFinite
+
+    with serving(Service(Broken(), "broken", 50)) as client:
+        assert client.refused("/predict", b"file", 500, kind="image/png")[0] == str(NotFinite())
+
+
+def test_a_library_that_the_server_lacks_is_not_the_fault_of_the_file(caplog):
+    class Lacking:
+        reads = "picture"
+
+        def predict(self, inputs):
+            raise MissingExtra("Pillow is not installed; run: pip install 'transduct[vision]'")
+
+    with serving(Service(Lacking(), "lacking", 50)) as client:
+        said, _ = client.refused("/predict", b"file", 500, kind="image/png")
+    assert said == "Pillow is not installed; run: pip install 'transduct[vision]'"
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize("error", [NotFinite(), ZeroDivisionError("ours")])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_is_wrong_with_the_model_is_not_the_client_s_fault(error):
+    class Broken:
+        def predict(self, inputs):
+            if inputs == ["a b"]:
+                raise error
+            return inputs
+
+    with serving(Service(Broken(), "broken", 50)) as client:
+        said, _ = client.refused("/predict", {"inputs": ["a b"]}, 500)
+        expected = (
+            str(error) if isinstance(error, TransductError) else "internal error; the server's log has the details"
+        )
+        assert said == expected
+        assert client("GET", "/health")[0] == 200
+        assert 'transduct_requests_total{path="/predict",status="500"} 1.0' in client("GET", "/metrics")[2].decode()
+
+
+@pytest.mark.parametrize("error", [NotFinite(), MemoryError("no more")])
+def test_a_model_that_cannot_be_warmed_is_broken(error, caplog):
+    class Broken:
+        def predict(self, inputs):
+            raise error
+
+    with serving(Service(Broken(), "broken", 50)) as client:
+        while (health := client("GET", "/health"))[0] == 503:
+            time.sleep(0.01)
+    assert (health[0], health[2]["status"]) == (500, "broken")
+    assert f"the server is broken: {error}" in caplog.text
+
+
+def test_a_server_whose_queue_is_full_while_it_warms_is_warmed_by_others(monkeypatch):
+    service = Service(SimpleNamespace(predict=lambda inputs: inputs), "crowded", 1)
+
+    async def full(*_):
+        raise Full(1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service.batcher, "ask", full)
+        asyncio.run(service._warm())
+    assert service.warm
+
+
+def test_a_model_that_cannot_say_anything_to_a_single_text_is_warm():
+    class Pairs:
+        def predict(self, inputs):
+            if not all("\t" in text for text in inputs):
+                raise TransductError("text 1: a second text is missing")
+            return inputs
+
+    with serving(Service(Pairs(), "pairs", 1)) as client:
+        while client("GET", "/health")[0] == 503:
+            time.sleep(0.01)
+        assert client.post("/predict", {"inputs": ["a\tb"]}) == {"outputs": ["a\tb"]}
+
+
+def test_who_brings_no_key_is_refused_where_there_are_some(model):
+    with serving(Service(model, "reverse", 50, ["one", "two"])) as client:
+        for given in (None, "Bearer three", "Bearer ", "Bearer é", "one", "Basic one", "Bearer one two"):
+            headers = {} if given is None else {"Authorization": given}
+            said, told = client.refused("/translate", {"texts": ["a"]}, 401, **headers)
+            assert told["WWW-Authenticate"] == "Bearer"
+            assert said == "no such key; send the header 'Authorization: Bearer KEY'"
+        for given in ("Bearer one", "bearer two"):
+            client.post("/translate", {"texts": ["a"]}, Authorization=given)
+        assert client("GET", "/health")[0] in (200, 503)
+
+
+# Too much, too long, gone
+
+
+def test_the_thread_that_works_has_the_device_of_the_one_that_loaded(trained_run, monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    service = Service(transduct.load(trained_run, "cpu"), "reverse", 50)
+    assert service._work("predict", ["a b"], {}) == transduct.load(trained_run, "cpu").predict(["a b"])
+    assert chosen == [1]
+
+
+def test_more_than_may_wait_is_turned_away_at_once():
+    model = Slow()
+    with serving(Service(model, "slow", 4)) as client:
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(client.post("/predict", {"inputs": ["a"] * 4})))
+        thread.start()  # behind what warms it
+        while b"transduct_waiting 4.0" not in client("GET", "/metrics")[2]:
+            time.sleep(0.01)
+        said, headers = client.refused("/predict", {"inputs": ["b"]}, 429)
+        assert said == f"too much is waiting; come back in {headers['Retry-After']} s"
+        assert int(headers["Retry-After"]) >= 1
+        model.gate.set()
+        thread.join()
+        assert answers == [{"outputs": ["A"] * 4}]
+        assert client.post("/predict", {"inputs": ["b"]}) == {"outputs": ["B"]}
+
+
+def test_what_takes_too_long_is_given_up(monkeypatch):
+    monkeypatch.setattr(service, "PATIENCE", 0.1)
+    model = Slow()
+    with serving(Service(model, "slow", 4)) as client:
+        said, headers = client.refused("/predict", {"inputs": ["given up"]}, 503)
+        assert said == "not done within 0 s; send less at once"
+        assert int(headers["Retry-After"]) >= 1
+        monkeypatch.setattr(service, "PATIENCE", 60.0)
+        model.gate.set()
+        assert client.post("/predict", {"inputs": ["b"]}) == {"outputs": ["B"]}
+    assert set(model.seen) == {*service.WARMING, "b"}
+
+
+def test_who_does_not_send_all_is_given_up(client, monkeypatch):
+    monkeypatch.setattr(service, "PATIENCE", 0.1)
+    with half_sent(client, {"inputs": ["a"]}) as connection:
+        assert connection.recv(100).startswith(b"HTTP/1.1 503 ")
+
+
+def test_who_has_not_sent_all_holds_no_more_than_was_sent(client, monkeypatch):
+    body = {"inputs": ["a" * (1 << 15)]}
+    monkeypatch.setattr(service, "HELD", service.WEIGHT * len(json.dumps(body)))
+    with half_sent(client, body):
+        time.sleep(0.2)  # until it has been read
+        assert client("POST", "/translate", {"texts": ["a"]})[0] == 200
+
+
+def test_who_leaves_before_all_is_sent_is_no_mistake_of_ours(model):
+    with serving(Service(model, "reverse", 50)) as client:
+        with half_sent(client, {"inputs": ["a"]}):
+            pass
+        while b'status="499"} 1.0' not in (said := client("GET", "/metrics")[2]):
+            time.sleep(0.01)
+        assert b'status="500"' not in said
+
+
+def test_who_hangs_up_is_not_worked_for():
+    model = Slow()
+    with serving(Service(model, "slow", 4)) as client:
+        with half_sent(client, {"inputs": ["gone"]}, 0):
+            while b"transduct_waiting 1.0" not in client("GET", "/metrics")[2]:
+                time.sleep(0.01)
+        while b"transduct_waiting 0.0" not in client("GET", "/metrics")[2]:
+            time.sleep(0.01)
+        model.gate.set()
+        assert client.post("/predict", {"inputs": ["b"]}) == {"outputs": ["B"]}
+        assert b'status="499"} 1.0' in client("GET", "/metrics")[2]
+    assert set(model.seen) == {*service.WARMING, "b"}
+
+
+# The program

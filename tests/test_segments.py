@@ -1,0 +1,134 @@
+"""A flat batch and its padded form hold the same tokens."""
+
+import pytest
+import torch
+
+from transduct.segments import FILLER, Segments, Shape, flatten, pad, sources_of
+
+LAYOUTS = [[3, 1, 4], [2, 2, 2], [0, 5, 0, 1], [1], [7], [0, 0], [], [4, 0]]
+
+
+@pytest.fixture(params=LAYOUTS, ids=str)
+def lengths(request):
+    return request.param
+
+
+def test_segments_say_where_each_sequence_lies(lengths):
+    segments = Segments.of(lengths)
+    assert len(segments) == len(lengths)
+    assert segments.lengths.tolist() == lengths
+    assert segments.offsets.tolist() == [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+    assert (segments.total, segments.longest) == (sum(lengths), max(lengths, default=0))
+    assert segments.equal == (len(set(lengths)) <= 1)
+
+
+def test_each_token_knows_its_sequence_its_position_and_its_slot(lengths):
+    segments = Segments.of(lengths)
+    places = [(sequence, position) for sequence, length in enumerate(lengths) for position in range(length)]
+    assert segments.sequence.tolist() == [sequence for sequence, _ in places]
+    assert segments.positions.tolist() == [position for _, position in places]
+    assert segments.slots.tolist() == [i * segments.longest + position for i, position in places]
+    assert segments.mask.nonzero().tolist() == [list(place) for place in places]
+
+
+@pytest.mark.parametrize("rest", [(), (3,), (2, 3)], ids=str)
+def test_flatten_undoes_pad_and_what_is_padded_is_zero(lengths, rest):
+    segments = Segments.of(lengths)
+    flat = torch.rand(segments.total, *rest) + 1.0
+    padded = pad(flat, segments)
+    assert padded.shape == (len(lengths), segments.longest, *rest)
+    assert torch.equal(flatten(padded, segments), flat)
+    assert not padded[~segments.mask].any()
+
+
+def test_sequences_of_one_length_are_padded_without_a_copy():
+    flat = torch.rand(6, 4)
+    assert pad(flat, Segments.of([3, 3])).data_ptr() == flat.data_ptr()
+    assert pad(flat, Segments.of([4, 2])).data_ptr() != flat.data_ptr()
+
+
+def test_gradients_of_pad_and_flatten_reach_each_token_once():
+    segments = Segments.of([3, 0, 1])
+    flat = torch.rand(4, 2, requires_grad=True)
+    flatten(pad(flat, segments), segments).sum().backward()
+    assert torch.equal(flat.grad, torch.ones(4, 2))
+
+
+def test_segments_move_between_devices():
+    moved = Segments.of([3, 1]).to(torch.device("meta"))
+    assert (moved.lengths.device.type, moved.offsets.device.type) == ("meta", "meta")
+    assert (moved.longest, moved.total, moved.equal) == (3, 4, False)
+
+
+def test_twice_is_the_same_sequences_once_more(lengths):
+    found, expected = Segments.of(lengths).twice(), Segments.of([*lengths, *lengths])
+    for name in ("lengths", "offsets", "sequence", "positions"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
+    assert (found.longest, found.total, found.equal) == (expected.longest, expected.total, expected.equal)
+
+
+def test_runs_say_what_each_token_sees(lengths):
+    segments = Segments.of(lengths)
+    places = [(sum(lengths[:i]), sum(lengths[: i + 1])) for i, length in enumerate(lengths) for _ in range(length)]
+    assert segments.runs.T.tolist() == [list(place) for place in places]
+    assert segments.past.T.tolist() == [[first, n + 1] for n, (first, _) in enumerate(places)]
+    assert segments.future.T.tolist() == [[n, last] for n, (_, last) in enumerate(places)]
+    assert {x.dtype for x in (segments.runs, segments.past, segments.future)} == {torch.int32}
+
+
+def test_runs_of_the_sequence_of_the_same_number():
+    keys, queries = Segments.of([2, 0, 3]), Segments.of([1, 2, 0])
+    assert keys.runs_of(queries).T.tolist() == [[0, 2], [2, 2], [2, 2]]
+    assert queries.runs_of(keys).T.tolist() == [[0, 1], [0, 1], [3, 3], [3, 3], [3, 3]]
+
+
+@pytest.mark.parametrize("lengths", [[3, 1, 4], [128], [], [1] * 60, [90]], ids=str)
+def test_filler_brings_every_batch_to_one_shape(lengths):
+    shape = Shape(128, 70, 128)
+    segments = Segments.filled(lengths, shape)
+    assert (segments.total, len(segments), segments.longest, segments.equal) == (128, 70, 128, False)
+    assert segments.lengths[: len(lengths)].tolist() == lengths
+    assert segments.lengths[len(lengths) :].max() <= FILLER
+    assert segments.offsets.tolist() == [0, *segments.lengths.cumsum(0).tolist()]
+
+
+def test_a_filled_batch_is_never_taken_for_one_of_equal_lengths():
+    assert not Segments.filled([64, 64], Shape(128, 2, 64)).equal
+
+
+@pytest.mark.parametrize("lengths", [[129], [101], [65, 64], [1] * 69, [1] * 71], ids=sum)
+def test_what_does_not_fit_is_refused(lengths):
+    with pytest.raises(ValueError, match=rf"{len(lengths)} sequences of {sum(lengths)} tokens, .* do not fit into"):
+        Segments.filled(lengths, Shape(128, 70, 100))
+
+
+def test_a_shape_has_room_for_what_fills_up():
+    shape = Shape.around(100, 5, 40)
+    assert (shape.tokens, shape.longest) == (128, 40)
+    for lengths in ([], [1] * 5, [20] * 5, [40, 40, 20]):
+        assert len(Segments.filled(lengths, shape)) == shape.sequences
+    short = Shape.around(100, 5, 3)  # filler is no longer than what it fills up
+    for lengths in ([], [1] * 5, [3] * 5):
+        assert len(Segments.filled(lengths, short)) == short.sequences
+    assert Shape.around(10, 1, 200) == Shape(256, 9, 200)
+    assert Shape.around(0, 0, 0) == Shape(0, 0, 0)
+
+
+def test_remembered_properties_are_computed_once():
+    segments = Segments.of([2, 1])
+    assert segments.positions is segments.positions
+
+
+def test_what_was_remembered_in_inference_mode_can_be_trained_on():
+    segments = Segments.of([2, 3])
+    with torch.inference_mode():
+        held = [segments.positions, segments.slots, segments.mask, segments.runs, segments.past, segments.future]
+    assert not any(x.is_inference() for x in held)
+    flat = torch.rand(5, 4, requires_grad=True)
+    pad(flat, segments).sum().backward()
+    assert torch.equal(flat.grad, torch.ones(5, 4))
+
+
+@pytest.mark.parametrize("kept, sources", [([], []), ([5, 3, 4], [1]), ([2, 2, 0, 8, 6, 7], [0, 2])], ids=str)
+def test_the_rows_of_a_search_tell_their_sources(kept, sources):
+    assert sources_of(torch.tensor(kept, dtype=torch.int64), 3).tolist() == sources

@@ -1,0 +1,229 @@
+"""Beam search that stays on the device: `search.Beam` over tensors of fixed shape and address.
+
+No step synchronises with the host, so that a step can be captured as a CUDA graph and replayed. Tokens and
+back-pointers are recorded step by step; the outputs are traced back when the search is over. Let B be sources,
+R = B * beam the rows of the search, V the vocabulary, L the longest output, its end included.
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from transduct.decoding.filters import log_normaliser
+from transduct.decoding.search import PEAK_BLOCK, Hypothesis, block_peaks, largest, largest_in, length_penalty
+from transduct.kernels.triton import trusted
+
+NOTHING = float("-inf")
+SHARED = ("rules", "special", "now")  # fields of a `DeviceBeam` that do not belong to its sources
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What all steps of all searches share.
+
+    Attributes:
+        end: the token that ends an output.
+        forbidden: tokens that no output may contain.
+        fixed: whether every output is as long as its limit and its end costs nothing, as with `FixedLength`.
+    """
+
+    end: int
+    forbidden: tuple[int, ...] = ()
+    fixed: bool = False
+
+
+@dataclass(frozen=True)
+class DeviceBeam:
+    """The state of a search and its record; greedy search if the beam is 1.
+
+    Chooses the same tokens as `search.Beam`. Sources that are done are stepped too, without effect.
+
+    Attributes:
+        special: (f + 1,) the tokens scored apart from the others: the forbidden ones, then the end.
+        now: (1,) the number of model steps so far; the caller increments it.
+        newest: (B, beam) the last token of each row.
+        scores: (B, beam) the log-probability of each row.
+        limits: (B,) the most tokens of an output, its end included.
+        count, likeliest: (B,) the number of finished hypotheses and the highest score among them.
+        done: (B,) whether a source is finished.
+        tokens, parents: (B, L, beam) the token each row chose in each step, and the row it continued.
+        ended, origins: (B, L, beam) the scores of the hypotheses that ended in each step (minus infinity for none), and
+            the rows they ended.
+    """
+
+    rules: Rules
+    special: Tensor
+    now: Tensor
+    newest: Tensor
+    scores: Tensor
+    limits: Tensor
+    count: Tensor
+    likeliest: Tensor
+    done: Tensor
+    tokens: Tensor
+    parents: Tensor
+    ended: Tensor
+    origins: Tensor
+
+    @classmethod
+    def of(cls, rules: Rules, now: Tensor, sources: int, beam: int, capacity: int) -> "DeviceBeam":
+        """An empty search for up to `sources` sources, all of them done."""
+
+        def numbers(*shape: int) -> Tensor:
+            return torch.zeros(sources, *shape, dtype=torch.int64, device=now.device)
+
+        def scores(*shape: int) -> Tensor:
+            return torch.full((sources, *shape), NOTHING, dtype=torch.float64, device=now.device)
+
+        return cls(
+            rules,
+            special=torch.tensor([*({*rules.forbidden} - {rules.end}), rules.end], device=now.device),  # each once
+            now=now,
+            newest=numbers(beam),
+            scores=scores(beam),
+            limits=numbers(),
+            count=numbers(),
+            likeliest=scores(),
+            done=numbers() == 0,
+            tokens=numbers(capacity, beam),
+            parents=numbers(capacity, beam),
+            ended=scores(capacity, beam),
+            origins=numbers(capacity, beam),
+        )
+
+    @property
+    def by_source(self) -> dict[str, Any]:
+        """The tensors whose first dimension is the sources, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in SHARED}
+
+    def admit(self, begin: Tensor, limits: Tensor) -> None:
+        """Start a search with the begin tokens (B,) and the limits (B,) of its sources; 0 marks an unused place."""
+        sources = len(limits)
+        self.newest[:sources] = begin[:, None]
+        self.limits[:sources] = limits
+        self.scores.fill_(NOTHING)[:, 0] = 0.0  # all rows of a source start alike: only the first may be continued
+        self.count.zero_()
+        self.likeliest.fill_(NOTHING)
+        self.done.fill_(True)[:sources] = limits == 0
+        self.ended.fill_(NOTHING)
+
+    def part(self, sources: int) -> "DeviceBeam":
+        """A view of the first `sources` sources."""
+        return replace(self, **{name: x[:sources] for name, x in self.by_source.items()})
+
+    def gather(self, sources: Tensor) -> None:
+        """Move these sources to the front, in this order."""
+        for x in self.by_source.values():
+            x[: len(sources)] = x.index_select(0, sources)
+
+    def choose(self, logits: Tensor) -> Tensor | None:
+        """One search step over logits (R, V), which are modified. Returns the rows (R,) that the next step continues,
+        or None if they stay as they are."""
+        sources, beam = self.scores.shape
+        at_limit = self.limits <= self.now  # (B,)
+        best, tokens, end = self._continuations(logits, at_limit)
+        if beam == 1:
+            self._greedy(best[:, :, 0], tokens[:, :, 0], end, at_limit)
+            return None
+        best, tokens = torch.cat((best, end[:, :, None]), 2), pad(tokens, (0, 1), value=self.rules.end)
+        width = best.shape[2]
+        scores, places = best.flatten(1).topk(min(2 * beam, beam * width), -1)  # (B, 2 * beam)
+        origin = places // width  # (B, 2 * beam), which row of the source
+        ends = places % width == width - 1
+        first = ends[:, :beam] & (scores[:, :beam] > NOTHING) & ~self.done[:, None]
+        ended = scores[:, :beam].masked_fill(~first, NOTHING)
+        kept, live = scores.masked_fill(ends, NOTHING).topk(beam, -1)  # (B, beam)
+        self.count.add_(first.sum(1))
+        self.likeliest.copy_(self.likeliest.maximum(ended.amax(1)))
+        self.done.logical_or_(at_limit | (self.count >= beam) & (self.likeliest >= kept[:, 0]))
+        parents, newest = origin.gather(1, live), tokens.flatten(1).gather(1, places.gather(1, live))  # (B, beam) each
+        self._write({"tokens": newest, "parents": parents, "ended": ended, "origins": origin[:, :beam]}, kept)
+        first_rows = torch.arange(0, sources * beam, beam, device=logits.device)[:, None]  # (B, 1)
+        return (parents + first_rows).flatten()  # (R,)
+
+    def _greedy(self, best: Tensor, newest: Tensor, end: Tensor, at_limit: Tensor) -> None:
+        """`choose` for a beam of 1; `best`, `newest` and `end` are (B, 1)."""
+        ends = (end >= best) & (end > NOTHING) & ~self.done[:, None]
+        self.done.logical_or_(at_limit | ends[:, 0])
+        self._write({"tokens": newest, "ended": end.masked_fill(~ends, NOTHING)}, best)
+
+    def _write(self, written: dict[str, Tensor], scores: Tensor) -> None:
+        """Record this step's values (B, beam) and make its tokens and scores the current ones."""
+        self.newest.copy_(written["tokens"])
+        self.scores.copy_(scores)
+        place = self.now - 1
+        for name, values in written.items():
+            getattr(self, name).index_copy_(1, place, values[:, None])
+
+    def _continuations(self, logits: Tensor, at_limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The scores and tokens of the best continuations of each row, (B, beam, k) each, and the score of its end,
+        (B, beam)."""
+        rules, (sources, beam) = self.rules, self.scores.shape
+        special = logits.index_select(1, self.special).float()  # (R, f + 1)
+        logits.index_fill_(1, self.special, NOTHING)
+        values, tokens, masses = likeliest(logits, 1 if beam == 1 else 2 * beam)  # (R, k), (R, k), (R, n)
+        normaliser = torch.cat((masses, special), 1).logsumexp(1, keepdim=True)  # (R, 1)
+        end = normaliser if rules.fixed else special[:, -1:]
+        best, end = ((x.double() - normaliser).view(sources, beam, -1) + self.scores[:, :, None] for x in (values, end))
+        if rules.fixed:
+            end = end.masked_fill(~at_limit[:, None, None], NOTHING)
+        if rules.end in rules.forbidden:
+            end = torch.full_like(end, NOTHING)
+        best = best.masked_fill(at_limit[:, None, None], NOTHING)
+        return best, tokens.view(sources, beam, -1), end[:, :, 0]  # (B, beam, k) twice, (B, beam)
+
+    def hypotheses(self, sources: int, alpha: float) -> list[list[Hypothesis]]:
+        """The finished hypotheses of the first `sources` sources, the best first; waits for the device."""
+        tokens, parents, ended, origins = (
+            x[:sources].cpu().numpy() for x in (self.tokens, self.parents, self.ended, self.origins)
+        )
+        source, time, place = np.isfinite(ended).nonzero()  # by source, in the order they were found
+        scores = ended[source, time, place]
+        penalties = np.array([length_penalty(length + 1, alpha) for length in range(ended.shape[1])])
+        ranks = scores / penalties[time]
+        order = np.lexsort((-ranks, source))
+        starts = np.searchsorted(source, source)  # index of the first hypothesis of the same source
+        order = order[np.arange(len(order)) - starts < ended.shape[2]]
+        source, time, row = source[order], time[order], origins[source, time, place][order]
+        written = np.zeros((len(order), ended.shape[1]), np.int64)
+        for step in range(int(time.max(initial=0)) - 1, -1, -1):
+            running = step < time
+            written[running, step] = tokens[source[running], step, row[running]]
+            row[running] = parents[source[running], step, row[running]]
+        found: list[list[Hypothesis]] = [[] for _ in range(sources)]
+        rows = zip(written.tolist(), source.tolist(), time.tolist(), scores[order].tolist(), ranks[order].tolist())
+        for output, number, length, score, rank in rows:
+            found[number].append(Hypothesis(output[:length], score, rank))
+        return found
+
+
+def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The `count` largest logits of each row, in order, their indices, and the log-sum-exp of the row in parts.
+
+    Args:
+        logits: (R, V), contiguous.
+
+    Returns:
+        (R, k) and (R, k), with k at most V, and (R, n), numbers whose log-sum-exp is that of the row.
+    """
+    count, blocks = min(count, logits.shape[1]), logits.shape[1] // PEAK_BLOCK
+    peaks, masses = _peaks(logits)
+    if blocks <= count:
+        values, places = logits.topk(count, -1)
+    else:
+        values, places = largest_in(logits, largest(peaks[:, :blocks], count)[1], count)
+    return values.float(), places, masses
+
+
+def _peaks(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The maxima of the blocks, (R, V / PEAK_BLOCK) or one more for a partial block, and the log-sum-exp of parts of
+    the row, (R, n)."""
+    if trusted("triton_peaks", logits.device, logits.dtype, PEAK_BLOCK):
+        from transduct.kernels.triton_peaks import row_peaks
+
+        return row_peaks(logits, PEAK_BLOCK)
+    return block_peaks(logits), log_normaliser(logits.float())[:, None]

@@ -1,0 +1,337 @@
+"""Decoding of many token sequences: sorted by length, batched by token budget, and returned in the original order."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from math import inf, isnan
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from transduct.decoding.filters import Filter, FixedLength, Forbid, NoRepeat
+from transduct.decoding.sampling import Sampling
+from transduct.decoding.search import Beam, Hypothesis, finite, search
+from transduct.decoding.shortlist import Narrowed
+from transduct.errors import NotFinite
+from transduct.inference.captured import captured_search, in_powers
+from transduct.inference.device_beam import Rules
+from transduct.kernels import cpu
+from transduct.kernels.threads import CORES
+from transduct.segments import Segments
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+ON_CPU, ON_GPU, CAPTURED = 1024, 4096, 16384  # source tokens decoded together; CAPTURED is for a GPU too
+USUAL = 8  # the widest beam for which these hold
+COLDEST, STEEPEST = 1e-3, 20.0  # the lowest temperature, and the largest length penalty that does not overflow
+ROOM = 2.0, 20  # tokens of an output for each of its source, and more, where nothing else is known
+WIDEST = 1000  # the widest beam; each hypothesis has a KV cache
+FEW = 8  # sources that justify another worker
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """How outputs are generated.
+
+    Attributes:
+        beam: beam size; 1 is greedy. When sampling, the number of samples drawn for each source, returned likeliest
+            first; a call that does not set it draws as many as it returns.
+        length_penalty: alpha of Wu et al. 2016.
+        batch_tokens: the most source tokens decoded together; 0 for a default that suits the device.
+        workers: batches decoded in parallel on a CPU; 0 for one per core.
+        shortlist: score only the tokens that the source makes likely, if the model has a lexical shortlist; scores are
+            then log-probabilities among those tokens.
+        temperature: if above zero, sample tokens instead of searching.
+        top_k: sample from the k likeliest tokens; 0 for all.
+        top_p: sample from the likeliest tokens whose probabilities sum to p; 1 for all.
+        seed: seed for sampling.
+        validation_beam: beam size of the validations during training.
+        constraint: "tree" allows only well-formed trees over the input's words, in tasks that support it.
+        expansion: an output may have this many tokens for each token of its source, and 20 more. 0 stands for 2 or, in
+            training, for what the training data need, if that is more.
+        no_repeat: no output (with `sentences`, no sentence of one) holds a run of this many tokens twice; 0 allows any.
+            3 or 4 break loops.
+        sentences: translate each sentence of a text by itself, for texts of several. Trees are of whole texts.
+        captured: on a GPU, replay decoding steps as CUDA graphs of fixed shape. Only for models that decode over a
+            memory, and only for search: not with a temperature, a shortlist, a constraint or `no_repeat`.
+    """
+
+    beam: int = 5
+    length_penalty: float = 1.0
+    batch_tokens: int = 0
+    workers: int = 0
+    shortlist: bool = False
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 1
+    validation_beam: int = 1
+    constraint: Literal["none", "tree"] = "none"
+    expansion: float = 0.0
+    no_repeat: int = 0
+    sentences: bool = False
+    captured: bool = False
+
+    def __post_init__(self) -> None:
+        check_search(self)
+        for name in ("batch_tokens", "workers", "top_k", "no_repeat"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0")
+        if not (self.temperature == 0.0 or COLDEST <= self.temperature < inf):
+            raise ValueError(f"temperature is {self.temperature}, must be 0 or at least {COLDEST}")
+        if not 0.0 <= self.expansion <= WIDEST:
+            raise ValueError(f"expansion is {self.expansion}, must be between 0 and {WIDEST}")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p is {self.top_p}, must be in (0, 1]")
+        if self.captured and (other := not_captured(vars(self))):
+            raise ValueError(f"captured search takes no {other[0]}; leave one of them out")
+
+    def refuse_options_of_memories(self) -> None:
+        """Check that no option is set that only models decoding over a memory support.
+
+        Raises:
+            ValueError: if one is set.
+        """
+        for name in ("captured", "shortlist", "constraint", "expansion", "sentences", "no_repeat"):
+            if getattr(self, name) not in (False, "none"):
+                raise ValueError(f"{name} is for models that decode over a memory; leave {name} out")
+
+    def without_capture(self, options: Mapping[str, Any], prefixes: object = None) -> "DecodingConfig":
+        """These settings for a call with `options`, with captured search turned off if the call needs something it
+        cannot do, unless the call sets `captured` itself."""
+        if "captured" in options or not (prefixes or not_captured(options)):
+            return self
+        return replace(self, captured=False)
+
+    def budget(self, device: torch.device) -> int:
+        """Source tokens decoded together: many on a GPU, few enough for the cache on a CPU, and fewer for a wide beam,
+        which multiplies the memory."""
+        if self.batch_tokens:
+            return self.batch_tokens
+        tokens = ON_CPU if device.type == "cpu" else CAPTURED if self.captured else ON_GPU
+        return max(1, tokens * USUAL // max(self.beam, USUAL))
+
+
+def not_captured(options: Mapping[str, Any]) -> list[str]:
+    """The names of the options that are set but not supported by captured search."""
+    names = ("temperature", "shortlist", "constraint", "no_repeat")
+    return [name for name in names if options.get(name) not in (None, "none", 0, False)]
+
+
+def check_search(config: Any) -> None:
+    """Raise ValueError if a beam or the length penalty is out of range."""
+    for name in ("beam", "validation_beam"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} is {getattr(config, name)}, must be at least 1")
+        if getattr(config, name) > WIDEST:
+            raise ValueError(f"{name} is {getattr(config, name)}, must be at most {WIDEST}")
+    if not abs(config.length_penalty) <= STEEPEST:
+        raise ValueError(f"length_penalty is {config.length_penalty}, must be between -{STEEPEST} and {STEEPEST}")
+
+
+def room_for(source: int, expansion: float = 0.0) -> int:
+    """The most tokens of an output for a source of this many, both counted with their end tokens; see
+    `DecodingConfig.expansion`."""
+    usual, more = ROOM
+    return int((expansion or usual) * source) + more
+
+
+def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Indices sorted by length, the longest first, in batches of at most `budget` tokens (at least one sequence)."""
+    batch: list[int] = []
+    tokens = 0
+    for number in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batch and tokens + lengths[number] > budget:
+            yield batch
+            batch, tokens = [], 0
+        batch.append(number)
+        tokens += lengths[number]
+    if batch:
+        yield batch
+
+
+def in_shares(lengths: Sequence[int], budget: int, workers: int) -> list[list[int]]:
+    """Like `in_batches`, but balanced over parallel workers: rounds the number of batches up to a multiple of the
+    workers and makes the largest batch as small as that allows. Otherwise a leftover batch could keep one worker busy
+    while the others wait."""
+    if workers == 1:
+        return list(in_batches(lengths, budget))
+    ordered, tokens = sorted(lengths, reverse=True), sum(lengths)
+
+    def count(most: int) -> int:
+        return sum(1 for _ in in_batches(ordered, most))
+
+    wanted = -(-count(budget) // workers) * workers
+    lowest, highest = min(budget, tokens // max(wanted, 1)), min(budget, tokens)
+    smallest = bisect_left(range(highest), True, lo=lowest, key=lambda most: count(most) <= wanted)
+    return list(in_batches(lengths, smallest))
+
+
+def generate(
+    model: Any,
+    sources: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    config: DecodingConfig,
+    begin: int | Sequence[int],
+    end: int,
+    forbidden: Sequence[int] = (),
+    constrain: Callable[[Sequence[int]], Filter] | None = None,
+    narrow: Callable[[Sequence[Sequence[int]]], Narrowed] | None = None,
+) -> list[list[Hypothesis]]:
+    """The hypotheses of each source, the best first.
+
+    A source gets the same hypotheses alone and in any batch, with two exceptions: captured search on a GPU (see
+    `inference.captured`), and models that use PyTorch's attention, such as a GPT in float32, where it holds up to
+    rounding.
+
+    Args:
+        model: has `encode`, `start` and `step`.
+        sources: token ids, as the encoder takes them.
+        limits: the most tokens of each output, its end included.
+        begin, end: the tokens before and after every output; `begin` may be one for each source.
+        forbidden: tokens that no output may contain.
+        constrain: maps the indices of some sources to a filter over their rows, `config.beam` each.
+        narrow: maps some sources to a model that scores only a shortlist, which includes the tokens above.
+
+    Raises:
+        ValueError: if captured search does not support an option.
+        NotFinite: if the model's outputs are NaN.
+    """
+    device = device_of(model)
+    if config.captured and narrow is not None:
+        raise ValueError("captured search scores all tokens; leave captured or the shortlist out")
+    workers = 1 if config.captured else workers_for(device, len(sources), config.workers)
+    lengths, budget = [len(source) for source in sources], config.budget(device)
+
+    @torch.inference_mode()
+    def decode(batch: list[int]) -> list[list[Hypothesis]]:
+        bounds, chosen = [limits[i] for i in batch], [sources[i] for i in batch]
+        first = [begin] * len(batch) if isinstance(begin, int) else [begin[i] for i in batch]
+        if config.captured:
+            return _captured(model, chosen, bounds, config, first, end, forbidden, constrain and constrain(batch))
+        memory, segments = encode(model, chosen, device)
+        narrowed = None if narrow is None else narrow(chosen)
+        number = (lambda token: token) if narrowed is None else narrowed.number
+        keys = [[*source, token] for source, token in zip(chosen, first, strict=True)]
+        strategy = _strategy(config, bounds, list(map(number, first)), number(end), keys, device)
+        filters: list[Filter] = [] if constrain is None else [constrain(batch)]
+        filters += [Forbid([*map(number, forbidden)], device), *[NoRepeat(config.no_repeat)] * (config.no_repeat > 0)]
+        found = search(narrowed or model, memory, segments, strategy, filters)
+        return found if narrowed is None else [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
+
+    results: list[list[Hypothesis]] = [[] for _ in sources]
+    batches = list(in_powers(lengths, budget)) if config.captured else in_shares(lengths, budget, workers)
+    with on_own_threads(model):
+        for batch, found in zip(batches, side_by_side(decode, batches, workers), strict=True):
+            for number, hypotheses in zip(batch, found, strict=True):
+                results[number] = hypotheses
+    return finite(results)
+
+
+def on_own_threads(model: Any) -> AbstractContextManager[None]:
+    """If matrix products run in `kernels.cpu`, let only them use several threads and PyTorch a single one."""
+    first = next(model.parameters())
+    own_kernels = first.is_cpu and first.dtype != torch.bfloat16 and cpu.library() is not None
+    return CORES.products_alone() if own_kernels else nullcontext()
+
+
+def _strategy(
+    config: DecodingConfig,
+    limits: Sequence[int],
+    begin: Sequence[int],
+    end: int,
+    keys: Sequence[Sequence[int]],
+    device: torch.device,
+) -> Beam | Sampling:
+    """Beam search or sampling, as configured; a source's samples depend on its key."""
+    if config.temperature == 0.0:
+        return Beam(config.beam, limits, begin, end, config.length_penalty, device)
+    return Sampling(
+        config.beam, limits, begin, end, keys,
+        seed=config.seed, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, device=device,
+    )  # fmt: skip
+
+
+def _captured(
+    model: Any,
+    sources: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    config: DecodingConfig,
+    begin: Sequence[int],
+    end: int,
+    forbidden: Sequence[int],
+    constrained: Filter | None,
+) -> list[list[Hypothesis]]:
+    """`generate` for one batch by `CapturedSearch`, which supports no filter but `FixedLength`."""
+    if constrained is not None and not isinstance(constrained, FixedLength):
+        raise ValueError(f"captured search knows no {type(constrained).__name__}; leave captured out")
+    if constrained is not None:
+        limits = constrained.limits[:: config.beam].tolist()
+    limits = [max(1, limit) for limit in limits]  # 1 leaves room for the end alone; 0 would mark an unused place
+    rules = Rules(end, tuple(forbidden), constrained is not None)
+    return captured_search(model).search(sources, begin, limits, config.beam, rules, config.length_penalty)
+
+
+def workers_for(device: torch.device, inputs: int, wanted: int = 0) -> int:
+    """How many batches to decode in parallel: on a CPU `wanted` or the number of cores, but one for few inputs."""
+    return min(wanted or CORES.count(), max(1, inputs // FEW)) if device.type == "cpu" else 1
+
+
+def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
+    """Map `work` over the items, in order, with this many threads of one core each.
+
+    A decoding step is too small to split over cores, and its kernels release the GIL.
+    """
+    if workers == 1:
+        yield from map(work, items)
+        return
+    with CORES, ThreadPoolExecutor(workers, initializer=CORES.work_alone) as pool:
+        yield from pool.map(work, items)
+
+
+def score(
+    model: Any, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], begin: int, end: int, budget: int
+) -> list[float]:
+    """Forced decoding: the sum of the log-probabilities of each target's tokens, its end included.
+
+    Raises:
+        NotFinite: if the model's outputs are NaN.
+    """
+    results = [0.0] * len(sources)
+    device = device_of(model)
+    lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
+    for batch in in_batches(lengths, budget):
+        with torch.inference_mode():
+            memory, segments = encode(model, [sources[i] for i in batch], device)
+            inputs, target_segments = flat([[begin, *targets[i]] for i in batch], device)
+            outputs, _ = flat([[*targets[i], end] for i in batch], device)
+            logits = model.logits(model.decode(inputs, target_segments, memory, segments)).float()
+            log_probabilities = logits.log_softmax(-1).gather(1, outputs[:, None]).squeeze(1).double()  # (M,)
+            sums = torch.zeros(len(batch), dtype=torch.float64, device=device)
+            sums.index_add_(0, target_segments.sequence, log_probabilities)
+        for number, value in zip(batch, sums.tolist(), strict=True):
+            results[number] = value
+    if any(map(isnan, results)):
+        raise NotFinite
+    return results
+
+
+def device_of(model: Any) -> torch.device:
+    """The device of a model's weights."""
+    device: torch.device = next(model.parameters()).device
+    return device
+
+
+def encode(model: Any, sources: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Segments]:
+    """Encode sources. Returns the memory and its segments."""
+    tokens, segments = flat(sources, device)
+    return model.encode(tokens, segments), segments
+
+
+def flat(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Segments]:
+    """Concatenate sequences of ids into one flat tensor with its segments."""
+    tokens = torch.tensor([token for sequence in sequences for token in sequence], dtype=torch.int64)
+    return tokens.to(device), Segments.of([len(sequence) for sequence in sequences], device)

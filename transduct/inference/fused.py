@@ -1,0 +1,246 @@
+"""Encoders and decoders that run in one call of the C kernels.
+
+For a single sentence or a small model, Python's calls would take most of the time. Let N be tokens, R the rows of a
+running search, D the model width, V the vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
+from transduct.blocks.decoders import Decoder, MemoryState
+from transduct.blocks.embeddings import Embedding, PositionVectors
+from transduct.blocks.plain import plain
+from transduct.blocks.transformer import ACTIVATIONS, DecoderLayer, Encoder, EncoderLayer, FeedForward, Residual
+from transduct.functional.positions import turns
+from transduct.inference.packed import PackedLinear, PackedTable
+from transduct.inference.quantised import QuantisedLinear, QuantisedTable
+from transduct.kernels import cpu
+from transduct.kernels.cpu_search import WIDEST_BEAM, Ahead, Run, Steps
+from transduct.segments import Segments
+
+TURNS = 1024  # rotary positions in the table
+LONGEST = 128  # tokens of a sequence; attention over longer ones is faster as matrix products
+
+
+class FusedEncoder(Encoder):
+    """An encoder that runs short sequences through all layers in one call."""
+
+    def __init__(self, layers: Encoder, packed: cpu.PackedLayers) -> None:
+        super().__init__(layers)
+        self.packed = packed
+
+    def forward(self, x: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
+        """(N, D) -> (N, D)."""
+        limit = min(LONGEST, self.packed.longest)
+        if weights is not None:
+            return super().forward(x, segments, weights)
+        if segments.longest <= limit:
+            return self.packed.encode(x, segments.offsets, segments.longest)
+        # Long sequences run one by one, so that no result depends on the batch: int8 amplifies rounding differences.
+        parts = list(torch.split(x, segments.lengths.tolist()))
+        short = [place for place, part in enumerate(parts) if len(part) <= limit]
+        if short:
+            layout = Segments.of([len(parts[place]) for place in short])
+            encoded = self.packed.encode(torch.cat([parts[place] for place in short]), layout.offsets, layout.longest)
+            for place, part in zip(short, torch.split(encoded, layout.lengths.tolist()), strict=True):
+                parts[place] = part
+        for place, part in enumerate(parts):
+            if len(part) > limit:
+                parts[place] = super().forward(part, Segments.of([len(part)]))
+        return torch.cat(parts)
+
+
+class FusedNorm(nn.Module):
+    """The norm after an encoder. PyTorch would wake one of its threads for it, which then spins for half a millisecond
+    on a core that the next kernel needs."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.packed = cpu.PackedNorm(_norm(norm))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, D) -> (N, D)."""
+        return self.packed(x)
+
+
+class FusedDecoder(Decoder):
+    """A decoder that runs a step, or several steps of a search, in one call."""
+
+    def __init__(self, layers: Decoder, packed: cpu.PackedDecoder) -> None:
+        super().__init__(layers)
+        self.packed = packed
+
+    def step(self, model: Any, tokens: Tensor, state: MemoryState) -> Tensor:
+        """The newest token of each row (R,) -> logits of the next (R, V)."""
+        if state.lineage.clock is not None or state.length >= self.packed.longest:
+            return super().step(model, tokens, state)
+        state.lineage.grow(len(tokens), tokens.device)
+        logits = self._ready(model, state)(tokens, state.length, state.lineage.slots)
+        for cache in state.caches:
+            cache.length += 1
+        return logits
+
+    def ahead(self, model: Any, state: MemoryState, run: Run) -> Ahead | None:
+        """Take steps until an output may end or the caches are full; see `Steps.ahead`."""
+        if state.lineage.clock is not None or state.length >= self.packed.longest or state.beam > WIDEST_BEAM:
+            return None
+        if _changes_step(model):
+            return None
+        assert run.history.shape[1] == state.length + 1, "the caches hold all but the newest token"
+        state.lineage.grow(len(run.history), run.history.device)
+        result = self._ready(model, state).ahead(run, state.lineage.slots)
+        state.lineage.slots = result.slots
+        for cache in state.caches:
+            cache.length = result.history.shape[1]
+        return result
+
+    def _ready(self, model: Any, state: MemoryState) -> Steps:
+        """The prepared steps, prepared again if the caches were full or their sources have changed."""
+        memories, caches = state.memories, state.caches
+        if caches[0].full:
+            attention: Any = self[0].self_attention
+            sizes = len(memories[0].keys), attention.num_kv_heads, attention.d_k, attention.d_v
+            for cache in caches:
+                cache.grow(memories[0].keys, *sizes)
+        if state.steps is None or state.steps.keys is not caches[0].keys:  # the others move with them
+            pasts, sources = [cache.buffers for cache in caches], [(memory.keys, memory.values) for memory in memories]
+            state.steps = Steps(self.packed, model.output_table.packed, pasts, sources, memories[0].lengths)
+        return state.steps
+
+
+def fuse(model: nn.Module) -> None:
+    """Replace the encoder and the decoder of a packed model by fused ones, if the kernels compute what all of their
+    parts do."""
+    children: list[tuple[str, Any]] = list(model.named_children())
+    for name, part in children:
+        if plain(part, Encoder) and (layers := packed_layers(part)) is not None:
+            setattr(model, name, FusedEncoder(part, layers))
+            norm: Any = getattr(model, "encoder_norm", None)
+            if _supported_norm(norm):
+                model.encoder_norm = FusedNorm(norm)
+        if plain(part, Decoder) and (packed := packed_decoder(model, part)) is not None:
+            setattr(model, name, FusedDecoder(part, packed))
+
+
+def packed_decoder(model: Any, layers: Decoder) -> cpu.PackedDecoder | None:
+    """The decoder of a model, from tokens to logits, for the kernels; None if they do not support a part of it."""
+    embedding: Any = getattr(model, "target_embedding", None)
+    last: Any = getattr(model, "decoder_norm", None)
+    if not _supported_embedding(embedding) or not (plain(last, nn.Identity) or _supported_norm(last)):
+        return None
+    packed = packed_layers(layers)
+    if packed is None or not _projects(model, packed.width):
+        return None
+    norm = None if isinstance(last, nn.Identity) else _norm(last)
+    table, positions = embedding.table, None if embedding.positions is None else embedding.positions.table.detach()
+    weight, steps = (table.weight, table.steps) if isinstance(table, QuantisedTable) else (table.numbers, None)
+    return cpu.PackedDecoder(packed, weight, steps, embedding.factor, positions, norm)
+
+
+def packed_layers(layers: nn.ModuleList) -> cpu.PackedLayers | None:
+    """The layers of an encoder or a decoder for the kernels; None if they do not support a part of them."""
+    if not all(map(_supported_layer, layers)):
+        return None
+    shapes = {shape for layer in layers for shape in _shapes(layer)}
+    if len(shapes) != 1:  # layers differ, or an encoder has none
+        return None
+    [(sizes, rotary, _)] = shapes
+    per_layer = []
+    for layer in layers:
+        norms: list[Any] = [_norm(each.norm) for each in _residuals(layer)]
+        linears: list[Any] = [each.packed for each in _linears(layer)]
+        if len(norms) == 2:  # no cross-attention
+            norms[1:1], linears[2:2] = [None], [None, None]
+        per_layer.append((norms, linears))
+    return cpu.PackedLayers(sizes, per_layer, turns(TURNS, sizes[3]) if rotary else None)
+
+
+def _supported_layer(layer: Any) -> bool:
+    if not plain(layer, EncoderLayer, DecoderLayer) or not _supported_feed_forward(layer.feed_forward):
+        return False
+    if not all(plain(each, MultiHeadAttention) for each in _attentions(layer)):
+        return False
+    if not all(plain(each, Residual) and _supported_norm(each.norm) for each in _residuals(layer)):
+        return False
+    if not all(plain(each, PackedLinear, QuantisedLinear) and _packed(each) for each in _linears(layer)):
+        return False
+    positions = layer.self_attention.positions
+    return positions is None or (plain(positions, AttentionPositions) and positions.scheme == "rotary")
+
+
+def _supported_feed_forward(forward: Any) -> bool:
+    if not plain(forward, FeedForward) or forward.name not in cpu.ACTIVATIONS or forward.gate is not None:
+        return False
+    return forward.activation is ACTIVATIONS[forward.name]
+
+
+def _supported_norm(norm: Any) -> bool:
+    if not plain(norm, nn.LayerNorm, nn.RMSNorm):
+        return False
+    return all(part is not None for part in (norm.weight, norm.eps, getattr(norm, "bias", True)))
+
+
+def _supported_embedding(embedding: Any) -> bool:
+    if not plain(embedding, Embedding) or embedding.projection is not None:
+        return False
+    table, positions = embedding.table, embedding.positions
+    if not isinstance(table, PackedTable | QuantisedTable):
+        return False
+    tabulated = plain(positions, PositionVectors) and positions.table is not None
+    return positions is None or (tabulated and positions.table.shape[1] == table.shape[1])
+
+
+def _projects(model: Any, width: int) -> bool:
+    """Whether `logits` hands hidden states to the output table and returns what it gets, tried with one."""
+    table, calls = getattr(model, "output_table", None), []
+    if not isinstance(table, PackedTable | QuantisedTable) or not _packed(table):
+        return False
+    if table._forward_hooks or table._forward_pre_hooks:
+        return False
+    with table.register_forward_hook(lambda _, given, found: calls.append((*given, found))):
+        hidden = torch.zeros(1, width)
+        logits = model.logits(hidden)
+    return len(calls) == 1 and calls[0][0] is hidden and calls[0][1] is logits
+
+
+def _changes_step(model: Any) -> bool:
+    """Whether somebody has changed a model's `step` but not its `ahead`, which does not call it."""
+    kinds = type(model).__mro__
+    ahead, step = (next((kind for kind in kinds if name in vars(kind)), object) for name in ("ahead", "step"))
+    return "step" in vars(model) or not issubclass(ahead, step)
+
+
+def _packed(part: Any) -> bool:
+    return isinstance(part.packed, cpu.Packed)
+
+
+def _attentions(layer: Any) -> list[Any]:
+    return [layer.self_attention, *([layer.cross_attention] if isinstance(layer, DecoderLayer) else [])]
+
+
+def _residuals(layer: Any) -> list[Any]:
+    middle = [layer.around_cross] if isinstance(layer, DecoderLayer) else []
+    return [layer.around_attention, *middle, layer.around_feed_forward]
+
+
+def _linears(layer: Any) -> list[Any]:
+    own, *crosses = _attentions(layer)
+    middle = [part for cross in crosses for part in (cross.query, cross.output)]
+    return [own.joint, own.output, *middle, layer.feed_forward.inner, layer.feed_forward.outer]
+
+
+def _shapes(layer: Any) -> set[tuple[Any, bool, int]]:
+    """What all parts of all layers must have in common: the sizes of `PackedLayers`, whether positions are rotary, and
+    the width inside the feed-forward network, since they share their scratch space."""
+    width, activation = layer.feed_forward.outer.packed.size, cpu.ACTIVATIONS.index(layer.feed_forward.name)
+    inside = layer.feed_forward.inner.packed.size
+    heads = [(each.num_heads, each.num_kv_heads, each.d_k, each.d_v) for each in _attentions(layer)]
+    rotary, orders = layer.self_attention.positions is not None, [each.pre for each in _residuals(layer)]
+    return {((width, *each, pre, activation), rotary, inside) for each in heads for pre in orders}
+
+
+def _norm(norm: Any) -> cpu.Norm:
+    return norm.weight.detach(), norm.bias.detach() if isinstance(norm, nn.LayerNorm) else None, norm.eps

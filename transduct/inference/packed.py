@@ -1,0 +1,94 @@
+"""Layers repacked for fast inference on a CPU, with the same results.
+
+Let N be tokens, D the input width, F the output width, V the vocabulary.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transduct.blocks.embeddings import Embedding
+from transduct.blocks.linear import Linear
+from transduct.blocks.plain import plain
+from transduct.blocks.tables import Rows
+from transduct.blocks.transformer import join_attention, remember_positions
+from transduct.kernels.cpu_products import packed_linear
+
+
+class PackedLinear(nn.Module):
+    """A linear layer with its matrix packed for the processor."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.packed = packed_linear(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., F)."""
+        return self.packed(x)
+
+
+class PackedTable(nn.Module):
+    """An embedding table that is also packed for the output projection, with an optional bias (V,)."""
+
+    def __init__(self, table: Tensor, bias: Tensor | None = None) -> None:
+        super().__init__()
+        self.numbers, self.bias = table.detach(), None if bias is None else bias.detach()
+
+    @cached_property
+    def packed(self) -> Callable[[Tensor], Tensor]:
+        """The output projection, packed on first use, because some tables are only looked up."""
+        return packed_linear(self.numbers, self.bias)
+
+    @property
+    def shape(self) -> torch.Size:
+        """(V, D)."""
+        return self.numbers.shape
+
+    def rows(self, tokens: Tensor) -> Tensor:
+        """Look up embeddings: (N,) -> (N, D)."""
+        return self.numbers.index_select(0, tokens)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Compute logits: (N, D) -> (N, V)."""
+        return self.packed(hidden)
+
+    def select(self, tokens: Tensor) -> "PackedTable":
+        """Return the table of these tokens only."""
+        return PackedTable(self.rows(tokens), None if self.bias is None else self.bias.index_select(0, tokens))
+
+
+def exchange(
+    model: nn.Module, layer: Callable[[nn.Linear], nn.Module], table: Callable[[Tensor, Tensor | None], Rows]
+) -> None:
+    """Replace the linear layers and embedding tables of a model, for inference; see `plain` for those that stay.
+
+    First fuses the query, key and value projections of self-attention. Shared tables stay shared, and the output bias
+    moves into the output table.
+    """
+    tables: dict[int, Rows] = {}
+    join_attention(model)
+    for module in list(model.modules()):
+        children: list[tuple[str, Any]] = list(module.named_children())
+        for name, part in children:
+            if plain(part, Linear):
+                setattr(module, name, layer(part))
+        name = "table" if plain(module, Embedding) else "output_table"
+        weight = module._parameters.get(name)
+        if weight is not None:
+            del module._parameters[name]
+            bias = module._parameters.get("output_bias")
+            if bias is not None:
+                module._parameters["output_bias"] = None
+            if id(weight) not in tables:  # the model, which owns the bias, comes before its embeddings
+                tables[id(weight)] = table(weight, bias)
+            setattr(module, name, tables[id(weight)])
+
+
+def pack_layers(model: nn.Module) -> None:
+    """Pack all layers of a model for the processor and tabulates its position vectors."""
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    exchange(model, PackedLinear, PackedTable)
+    remember_positions(model, dtype)

@@ -1,0 +1,63 @@
+"""Loads the Transformer from a model directory, for export to another tool."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transduct import storage
+from transduct.config import record
+from transduct.data.tokenizer import tokenizers_of
+from transduct.errors import TransductError
+from transduct.models.transformer import Config, Transformer
+
+
+def configured(directory: Path, out: Path, limit: str) -> tuple[dict[str, Any], Config]:
+    """The contents of a model directory's `config.json`, and the model configuration in it.
+
+    Args:
+        out: the output path.
+        limit: the end of the error message for other models, such as "no other model is quantised yet".
+
+    Raises:
+        TransductError: if the model is not a translation Transformer or is already quantised, its tokenizers are
+            missing or belong to another model, or `out` exists.
+    """
+    storage.require_absent(out)
+    source = directory / storage.CONFIG
+    settings = storage.read_json(source, "a model's configuration")
+    if settings.get("task") != "translation" or settings.get("family", "transformer") != "transformer":
+        raise TransductError(f"{directory}: no Transformer for translation; {limit}")
+    if settings.get("quantised"):
+        raise TransductError(f"{directory}: quantised already; give the model it was made of")
+    config = record(Config, settings.get("model"), "model", str(source))
+    tokenizers_of(directory, (config.source_size, config.target_size))
+    return settings, config
+
+
+def for_tool(tool: str, directory: Path, out: Path) -> tuple[dict[str, Any], Config]:
+    """Like `configured`, for export to another tool.
+
+    Raises:
+        TransductError: also if the model writes right to left, because another tool would not reverse its output.
+    """
+    settings, config = configured(directory, out, f"{tool} takes no other of our models")
+    if settings.get("backwards"):
+        raise TransductError(f"{directory}: writes from the end on, which {tool} does not know; train a model forwards")
+    return settings, config
+
+
+def loaded(directory: Path, config: Config) -> Transformer:
+    """Build the model and load its weights.
+
+    Raises:
+        TransductError: if the weights are damaged or belong to another model, or the configuration is inconsistent.
+    """
+    path = directory / storage.WEIGHTS
+    try:
+        with torch.device("meta"):  # allocates nothing; the weights come from the file
+            model = Transformer(config)
+    except ValueError as error:
+        raise TransductError(f"{directory / storage.CONFIG}: model: {error}") from error
+    storage.fill(model, storage.read_tensors(path), path)
+    return model

@@ -1,0 +1,277 @@
+"""Inference for image classification: labels for pictures, with probabilities and attention.
+
+Let B be the pictures, S the tokens of each (the class token if there is one, then the patches), H the heads.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduct.data.batching import Indices
+from transduct.data.corpus import Corpus
+from transduct.data.files import Policy, Refused, unpack
+from transduct.data.images import Given, ImageSource, Picture, as_picture, fitted, read_labelled
+from transduct.errors import TransductError
+from transduct.evaluation.classification import label_scores, mcnemar
+from transduct.inference.engine import device_of
+from transduct.models.vit import Config, ViT
+from transduct.predictors.base import Report
+from transduct.predictors.model_directory import (
+    blank_of,
+    named_weights,
+    read_weights,
+    require_finite,
+    section,
+    unfit,
+    unknown_label,
+)
+from transduct.predictors.options import PredictConfig, check_against, check_inputs, with_options
+from transduct.predictors.pictures import Panel
+
+log = logging.getLogger("transduct")
+CHUNK = 1024  # how many pictures an evaluation holds at once
+
+
+@dataclass(frozen=True)
+class PictureConfig(PredictConfig):
+    """How pictures are classified.
+
+    Attributes:
+        mirrored: whether to average the scores of each picture and its mirror image.
+    """
+
+    mirrored: bool = False
+
+
+@dataclass(frozen=True)
+class About:
+    """Facts about the training pictures: labels in the order of their ids, mean and standard deviation of colours."""
+
+    labels: list[str]
+    mean: list[float]
+    deviation: list[float]
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != 3 or len(self.deviation) != 3:
+            raise ValueError(f"mean is {self.mean} and deviation {self.deviation}, must be of three colours each")
+
+    def read(self, pictures: Tensor) -> Tensor:
+        """Normalise pictures for the model: (B, height, width, 3) in 0..255 -> (B, 3, height, width)."""
+        mean, deviation = (torch.tensor(x, device=pictures.device) for x in (self.mean, self.deviation))
+        return ((pictures / 255.0 - mean) / deviation).movedim(3, 1)  # (B, 3, height, width)
+
+
+def rows_of(corpus: Corpus, numbers: Indices, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The pictures (n, size, size, 3) of some rows of a corpus, and their labels (n,)."""
+    (words, _), (labels, _) = corpus.columns(numbers)
+    kept = size * size * 3
+    held = unpack(words, 4 * len(words)).reshape(len(numbers), kept + -kept % 4)
+    return held[:, :kept].reshape(-1, size, size, 3), labels
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Labelled pictures in files, read anew by each evaluation.
+
+    Attributes:
+        reported: whether broken files have been reported before.
+    """
+
+    source: ImageSource
+    root: str
+    broken: Policy = "stop"
+    reported: bool = False
+
+    def read(self, known: Sequence[str], refused: Refused) -> Iterator[tuple[Picture, str]]:
+        """Yields each picture and its label.
+
+        Raises:
+            TransductError: `read_labelled` fails, a label is not one of `known`, or there is no picture at all.
+        """
+        labels, count = set(known), 0
+        for name, picture, label in read_labelled(self.source, Path(self.root), refused):
+            with refused.each():
+                if label not in labels:
+                    place, remedy = f"{self.source.images}: {name}", "mend it, or train on pictures that have it"
+                    raise TransductError(f"{place}: {unknown_label(label, known)}; {remedy}")
+                yield picture, label
+                count += 1
+        if not count:
+            found = f"found no picture to measure on ({refused.said() or 'there is none'})"
+            raise TransductError(f"{self.source.images}: {found}; give one that holds some")
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out pictures: the rows of a corpus from `start` on, which training never sees."""
+
+    corpus: Corpus
+    start: int
+    size: int
+    broken: ClassVar[Policy] = "stop"
+    reported: ClassVar[bool] = True
+
+    def read(self, known: Sequence[str], refused: Refused) -> Iterator[tuple[Picture, str]]:  # noqa: ARG002
+        """Yields each picture and its label."""
+        for number in range(self.start, len(self.corpus)):
+            pictures, labels = rows_of(self.corpus, np.array([number]), self.size)
+            yield pictures[0], known[labels[0]]
+
+
+@dataclass(frozen=True)
+class PictureAttention:
+    """Every attention weight of one picture, computed by the plain formula.
+
+    Attributes:
+        weights: "encoder.0.self", ...: (H, S, S) each.
+        picture: the picture, cropped and resized for the model.
+        grid: the number of patches on each side.
+    """
+
+    weights: dict[str, Tensor] = field(repr=False)
+    picture: Picture
+    grid: int
+
+    def panels(self) -> list[Panel]:
+        """The attention of the class token, or the mean of all patches without one: last layer, and all layers.
+
+        The latter is attention rollout (Abnar and Zuidema 2020): the product of the layers' attention matrices, each
+        averaged with the identity for the residual connection.
+        """
+        means = [weights.mean(0) for weights in self.weights.values()]  # (S, S) each
+        rollout = torch.eye(len(means[0]))
+        for mean in means:
+            rollout = (0.5 * mean + 0.5 * torch.eye(len(mean))) @ rollout
+        last = list(self.weights)[-1]
+        return [
+            Panel(title, self._of_patches(weights), picture=self.picture)
+            for title, weights in ((f"{last}, mean of heads", means[-1]), ("rollout of all layers", rollout))
+        ]
+
+    def _of_patches(self, weights: Tensor) -> Tensor:
+        """(S, S) -> (grid, grid)."""
+        patches = self.grid**2
+        classified = weights[0] if len(weights) > patches else weights.mean(0)
+        return classified[-patches:].view(self.grid, self.grid)
+
+
+class PictureClassifier:
+    """Classifies pictures, with one model."""
+
+    reads = "picture"  # the kind of file that its inputs are
+
+    def __init__(self, model: ViT, about: About, decoding: PictureConfig) -> None:
+        self.model, self.about, self.decoding = model.eval(), about, decoding
+
+    @classmethod
+    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "PictureClassifier":
+        """Load the model in a directory whose `config.json` has been read."""
+        model = blank_of(config, ViT, Config, directory)
+        about = section(config, "pictures", About, directory)
+        if len(about.labels) != model.config.labels:
+            raise unfit(directory, f"names {len(about.labels)} labels, its model tells {model.config.labels} apart")
+        decoding = section(config, "decoding", PictureConfig, directory)
+        read_weights(model, directory, device, precision)
+        return cls(model, about, decoding)
+
+    def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:
+        """Predict the label of each picture.
+
+        Args:
+            inputs: paths, contents of files, or arrays (height, width, 3) of uint8; see `as_picture`.
+            options: fields of `PictureConfig`; `batch_tokens` counts patches.
+
+        Raises:
+            TransductError: an input is not a complete picture, or an option is unknown.
+            NotFinite: the model answers with NaN.
+        """
+        return [self.about.labels[i] for i in self._scores(inputs, options).argmax(1).tolist()]
+
+    def probabilities(self, inputs: Sequence[Given], **options: Any) -> list[dict[str, float]]:
+        """The probability of each label, for each picture; arguments and errors as for `predict`."""
+        rows = self._scores(inputs, options).softmax(1).tolist()
+        return [dict(zip(self.about.labels, row, strict=True)) for row in rows]
+
+    def evaluate(self, data: Labelled | HeldOut, against: "PictureClassifier | None" = None, **options: Any) -> Report:
+        """`accuracy` and macro `f1` in percent, with the 95 % interval of the accuracy.
+
+        Args:
+            against: another model; the details then hold its scores and the p-value of McNemar's test.
+            options: as for `predict`.
+
+        Raises:
+            TransductError: as `predict`; a picture has no label, or one that the model does not know; or the other
+                model has other labels.
+        """
+        check_against(self, against)
+        if against is not None and {*against.about.labels} != {*self.about.labels}:
+            raise TransductError("the other model has other labels; compare equals")
+        refused = Refused(data.broken, advise=False)
+        models = [self] if against is None else [self, against]
+        outputs: list[list[str]] = [[] for _ in models]
+        answers: list[str] = []
+        stream = (  # photographs are reduced to what the models see
+            ([each._picture(picture, "the picture") for each in models], label)
+            for picture, label in data.read(self.about.labels, refused)
+        )
+        while chunk := list(islice(stream, CHUNK)):
+            for each, labels, pictures in zip(models, outputs, zip(*(pictures for pictures, _ in chunk))):
+                labels += each.predict(pictures, **options)
+            answers += [label for _, label in chunk]
+        if not data.reported:
+            refused.report(log.warning)
+        ours = label_scores(outputs[0], answers)
+        details: dict[str, Any] = {"examples": len(answers), "left_out": refused.dropped, **ours.details}
+        if against is not None:
+            other = label_scores(outputs[1], answers)
+            details |= {"against": other.scores, "p_values": {"accuracy": mcnemar(ours.right, other.right)}}
+        return Report(ours.scores, details, outputs[0])
+
+    @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
+    def attention(self, given: Given, **options: Any) -> PictureAttention:
+        """Every attention weight of a picture; options as for `predict`.
+
+        Raises:
+            NotFinite: the model answers with NaN.
+        """
+        with_options(self.decoding, options)  # they change nothing here, but are checked
+        picture = self._picture(given, "the picture")
+        weights: list[Tensor] = []
+        self.model.encode(self._read([picture]), weights)
+        require_finite(*weights)
+        named = named_weights(self.model, weights)
+        return PictureAttention(named, picture, self.model.config.grid)
+
+    @torch.inference_mode()
+    def _scores(self, inputs: Sequence[Given], options: Mapping[str, Any]) -> Tensor:
+        """The scores of each label (B, labels)."""
+        check_inputs(inputs, "picture")
+        decoding = with_options(self.decoding, options)
+        step = max(1, decoding.batch_tokens // self.model.config.grid**2)
+        parts, every = [torch.empty(0, len(self.about.labels))], list(inputs)
+        for start in range(0, len(every), step):
+            some = enumerate(every[start : start + step], start + 1)
+            pictures = [self._picture(given, f"input {number}") for number, given in some]
+            parts.append(self._seen(self._read(pictures), decoding).float().cpu())
+        scores = torch.cat(parts)
+        require_finite(scores)
+        return scores
+
+    def _seen(self, pictures: Tensor, decoding: PictureConfig) -> Tensor:
+        """The scores of pictures: (B, 3, height, width) -> (B, labels)."""
+        ways = [pictures, pictures.flip(-1)] if decoding.mirrored else [pictures]
+        return torch.stack([self.model.classify(*self.model.encode(each)) for each in ways]).mean(0)
+
+    def _picture(self, given: Given, name: str) -> Picture:
+        return fitted(as_picture(given, name), self.model.config.image_size)
+
+    def _read(self, pictures: Sequence[Picture]) -> Tensor:
+        device = device_of(self.model)
+        return self.about.read(torch.from_numpy(np.stack(pictures)).to(device))

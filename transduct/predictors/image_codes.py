@@ -1,0 +1,204 @@
+"""Inference for image codes: pictures to codes and back, and how much of them is kept.
+
+Let B be the pictures, P the codes of a picture.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduct.data.captioned_images import Examples, PictureSource, Unread
+from transduct.data.images import Given, Picture, as_picture, fitted
+from transduct.data.scenes import COLOURS
+from transduct.drawing.sheets import SHOWN, sheet
+from transduct.evaluation.classification import Scores, mcnemar
+from transduct.evaluation.scenes import attribute_scores, require_ndimage
+from transduct.models.dalle import CodesConfig, DiscreteVAE
+from transduct.predictors.base import Report
+from transduct.predictors.model_directory import blank_of, read_weights, require_finite
+from transduct.predictors.options import NoOptions, check_against, check_inputs, with_options
+
+AT_ONCE = 64  # pictures to encode or decode in one batch
+CODE_ERRORS = frozenset({"reconstruction_error"})  # scores that are better when lower
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A generated picture: pixels (height, width, 3), 0 to 255."""
+
+    pixels: Picture
+
+    def __str__(self) -> str:
+        height, width = self.pixels.shape[:2]
+        return f"picture {width}x{height}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Drawn) and np.array_equal(self.pixels, other.pixels)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def as_tensor(pictures: np.ndarray | Tensor) -> Tensor:
+    """Scale pictures (B, height, width, 3) from 0..255 to (B, 3, height, width) in -1..1."""
+    return torch.as_tensor(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1.0  # (B, 3, height, width)
+
+
+def as_pictures(pixels: Tensor) -> np.ndarray:
+    """The inverse of `as_tensor`, rounded and clamped to 0..255."""
+    shown = ((pixels.float() + 1.0) * 127.5).round().clamp(0, 255).to(torch.uint8)
+    return shown.permute(0, 2, 3, 1).cpu().numpy()  # (B, height, width, 3)
+
+
+@torch.inference_mode()
+def codes_of(vae: DiscreteVAE, pictures: np.ndarray) -> np.ndarray:
+    """Encode pictures (B, height, width, 3), 0 to 255, as codes (B, P)."""
+    device, dtype = vae.codebook.device, vae.codebook.dtype
+    parts = [vae.encode(as_tensor(part).to(device, dtype)).cpu() for part in _parts(pictures, AT_ONCE)]
+    return torch.cat(parts).numpy() if parts else np.empty((0, vae.config.places), np.int64)
+
+
+@torch.inference_mode()
+def pictures_of(vae: DiscreteVAE, codes: np.ndarray, at_once: int = AT_ONCE) -> np.ndarray:
+    """Decode codes (B, P) to pictures (B, height, width, 3), 0 to 255.
+
+    Raises:
+        NotFinite: the model answers with NaN.
+    """
+    remade = [vae.decode(torch.from_numpy(part).to(vae.codebook.device)) for part in _parts(codes, at_once)]
+    require_finite(*remade)
+    return np.concatenate([as_pictures(each) for each in remade])
+
+
+def _parts(rows: np.ndarray, at_once: int) -> Iterator[np.ndarray]:
+    return (rows[start : start + at_once] for start in range(0, len(rows), at_once))
+
+
+def code_score_names(valid: PictureSource | None) -> list[str]:
+    """The names of the scores of a validation on these pictures; `attributes_right` needs generated scenes.
+
+    Raises MissingExtra, before training begins, if generated scenes are to be scored and SciPy is not installed.
+    """
+    ruled = valid is None or valid.generate == "scenes"  # a missing validation set is refused elsewhere
+    if ruled:
+        require_ndimage()
+    return ["reconstruction_error", "psnr", "code_usage", "code_perplexity"] + ["attributes_right"] * ruled
+
+
+def code_scores(vae: DiscreteVAE, pictures: np.ndarray, codes: np.ndarray, remade: np.ndarray) -> dict[str, float]:
+    """Reconstruction quality, and how much of the codebook is used.
+
+    `reconstruction_error` is the mean squared error of colour values in 0..1, and `psnr` the same in decibels.
+    `code_usage` is the percentage of codes that occur, `code_perplexity` the exponential of the entropy of the codes.
+    """
+    error = float(np.mean(np.square((pictures.astype(np.float64) - remade) / 255.0)))
+    shares = np.bincount(codes.flatten(), minlength=vae.config.codes) / codes.size
+    used = shares[shares > 0]
+    return {
+        "reconstruction_error": error,
+        "psnr": -10.0 * math.log10(max(error, 1e-10)),
+        "code_usage": 100.0 * len(used) / vae.config.codes,
+        "code_perplexity": float(np.exp(-(used * np.log(used)).sum())),
+    }
+
+
+class Measured(NamedTuple):
+    """An evaluation: scores, details, the pictures made, and whether each is right where that can be decided."""
+
+    scores: dict[str, float]
+    details: dict[str, Any]
+    pictures: list[Drawn]
+    right: list[bool]
+
+    def report(self, theirs: "Measured | None", lower_is_better: frozenset[str]) -> Report:
+        """The report; its details compare the model with another on the same pictures, if given (McNemar's test)."""
+        details = dict(self.details)
+        if theirs is not None:
+            details["against"] = theirs.scores
+            details["p_values"] = {"attributes_right": mcnemar(self.right, theirs.right)} if self.right else {}
+        return Report(self.scores, details, self.pictures, lower_is_better)
+
+
+def scene_scores(shown: Examples, pictures: Sequence[Drawn]) -> Scores:
+    """`attributes_right`, the percentage of pictures that show what the captions of generated scenes say.
+
+    Empty for other pictures, which no rule can judge.
+    """
+    if shown.generated != "scenes":
+        return Scores({}, {}, [])
+    return attribute_scores(shown.captions, [each.pixels for each in pictures], COLOURS)
+
+
+class ImageCodes:
+    """Encodes pictures as codes and decodes them, with one model."""
+
+    reads, paints = "picture", True  # its inputs are files of pictures, its answers pictures
+
+    def __init__(self, model: DiscreteVAE) -> None:
+        self.model = model.eval()
+
+    @classmethod
+    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "ImageCodes":
+        """Load the model in a directory whose `config.json` has been read."""
+        model = blank_of(config, DiscreteVAE, CodesConfig, directory)
+        read_weights(model, directory, device, precision)
+        return cls(model)
+
+    def predict(self, inputs: Sequence[Given], **options: Any) -> list[Drawn]:
+        """Reconstruct each picture from its codes.
+
+        Args:
+            inputs: pictures in any form that `as_picture` takes.
+
+        Raises:
+            TransductError: an input is not a picture, or an option is given (there are none).
+        """
+        check_inputs(inputs, "picture")
+        with_options(NoOptions(), options)
+        # one by one, so that an answer does not depend on its batch
+        pictures = (self._read(given, f"input {number}") for number, given in enumerate(inputs, 1))
+        return [Drawn(self._remade(picture[None])[0]) for picture in pictures]
+
+    def picture(self, given: Given, output: Drawn) -> Picture:
+        """The picture as it was read, above its reconstruction."""
+        return np.concatenate((self._read(given, "the picture"), output.pixels))
+
+    def evaluate(self, data: Examples | Unread, against: "ImageCodes | None" = None, **options: Any) -> Report:
+        """The scores of `code_scores` and, for generated scenes, `attributes_right`: the percentage of reconstructions
+        that still show what their captions say.
+
+        Args:
+            against: another model; the details then hold its scores and, for generated scenes, the p-value of McNemar's
+                test.
+        """
+        with_options(NoOptions(), options)
+        check_against(self, against)
+        ours = self._measured(data)
+        theirs = None if against is None else against._measured(data)
+        return ours.report(theirs, CODE_ERRORS)
+
+    def _measured(self, data: Examples | Unread) -> Measured:
+        shown = data.at(self.model.config.picture_size)
+        pictures = np.stack(shown.pictures)
+        codes = codes_of(self.model, pictures)
+        remade = pictures_of(self.model, codes)
+        scores = code_scores(self.model, pictures, codes, remade)
+        drawn = [Drawn(picture) for picture in remade]
+        ruled = scene_scores(shown, drawn)
+        return Measured(scores | ruled.scores, {"pictures": len(codes), **ruled.details}, drawn, ruled.right)
+
+    def grid(self, pictures: Sequence[Picture]) -> Picture:
+        """A sheet of up to `SHOWN` pictures, each above its reconstruction."""
+        shown = np.stack([self._read(picture, "the picture") for picture in pictures[:SHOWN]])
+        return sheet(list(zip(shown, self._remade(shown))))
+
+    def _remade(self, pictures: np.ndarray) -> np.ndarray:
+        return pictures_of(self.model, codes_of(self.model, pictures))
+
+    def _read(self, given: Given, name: str) -> Picture:
+        return fitted(as_picture(given, name), self.model.config.picture_size)

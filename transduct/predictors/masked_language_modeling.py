@@ -1,0 +1,252 @@
+"""Inference for masked language modelling: fills in masked tokens, and measures texts.
+
+Let N be the tokens of a batch, B its sequences, K its masked tokens, V the tokenizer's vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from transduct.data.masking import Masking, PlainTextConfig, check_enough, encoded_lines, second_lines
+from transduct.data.pieces import BLANK
+from transduct.data.tokenizer import Tokenizer
+from transduct.errors import TransductError
+from transduct.evaluation.bootstrap import Share
+from transduct.inference.engine import device_of, in_batches
+from transduct.models.bert import Bert, Config
+from transduct.predictors.base import Report
+from transduct.predictors.model_directory import Movable, require_finite, three_of
+from transduct.predictors.options import NoOptions, check_against, check_inputs, with_options
+from transduct.predictors.text import encoder_input, read_model
+from transduct.segments import Segments
+
+MASK = "[MASK]"
+MEASURING_SEED = 0  # chooses the masks of every evaluation, whatever seed a model was trained with
+BATCH_TOKENS = 8192  # the most tokens in a batch outside training
+SUBSTITUTE = "\x1a"  # the control character SUB, which no text contains, stands for a mask
+SCORES = {"tokens": "masked_accuracy", "pairs": "accuracy"}  # the score that belongs to each term of the loss
+
+
+@dataclass(frozen=True)
+class Batch(Movable):
+    """Sequences with masked tokens.
+
+    Attributes:
+        ids, types: (N,) tokens, and their types: 0 up to the first end token, then 1.
+        places: (K,) the positions of the tokens to predict.
+        targets: (K,) the original tokens there.
+        apart: (B,) 1 where the second line does not follow the first; None for single lines.
+    """
+
+    ids: Tensor
+    types: Tensor
+    segments: Segments
+    places: Tensor
+    targets: Tensor
+    apart: Tensor | None
+
+    @property
+    def tokens(self) -> int:
+        """The number of input tokens."""
+        return self.segments.total
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The losses are averages over masked tokens and, if there are any, over pairs of lines."""
+        pairs = {} if self.apart is None else {"pairs": float(len(self.apart))}
+        return {"tokens": float(len(self.places)), **pairs}
+
+
+def make_batch(
+    numbers: Sequence[int],
+    first: Sequence[Any],
+    second: Sequence[Any] | None,
+    apart: Any,
+    masking: Masking,
+    max_length: int,
+) -> Batch:
+    """Make the batch of the examples with these numbers from lists of ids, without special tokens."""
+    tokens, types, segments, _ = encoder_input(first, second, max_length)
+    ids, places = masking.hide(tokens.tolist(), segments.offsets.tolist(), numbers)
+    following = None if second is None else torch.tensor(apart, dtype=torch.int64)
+    return Batch(torch.tensor(ids), types, segments, torch.tensor(places), tokens[places], following)
+
+
+def answers(model: Bert, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+    """Logits and targets: for "tokens" (K, V + 1) and (K,); for "pairs", if there are any, (B, 2) and (B,)."""
+    x = model.encode(batch.ids, batch.types, batch.segments)
+    found = {"tokens": (model.masked_logits(x.index_select(0, batch.places)).float(), batch.targets)}
+    if batch.apart is not None:
+        found["pairs"] = (model.follows(x, batch.segments).float(), batch.apart)
+    return found
+
+
+class MaskedLanguageModel:
+    """Fills in masked tokens and measures texts, with one model and its tokenizer."""
+
+    def __init__(self, model: Bert, tokenizer: Tokenizer, share: float) -> None:
+        self.model, self.tokenizer, self.share = model.eval(), tokenizer, share
+        self.max_length = model.config.max_length
+
+    @classmethod
+    def load(
+        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
+    ) -> "MaskedLanguageModel":
+        """Load the model in a directory whose `config.json` has been read."""
+        model, tokenizer = read_model(Bert, Config, directory, config, device, precision)
+        return cls(model, tokenizer, config.get("mask", PlainTextConfig.mask))
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        return device_of(self.model)
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether the model was trained on pairs of lines, to predict whether the second follows."""
+        return bool(self.model.config.head == "pretraining")
+
+    @torch.inference_mode()
+    def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
+        """Replace every "[MASK]" in each text by the most likely token.
+
+        Masks of one text are filled in independently of each other. A text without masks is returned unchanged.
+
+        Raises:
+            TransductError: a text with a mask is longer than the model takes, or an option is given (there are none).
+            NotFinite: the model answers with NaN.
+        """
+        with_options(NoOptions(), options)
+        check_inputs(inputs)
+        outputs, longest = list(inputs), self.max_length - 2
+        asked = [number for number, text in enumerate(inputs) if MASK in text]
+        for number in asked:
+            if (count := inputs[number].count(MASK)) > longest:  # checked first: encoding takes time for each mask
+                raise TransductError(f"input {number + 1}: {count} masks, the model takes {longest} tokens; shorten it")
+        rows = [self._masked(inputs[number]) for number in asked]
+        for number, (ids, _) in zip(asked, rows):
+            if len(ids) > longest:
+                raise TransductError(f"input {number + 1}: {len(ids)} tokens, the model takes {longest}; shorten it")
+        for batch in in_batches([len(ids) + 2 for ids, _ in rows], BATCH_TOKENS):
+            tokens, types, segments, _ = encoder_input([rows[i][0] for i in batch], None, self.max_length)
+            places = torch.tensor(
+                [start + 1 + place for start, i in zip(segments.offsets.tolist(), batch) for place in rows[i][1]]
+            )
+            x = self.model.encode(tokens.to(self.device), types.to(self.device), segments.to(self.device))
+            logits = self.model.masked_logits(x.index_select(0, places.to(self.device)))
+            require_finite(logits)
+            first = Tokenizer.END + 1
+            tokens[places] = first + logits[:, first : self.tokenizer.size].argmax(-1).cpu()
+            filled = [row[1:-1].tolist() for row in torch.split(tokens, segments.lengths.tolist())]
+            for i, text in zip(batch, self.tokenizer.decode(filled), strict=True):
+                outputs[asked[i]] = text
+        return outputs
+
+    def evaluate(self, data: Sequence[str], against: "MaskedLanguageModel | None" = None, **options: Any) -> Report:
+        """Score the lines of a text; the masks and the pairs of lines are the same in every evaluation.
+
+        Args:
+            against: another such model; the details then hold its scores and p-values, by McNemar's test or, of masked
+                tokens, paired bootstrap.
+            options: there are none.
+
+        Raises:
+            TransductError: the text is too short, an option is given, or the other model would get other masks.
+        """
+        with_options(NoOptions(), options)
+        check_against(self, against)
+        scores, right = self._measure(data)
+        details: dict[str, Any] = {name: {"interval": share.interval()} for name, share in right.items()}
+        masked = int(right["masked_accuracy"].wholes.sum())
+        details |= {"masked": masked, **self._left_out(data), "samples": self._samples(data)}
+        if against is not None:
+            if against._asked_for != self._asked_for:
+                raise TransductError("the other model would be asked for other tokens; compare models of one recipe")
+            details["against"], other = against._measure(data)
+            details["p_values"] = {name: ours.p_value(other[name]) for name, ours in right.items()}
+        return Report(scores, details, lower_is_better=frozenset({"nats_per_token"}))
+
+    def _left_out(self, lines: Sequence[str]) -> dict[str, int]:
+        """How many lines are skipped because they are blank, and how many lines, or pairs, are truncated."""
+        ids, second, _ = self._examples(lines)
+        room = self.max_length - (3 if self.in_pairs else 2)
+        return {"empty": len(lines) - len(ids), "cut": sum(len(a) + len(b) > room for a, b in zip(ids, second))}
+
+    def _examples(self, lines: Sequence[str]) -> tuple[list[list[int]], list[list[int]], np.ndarray]:
+        """The ids of all lines that are not blank; for each example the ids of its second line (empty without pairs),
+        and whether that line does not follow the first."""
+        ids = encoded_lines(lines, self.tokenizer)
+        count = len(ids) - self.in_pairs
+        check_enough(count, self.in_pairs)
+        if not self.in_pairs:
+            return ids, [[]] * count, np.zeros(count, bool)
+        shown = second_lines(count, MEASURING_SEED, 0)
+        return ids, [ids[i + 1] for i in shown], shown != np.arange(count)
+
+    @property
+    def _asked_for(self) -> tuple[Any, ...]:
+        """The settings that decide which tokens of a text are masked."""
+        return self.tokenizer.digest, self.max_length, self.share, self.model.config.head
+
+    def _masked(self, text: str) -> tuple[list[int], list[int]]:
+        """The ids of a text with masks, and the positions of the masks.
+
+        Each mask is encoded as a character that the tokenizer does not know and never merges with its neighbours. The
+        blank before it becomes part of it, as it would of the token that it stands for.
+
+        Raises:
+            TransductError: the tokenizer merged adjacent masks into one unknown token, as some do.
+        """
+        *befores, whole = accumulate(part + SUBSTITUTE for part in text.split(MASK))
+        *befores_ids, ids = self.tokenizer.encode([*befores, whole.removesuffix(SUBSTITUTE)])
+        hidden = {len(before) - 1 for before in befores_ids}
+        joined = self.tokenizer.kind in ("bpe", "unigram")
+        found: list[int] = []
+        places = []
+        for place, token in enumerate(ids):
+            if place in hidden:
+                if joined and self.tokenizer.pieces(found[-1:]) == [BLANK]:
+                    found.pop()
+                places.append(len(found))
+            found.append(self.tokenizer.size if place in hidden else token)
+        if len(places) < text.count(MASK):
+            raise TransductError(f"this model sees masks side by side as one; put blanks between them: {text:.60}")
+        return found, places
+
+    def _samples(self, lines: Sequence[str]) -> list[tuple[str, str, str]]:
+        """A few lines with a word masked, as filled in by the model, and as they are."""
+        most = self.max_length - 3  # bytes; a text has no more tokens than bytes
+        short = [line for line in lines if len(line.split()) > 1 and len(line.encode()) <= most and MASK not in line]
+        shown = [short[i] for i in three_of(len(short))]
+        words = [line.split() for line in shown]
+        hidden = [" ".join([*w[: len(w) // 2], MASK, *w[len(w) // 2 + 1 :]]) for w in words]
+        return list(zip(hidden, self.predict(hidden), shown))
+
+    @torch.inference_mode()
+    def _measure(self, lines: Sequence[str]) -> tuple[dict[str, float], dict[str, Share]]:
+        """The scores of a text and, by name, what is right of each example: tokens of one line are not independent."""
+        ids, second, apart = self._examples(lines)
+        masking = Masking(self.share, self.tokenizer.size, MEASURING_SEED, 0)
+        nats, right = 0.0, dict[str, Share]()
+        for numbers in in_batches([len(a) + len(b) for a, b in zip(ids, second)], BATCH_TOKENS):
+            first, others = ([side[i] for i in numbers] for side in (ids, second))
+            said = others if self.in_pairs else None, apart[numbers]
+            batch = make_batch(numbers, first, *said, masking, self.max_length)
+            for term, (logits, expected) in answers(self.model, batch.to(self.device)).items():
+                require_finite(logits)
+                share = right.setdefault(SCORES[term], Share(np.zeros(len(second)), np.zeros(len(second))))
+                examples = np.array(numbers)
+                if term == "tokens":
+                    nats += float(F.cross_entropy(logits, expected, reduction="sum"))
+                    examples = examples[batch.segments.sequence[batch.places].numpy()]
+                np.add.at(share.parts, examples, (logits.argmax(-1) == expected).cpu().numpy())
+                np.add.at(share.wholes, examples, 1)
+        nats /= float(right["masked_accuracy"].wholes.sum())
+        return {"nats_per_token": nats, **{name: share.score for name, share in right.items()}}, right

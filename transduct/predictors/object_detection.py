@@ -1,0 +1,356 @@
+"""Inference for object detection: finds labelled boxes in pictures, and draws them.
+
+Let B be the pictures of a batch, A their objects, Q the queries of a picture, P the cells of its feature grid (its
+"places"), C the classes.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduct import storage
+from transduct.data.annotated_images import Example, SceneSource, read_scenes
+from transduct.data.files import Policy, Refused
+from transduct.data.images import Given, Picture, as_picture, resized
+from transduct.errors import TransductError, needing
+from transduct.evaluation.bootstrap import p_value
+from transduct.evaluation.detection import MOST_DETECTIONS, Objects, Scores, detection_scores
+from transduct.functional.boxes import to_centres, to_corners
+from transduct.functional.losses import set_counts
+from transduct.inference.engine import device_of, in_batches
+from transduct.models.detr import Config, Detr
+from transduct.predictors.base import Report
+from transduct.predictors.model_directory import (
+    Movable,
+    blank_of,
+    named_weights,
+    read_weights,
+    require_finite,
+    section,
+    unknown_label,
+)
+from transduct.predictors.options import PredictConfig, check_against, check_inputs, with_options
+from transduct.predictors.pictures import Panel
+
+log = logging.getLogger("transduct")
+
+
+@dataclass(frozen=True)
+class DetectionConfig(PredictConfig):
+    """The `decoding` section; `batch_tokens` counts cells of feature grids.
+
+    Attributes:
+        threshold: the least score of a detection.
+    """
+
+    threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.threshold <= 1.0:
+            raise ValueError(f"threshold is {self.threshold}, must be in [0, 1]")
+
+
+@dataclass(frozen=True)
+class Detection:
+    """An object: its label, its score, and its corners (x0, y0, x1, y1) in pixels of the picture."""
+
+    label: str
+    score: float
+    box: tuple[int, int, int, int]
+
+    def __str__(self) -> str:
+        return f"{self.label} {self.score:.2f} [{' '.join(map(str, self.box))}]"
+
+
+class Detections(list[Detection]):
+    """The objects of a picture, highest score first; as text "cat 0.98 [12 30 44 62]; ..."."""
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self))
+
+
+@dataclass(frozen=True)
+class SceneAttention:
+    """The attention weights of one picture.
+
+    Attributes:
+        weights: "encoder.0.self" (H, P, P), "decoder.0.self" (H, Q, Q), "decoder.0.cross" (H, Q, P), ...
+        picture: the picture, at its own size.
+        found: the detections, each with the query it came from.
+    """
+
+    weights: dict[str, Tensor] = field(repr=False)
+    picture: Picture
+    found: list[tuple[Detection, int]]
+
+    def panels(self) -> list[Panel]:
+        """For each detection and decoder layer, the cross-attention of its query, the mean over heads."""
+        panels = []
+        for detection, query in self.found:
+            for name, weights in self.weights.items():
+                if name.endswith("cross"):
+                    rows = int(weights.shape[-1] ** 0.5)
+                    looked = weights[:, query].mean(0).view(rows, rows)  # (rows, columns)
+                    panels.append(Panel(f"{detection}, {name}", looked, picture=self.picture))
+        return panels
+
+
+@dataclass(frozen=True)
+class Batch(Movable):
+    """Scenes and the objects in them.
+
+    Attributes:
+        pictures: (B, side, side, 3), 0 to 255.
+        labels: (A,) the labels of all objects, picture after picture.
+        boxes: (A, 4) centre, width and height relative to the picture's.
+        sizes: how many objects each picture holds.
+        places: (B * P,) the label of the object in each cell of the grids, C for none.
+        config: the configuration of the model they are for.
+    """
+
+    pictures: Tensor
+    labels: Tensor
+    boxes: Tensor
+    sizes: list[int]
+    places: Tensor
+    config: Config
+
+    @property
+    def tokens(self) -> int:
+        """The number of grid cells."""
+        return len(self.pictures) * self.config.places
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The losses are averages over weighted queries, over objects and over grid cells."""
+        counts = set_counts(self.sizes, self.config.queries, self.config.no_object)
+        return {**counts, "places": float(len(self.places))}
+
+
+def make_batch(examples: Sequence[Example], config: Config) -> Batch:
+    """Make a batch of scenes of `config.side` pixels."""
+    boxes = torch.from_numpy(np.concatenate([example.boxes for example in examples]))
+    return Batch(
+        torch.from_numpy(np.stack([example.picture for example in examples])),
+        torch.from_numpy(np.concatenate([example.labels for example in examples])),
+        to_centres(boxes / config.side),
+        [len(example.labels) for example in examples],
+        torch.from_numpy(np.concatenate([labels_of_places(example, config) for example in examples])),
+        config,
+    )
+
+
+def labels_of_places(example: Example, config: Config) -> np.ndarray:
+    """The label (P,) of the object around the centre of each grid cell: the last of several, C if there is none."""
+    rows = config.side // config.stride
+    grid = np.full((rows, rows), config.classes)
+    for box, label in zip(example.boxes, example.labels):
+        left, top, right, bottom = np.ceil(box / config.stride - 0.5).astype(int).clip(0)
+        grid[top:bottom, left:right] = label
+    return grid.ravel()
+
+
+@dataclass(frozen=True)
+class SceneSet:
+    """Scenes to evaluate on, read once a model's labels and side are known."""
+
+    source: SceneSource
+    root: str = "."
+    broken: Policy = "stop"
+
+    def read(self, labels: Sequence[str], side: int, refused: Refused) -> list[Example]:
+        """The scenes, with their labels as numbers.
+
+        Raises:
+            TransductError: `read_scenes` fails, a label is not one of `labels`, or there is no object at all.
+        """
+        numbers = {label: number for number, label in enumerate(labels)}
+
+        def number_of(label: str) -> int:
+            if label not in numbers:
+                raise TransductError(f"{unknown_label(label, labels)}; mend the line")
+            return numbers[label]
+
+        scenes = read_scenes(self.source, Path(self.root), side, number_of, refused)
+        if not any(len(scene.labels) for scene in scenes):
+            where = self.source.boxes or self.source.images
+            raise TransductError(f"{where}: found no object to measure on; give some pictures with boxes")
+        return scenes
+
+
+class Detector:
+    """Detects objects in pictures, with one model."""
+
+    reads = "picture"  # the kind of file that its inputs are
+
+    def __init__(self, model: Any, labels: Sequence[str], decoding: DetectionConfig) -> None:
+        self.model, self.labels, self.decoding = model.eval(), list(labels), decoding
+
+    @classmethod
+    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Detector":
+        """Load the model in a directory whose `config.json` has been read."""
+        source = str(directory / storage.CONFIG)
+        model = blank_of(config, Detr, Config, directory)
+        labels, decoding = config.get("labels"), section(config, "decoding", DetectionConfig, directory)
+        if not isinstance(labels, list) or len(labels) != model.config.classes:
+            raise TransductError(
+                f"{source}: found labels {labels!r:.60}, its model tells {model.config.classes} apart; copy it again"
+            )
+        read_weights(model, directory, device, precision)
+        return cls(model, labels, decoding)
+
+    def predict(self, inputs: Sequence[Given], **options: Any) -> list[Detections]:
+        """Detect the objects in each picture.
+
+        Args:
+            inputs: paths, contents of files, or arrays (height, width, 3) of uint8; see `as_picture`.
+            options: fields of `DetectionConfig`.
+
+        Raises:
+            TransductError: an input is not a picture, or an option is unknown.
+            NotFinite: the model answers with NaN.
+        """
+        check_inputs(inputs, "picture")
+        decoding = with_options(self.decoding, options)
+        squares, shapes = [], []  # all that is kept of a photograph
+        for number, each in enumerate(inputs, 1):
+            picture = as_picture(each, f"input {number}")
+            squares.append(self._square(picture))
+            shapes.append(picture.shape)
+        return [self._detections(*each, decoding) for each in zip(self._found(squares, decoding), shapes, strict=True)]
+
+    def evaluate(
+        self, data: "SceneSet | Sequence[Example]", against: "Detector | None" = None, **options: Any
+    ) -> Report:
+        """COCO's average precision in percent, whatever the threshold: `ap`, the mean over IoU .50 to .95, and `ap50`.
+
+        Args:
+            data: scenes yet to be read, or scenes read for this model's labels and side.
+            against: another model; the details then hold its scores and the p-value of `ap50` by paired bootstrap.
+            options: as for `predict`.
+
+        Raises:
+            TransductError: the data cannot be read or hold no object, an option is unknown, or the other model cannot
+                be evaluated on the same scenes.
+        """
+        decoding = with_options(self.decoding, options)
+        check_against(self, against)
+        if against is not None:
+            self._check_comparable(against, data)
+        refused = Refused(data.broken if isinstance(data, SceneSet) else "stop", advise=False)
+        scenes, found, ours = self._measured(data, decoding, refused)
+        refused.report(log.warning)
+        details = {**ours.details, "left_out": refused.dropped}
+        if against is not None:
+            again = Refused(refused.policy, advise=False)
+            *_, theirs = against._measured(data, with_options(against.decoding, options), again)
+            details["against"] = theirs.scores
+            details["p_values"] = {"ap50": p_value(ours.drawn, theirs.drawn, len(scenes))}
+        return Report(
+            ours.scores, details, [self._detections(f, e.picture.shape, decoding) for f, e in zip(found, scenes)]
+        )
+
+    def _check_comparable(self, other: "Detector", data: "SceneSet | Sequence[Example]") -> None:
+        """Refuse another model that cannot be evaluated on the same `data`."""
+        if {*other.labels} != {*self.labels}:
+            raise TransductError("the other model has other labels; compare equals")
+        if not isinstance(data, SceneSet):
+            if (other.labels, other.side) != (self.labels, self.side):
+                raise TransductError(
+                    "these scenes were read for one of the two models; give a SceneSet, which both read"
+                )
+        elif other.side != self.side and data.source.collage:
+            raise TransductError(
+                f"on canvases of {self.side} and of {other.side} pixels other scenes are drawn; compare models of "
+                "one data.side, or on pictures as they are"
+            )
+
+    def _measured(
+        self, data: "SceneSet | Sequence[Example]", decoding: DetectionConfig, refused: Refused
+    ) -> tuple[Sequence[Example], list[Objects], Scores]:
+        """The scenes at this model's size, what it finds in them, and the scores."""
+        scenes = data.read(self.labels, self.side, refused) if isinstance(data, SceneSet) else data
+        found = self._found([scene.picture for scene in scenes], decoding)
+        predicted = [Objects(each.boxes * self.side, each.labels, each.scores) for each in found]
+        expected = [Objects(each.boxes, each.labels, np.ones(len(each.labels))) for each in scenes]
+        return scenes, found, detection_scores(predicted, expected, self.labels)
+
+    @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
+    def attention(self, given: Given, **options: Any) -> SceneAttention:
+        """Every attention weight of a picture, and its detections: at least the one with the highest score."""
+        decoding, picture = with_options(self.decoding, options), as_picture(given, "the picture")
+        weights: list[Tensor] = []
+        logits, boxes = self._forward([self._square(picture)], weights)
+        found, queries = _answers(logits[0], boxes[0])  # sorted by score, so the threshold keeps the first ones
+        decoding = replace(decoding, threshold=min(decoding.threshold, float(found.scores[0])))
+        named = named_weights(self.model, weights)
+        return SceneAttention(
+            named, picture, list(zip(self._detections(found, picture.shape, decoding), queries.tolist()))
+        )
+
+    def picture(self, given: Given, output: Detections) -> Picture:
+        """Draw the boxes of `output` on the picture, each class in its own colour."""
+        with needing("vision", "Pillow"):
+            from PIL import Image, ImageDraw
+        image = Image.fromarray(as_picture(given, "the picture"))
+        draw = ImageDraw.Draw(image)
+        for detection in reversed(output):  # the highest score on top
+            colour = f"hsv({360 * self.labels.index(detection.label) // len(self.labels)}, 90%, 90%)"
+            x0, y0, x1, y1 = detection.box
+            draw.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=colour, width=max(1, image.width // 200))
+            text = f"{detection.label} {detection.score:.2f}"
+            draw.rectangle(draw.textbbox((x0 + 1, y0), text), fill=colour)
+            draw.text((x0 + 1, y0), text, fill="black")
+        return np.array(image)
+
+    @property
+    def side(self) -> int:
+        """The height and width in pixels to which pictures are resized."""
+        return self.model.config.side
+
+    def _square(self, picture: Picture) -> Picture:
+        return resized(picture, self.side, self.side)
+
+    def _found(self, pictures: Sequence[Picture], decoding: DetectionConfig) -> list[Objects]:
+        """Detect objects in square pictures; boxes are relative to their sides."""
+        found: dict[int, Objects] = {}
+        for numbers in in_batches([self.model.config.places] * len(pictures), decoding.batch_tokens):
+            logits, boxes = self._forward([pictures[number] for number in numbers])
+            for number, *each in zip(numbers, logits, boxes, strict=True):
+                found[number], _ = _answers(*each)
+        return [found[number] for number in range(len(pictures))]
+
+    @torch.no_grad()  # not inference mode: `attention` hands out its weights
+    def _forward(self, pictures: Sequence[Picture], weights: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """The last layer's answer to square pictures: logits (B, Q, C + 1) and boxes (B, Q, 4)."""
+        device = device_of(self.model)
+        memory, grid = self.model.encode(torch.from_numpy(np.stack(pictures)).to(device), weights)
+        logits, boxes = self.model.decode(memory, grid, weights)
+        answer = logits[-1].cpu(), boxes[-1].cpu()
+        require_finite(*answer)
+        return answer
+
+    def _detections(self, found: Objects, shape: Sequence[int], decoding: DetectionConfig) -> Detections:
+        """Detections above the threshold in a picture of a shape (height, width, 3)."""
+        height, width = shape[:2]
+        size = np.array([width, height, width, height])
+        kept = found.scores >= decoding.threshold
+        corners = np.rint(found.boxes[kept] * size).astype(int).tolist()
+        each = zip(found.labels[kept].tolist(), found.scores[kept].tolist(), corners, strict=True)
+        return Detections(Detection(self.labels[label], round(score, 4), tuple(box)) for label, score, box in each)
+
+
+def _answers(logits: Tensor, boxes: Tensor) -> tuple[Objects, np.ndarray]:
+    """The `MOST_DETECTIONS` best pairs of query and class, from (Q, C + 1) and (Q, 4), and the query of each."""
+    scores = logits.softmax(-1)[:, :-1]  # (Q, C)
+    best = scores.flatten().sort(descending=True, stable=True)
+    values, places = best.values[:MOST_DETECTIONS].numpy(), best.indices[:MOST_DETECTIONS].numpy()
+    queries, labels = places // scores.shape[1], places % scores.shape[1]
+    return Objects(to_corners(boxes).clamp(0, 1).numpy()[queries], labels, values), queries

@@ -1,0 +1,342 @@
+"""Inference for speech recognition: transcribes sounds, with error rates and attention.
+
+Let T be the encoder tokens of an utterance and S the tokens of its text.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduct.data.audio import Features, Sound, checked, filterbanks, read_sound, resampled
+from transduct.data.files import Policy, Refused
+from transduct.data.recordings import (
+    STACK,
+    Recording,
+    SoundSource,
+    Tally,
+    fixed_utterances,
+    read_recordings,
+    tokens_of,
+    usable,
+)
+from transduct.data.tokenizer import Tokenizer
+from transduct.decoding.ctc import CTCPrefix, best_path
+from transduct.decoding.filters import Filter, Forbid
+from transduct.decoding.search import Beam, Hypothesis, finite, search
+from transduct.errors import TransductError
+from transduct.evaluation.bootstrap import Share
+from transduct.evaluation.text import normalised, token_error_rate
+from transduct.inference.engine import check_search, device_of, flat, in_batches, on_own_threads
+from transduct.models.speech import SIZES, Config, Speech
+from transduct.predictors.base import Report
+from transduct.predictors.model_directory import named_weights, section, unfit
+from transduct.predictors.options import Family, check_against, check_inputs, check_nothing_given, with_options
+from transduct.predictors.pictures import Panel
+from transduct.predictors.text import read_model
+from transduct.segments import Segments
+
+log = logging.getLogger("transduct")
+RATES = ("word_error_rate", "token_error_rate")
+FAMILIES = {"speech": Family(Config, SIZES, Speech)}
+BLANK = Tokenizer.BEGIN  # the blank of CTC, a token that no text contains
+Given = str | Path | bytes | np.ndarray
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """How texts are searched for.
+
+    Attributes:
+        beam: the beam size; 1 is greedy search.
+        length_penalty: alpha of Wu et al. 2016.
+        ctc_weight: the weight of CTC prefix scores in the search (Watanabe et al. 2017); the decoder has the rest.
+        batch_tokens: the most encoder tokens in a batch.
+        validation_beam: the beam size of validations during training.
+    """
+
+    beam: int = 5
+    length_penalty: float = 0.0
+    ctc_weight: float = 0.3
+    batch_tokens: int = 4096
+    validation_beam: int = 1
+
+    def __post_init__(self) -> None:
+        check_search(self)
+        if self.batch_tokens < 1:
+            raise ValueError(f"batch_tokens is {self.batch_tokens}, must be at least 1")
+        if not 0.0 <= self.ctc_weight < 1.0:
+            raise ValueError(f"ctc_weight is {self.ctc_weight}, must be in [0, 1)")
+
+
+@dataclass(frozen=True)
+class Hearing:
+    """How a recogniser treats sounds, beside its model.
+
+    Attributes:
+        features: the filterbanks.
+        max_seconds: the longest utterance.
+        leave_out: speakers held out from training, who are scored separately.
+    """
+
+    features: Features = field(default_factory=Features)
+    max_seconds: float = 30.0
+    leave_out: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """Recordings to evaluate on: `source`, and `more` sources that may hold recordings of held-out speakers."""
+
+    source: SoundSource
+    more: list[SoundSource]
+    root: Path
+    broken: Policy = "stop"
+
+    def read(self, hearing: Hearing, refused: Refused) -> list[Recording]:
+        """The utterances of known speakers, then those of the held-out ones.
+
+        Raises:
+            TransductError: as `read_recordings`.
+        """
+        tally, out = Tally(refused), set(hearing.leave_out)
+        recordings = [
+            list(read_recordings(each, self.root, hearing.features, hearing.max_seconds, tally))
+            for each in (self.source, *(self.more if out else []))
+        ]
+        known = [each for each in recordings[0] if each.speaker not in out]
+        unseen = [each for part in recordings for each in part if each.speaker in out]
+        parts = [fixed_utterances(part, self.source, hearing.features.rate) for part in (known, unseen) if part]
+        return [each for part in parts for each in part]
+
+
+@dataclass(frozen=True)
+class SoundAttention:
+    """Every attention weight of one utterance and its text, and the output of CTC.
+
+    Attributes:
+        text: the tokens in readable form, the begin token first.
+        times: the start of each encoder token, in seconds.
+        weights: "encoder.0.self", "decoder.0.self", "decoder.0.cross", ...: (heads, queries, keys) each.
+        ctc: (S, T) the probability of the blank and of each token of the text at each encoder token.
+        bands: the frequency bands of each head of the first layer; empty if every head gets all bands.
+    """
+
+    text: list[str]
+    times: list[str]
+    weights: dict[str, Tensor] = field(repr=False)
+    ctc: Tensor
+    bands: list[str]
+
+    def panels(self) -> list[Panel]:
+        """The last cross-attention, the probabilities of CTC, and the attention of each head with its own bands."""
+        last = max((n for n in self.weights if n.endswith("cross")), key=lambda n: int(n.split(".")[1]))
+        cross = self.weights[last].mean(0)[: len(self.text) - 1]  # row t chooses token t + 1
+        heads = zip(self.bands, self.weights["encoder.0.self"])
+        labels = ["blank", *self.text[1:]]
+        first = [i for i, label in enumerate(labels) if label not in labels[:i]]  # one row for each distinct token
+        return [
+            Panel("where each token was heard, by seconds", cross, self.text[1:], self.times),
+            Panel("what CTC heard", self.ctc[first], [labels[i] for i in first], self.times),
+            *(Panel(f"head {i}: {band}", matrix, self.times, self.times) for i, (band, matrix) in enumerate(heads, 1)),
+        ]
+
+
+class Recogniser:
+    """Transcribes speech, with one model and its tokenizer."""
+
+    reads = "sound"  # the kind of file that its inputs are
+
+    def __init__(self, model: Speech, tokenizer: Tokenizer, hearing: Hearing, decoding: DecodingConfig) -> None:
+        self.model, self.tokenizer, self.hearing, self.decoding = model.eval(), tokenizer, hearing, decoding
+
+    @classmethod
+    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Recogniser":
+        """Load the model in a directory whose `config.json` has been read."""
+        model, tokenizer = read_model(Speech, Config, directory, config, device, precision)
+        hearing = section(config, "hearing", Hearing, directory)
+        decoding = section(config, "decoding", DecodingConfig, directory)
+        if hearing.features.bands != model.config.bands:
+            raise unfit(directory, f"hears {hearing.features.bands} bands, its model {model.config.bands}")
+        return cls(model, tokenizer, hearing, decoding)
+
+    def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:
+        """Transcribe each sound.
+
+        Args:
+            inputs: WAV or FLAC files, their content, or samples at the rate of the model's features.
+            options: fields of `DecodingConfig`.
+
+        Raises:
+            TransductError: a file is missing, damaged, silent, too short or too long, or an option is unknown.
+        """
+        check_inputs(inputs, "sound")
+        sounds = [self._sound(each, f"input {number}") for number, each in enumerate(inputs, 1)]
+        return self._texts(self._generate(sounds, options)[0])
+
+    def evaluate(
+        self, data: Spoken | Sequence[Recording], against: "Recogniser | None" = None, **options: Any
+    ) -> Report:
+        """Error rates in percent: `word_error_rate`, and `token_error_rate` over characters, blanks included.
+
+        Held-out speakers are scored separately, under names that end in `_unseen`.
+
+        Args:
+            against: another model; the details then hold its error rates and p-values by paired bootstrap.
+            options: as for `predict`.
+
+        Raises:
+            TransductError: as `predict`.
+        """
+        check_against(self, against)
+        refused = Refused(data.broken if isinstance(data, Spoken) else "stop", advise=False)
+        recordings = data.read(self.hearing, refused) if isinstance(data, Spoken) else data
+        refused.report(log.warning)
+        found, paths = self._generate([each.samples for each in recordings], options)
+        outputs = self._texts(found)
+        speakers = sorted({each.speaker for each in recordings})
+        of_speakers = {
+            name: _word_error_rate([pair for pair in zip(outputs, recordings) if pair[1].speaker == name]).score
+            for name in speakers
+        }
+        rates = self._rates(outputs, recordings)
+        details: dict[str, Any] = {
+            "utterances": len(recordings),
+            "left_out": refused.dropped,
+            "seconds": round(sum(len(each.samples) for each in recordings) / self.hearing.features.rate, 1),
+            "speakers": of_speakers,
+            "ctc_alone": _scores(self._rates(self.tokenizer.decode(paths), recordings)),
+            **{name: {"interval": rate.interval()} for name, rate in rates.items()},
+        }
+        if against is not None:
+            others = against.texts_of(recordings, self.hearing.features.rate, options)
+            theirs = self._rates(others, recordings)
+            details["against"] = _scores(theirs)
+            details["p_values"] = {name: rate.p_value(theirs[name]) for name, rate in rates.items()}
+        return Report(_scores(rates), details, outputs, frozenset(rates))
+
+    def texts_of(self, recordings: Sequence[Recording], rate: int, options: dict[str, Any]) -> list[str]:
+        """Transcribe recordings of another sample rate, whatever their length."""
+        features = self.hearing.features
+        sounds = [resampled(each.samples, rate, features.rate) for each in recordings]
+        filled = [np.pad(sound, (0, max(0, features.width - len(sound)))) for sound in sounds]
+        return self._texts(self._generate(filled, options)[0])
+
+    @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
+    def attention(self, given: Given, text: str | None = None, **options: Any) -> SoundAttention:
+        """Every attention weight of a sound and its text.
+
+        Args:
+            text: the text given to the decoder; by default the model's own answer, with options as for `predict`.
+
+        Raises:
+            TransductError: as `predict`; the text is empty; or both a text and an option are given.
+        """
+        check_nothing_given(text, options)
+        sound = self._sound(given)
+        ids = self._generate([sound], options)[0][0][0].tokens if text is None else self.tokenizer.encode([text])[0]
+        if not ids:
+            raise TransductError("nothing was heard in it, so there is nothing to show; give a sound with speech")
+        device, weights = device_of(self.model), list[Tensor]()
+        memory, memory_segments = self._encode([sound], weights)
+        inputs, segments = flat([[Tokenizer.BEGIN, *ids]], device)
+        self.model.decode(inputs, segments, memory, memory_segments, weights)
+        named = named_weights(self.model, weights)
+        seconds = STACK * self.hearing.features.hop
+        times = [f"{i * seconds:.2f}" for i in range(len(memory))]
+        ctc = self.model.ctc(memory).exp()[:, [BLANK, *ids]].T.cpu()  # (S, T)
+        return SoundAttention(self.tokenizer.pieces([Tokenizer.BEGIN, *ids]), times, named, ctc, self._bands())
+
+    def _bands(self) -> list[str]:
+        config = self.model.config
+        if config.groups == 1:
+            return []
+        width = config.bands // config.groups
+        return [f"bands {i * width + 1} to {(i + 1) * width}" for i in range(config.groups)]
+
+    def _sound(self, given: Given, what: str = "input") -> Sound:
+        features, longest = self.hearing.features, self.hearing.max_seconds
+        if isinstance(given, np.ndarray):
+            if given.ndim != 1 or given.dtype.kind != "f":
+                raise TransductError(
+                    f"{what}: found an array of shape {given.shape}, {given.dtype}, expected samples, (N,), from -1.0 "
+                    "to 1.0; mix channels, scale whole numbers"
+                )
+            samples = checked(given.astype(np.float32), features.rate, what)
+            return usable(samples, features.rate, features, longest, what)
+        if not isinstance(given, str | Path | bytes):
+            raise TransductError(
+                f"{what}: found a {type(given).__name__}, expected a file's name, its content or an array of samples"
+            )
+        name, file = (what, given) if isinstance(given, bytes) else (str(given), Path(given))
+        samples, rate = read_sound(file, name, longest)
+        return usable(samples, rate, features, longest, name)
+
+    def _encode(self, sounds: Sequence[Sound], weights: list[Tensor] | None = None) -> tuple[Tensor, Segments]:
+        first = next(self.model.parameters())
+        features, segments = flat_features([filterbanks(sound, self.hearing.features) for sound in sounds])
+        return self.model.encode(features.to(first.device, first.dtype), segments.to(first.device), weights)
+
+    def _generate(
+        self, sounds: Sequence[Sound], options: dict[str, Any]
+    ) -> tuple[list[list[Hypothesis]], list[list[int]]]:
+        """The n-best list of each sound, and the best path of CTC without the decoder."""
+        decoding = with_options(self.decoding, options)
+        lengths = [tokens_of(self.hearing.features, len(sound)) for sound in sounds]
+        found: list[list[Hypothesis]] = [[] for _ in sounds]
+        paths: list[list[int]] = [[] for _ in sounds]
+        for numbers in in_batches(lengths, decoding.batch_tokens):
+            with torch.inference_mode():
+                memory, segments = self._encode([sounds[i] for i in numbers])
+                heard, end = self.model.ctc(memory), Tokenizer.END
+                limits = [min(self.model.config.max_length, lengths[i] + 1) for i in numbers]
+                strategy = Beam(decoding.beam, limits, BLANK, end, decoding.length_penalty, memory.device)
+                filters: list[Filter] = [Forbid(Tokenizer.UNWRITTEN, memory.device)]
+                if decoding.ctc_weight:
+                    filters.insert(0, CTCPrefix(heard, segments, decoding.beam, BLANK, end, decoding.ctc_weight))
+                with on_own_threads(self.model):
+                    hypotheses = finite(search(self.model, memory, segments, strategy, filters))
+            for number, one, path in zip(numbers, hypotheses, best_path(heard, segments, BLANK), strict=True):
+                found[number], paths[number] = one, path
+        return found, paths
+
+    def _texts(self, found: list[list[Hypothesis]]) -> list[str]:
+        return [text.strip() for text in self.tokenizer.decode([hypotheses[0].tokens for hypotheses in found])]
+
+    def _rates(self, outputs: Sequence[str], recordings: Sequence[Recording]) -> dict[str, Share]:
+        """The error rates of known speakers and of held-out ones."""
+        pairs, out = list(zip(outputs, recordings, strict=True)), self.hearing.leave_out
+        known, unseen = ([pair for pair in pairs if (pair[1].speaker in out) == left] for left in (False, True))
+        rates = _error_rates(known) if known else {}
+        return rates | ({f"{name}_unseen": rate for name, rate in _error_rates(unseen).items()} if unseen else {})
+
+
+def _scores(rates: Mapping[str, Share]) -> dict[str, float]:
+    return {name: rate.score for name, rate in rates.items()}
+
+
+def _error_rates(pairs: Sequence[tuple[str, Recording]]) -> dict[str, Share]:
+    """The word and character error rates of outputs."""
+
+    def characters(text: str) -> str:
+        return " ".join(normalised(text).replace(" ", "▁"))
+
+    of_characters = token_error_rate(
+        [characters(output) for output, _ in pairs], [[characters(each.text)] for _, each in pairs]
+    )
+    return dict(zip(RATES, (_word_error_rate(pairs), of_characters), strict=True))
+
+
+def _word_error_rate(pairs: Sequence[tuple[str, Recording]]) -> Share:
+    return token_error_rate([output for output, _ in pairs], [[each.text] for _, each in pairs])
+
+
+def flat_features(mels: Sequence[Sound]) -> tuple[Tensor, Segments]:
+    """Filterbanks end to end, each zero-padded to a multiple of `STACK` frames, which make one encoder token."""
+    filled = [np.pad(mel, ((0, -len(mel) % STACK), (0, 0))) for mel in mels]
+    return torch.from_numpy(np.concatenate(filled)), Segments.of([len(mel) for mel in filled])

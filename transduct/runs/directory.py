@@ -1,0 +1,231 @@
+"""Claim a run directory: refuse another run's, lock out other processes, undo a run that failed before it began."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from transduct.config import Recipe, dump, load_recipe
+from transduct.errors import TrainingFailed, TransductError
+from transduct.predictors.base import Notify
+from transduct.tasks.base import with_defaults
+from transduct.storage import (
+    CHECKPOINTS,
+    CONFIG,
+    RECIPE,
+    STATE,
+    disk_error,
+    has_begun,
+    remove,
+    write_file,
+)
+from transduct.training.log import LOG
+
+HELD: set[int] = set()  # file descriptors of the locks of this process
+# Errors that have nothing to do with a file, so that another place would not help.
+OF_THE_MACHINE = (errno.EPIPE, errno.ESHUTDOWN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
+OWN_RECIPE = "resume with the run's own recipe or choose another --out"
+
+
+@contextmanager
+def claimed(
+    directory: Path,
+    recipe: Recipe,
+    resume: bool,
+    notify: Notify,
+    parts: Mapping[Path, Recipe],
+) -> Iterator[None]:
+    """Hold `directory` for this run: its recipe is written, unless it is finished, and other processes are locked out.
+
+    Args:
+        parts: the recipes, by folder, to compare with those already there: the run's own, or one for each stage.
+
+    Raises:
+        TransductError: the directory holds another run, another process trains in it, or it cannot be written.
+        TrainingFailed: the run was interrupted; what has been prepared is kept for `--resume`.
+    """
+    held, finished = directory / RECIPE, (directory / "model" / CONFIG).exists()
+    require_room(directory, resume)
+    if held.exists():
+        _check_same(directory, recipe, parts, notify)
+    if finished and not os.access(directory, os.W_OK):
+        yield  # a finished run writes nothing, so it may lie on a read-only file system
+        return
+    new = not directory.exists()
+    with _locked(directory), _as_user_errors(directory), _undone_on_error(directory, new):
+        for path in filter(_is_leftover, [*directory.iterdir()]):
+            remove(path)
+        if not finished:
+            write_file(held, dump(asdict(recipe)).encode())
+            if not has_begun(directory):
+                for path in directory.glob("tokenizer*.json"):
+                    remove(path)  # it may have been made of other text, or taken from another model
+        yield
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Make the directory and hold its lock."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR, 0o666)
+    except OSError as error:
+        raise disk_error(directory, error) from error
+    HELD.add(lock)
+    try:
+        _lock(lock, directory)
+        yield
+    finally:
+        HELD.discard(lock)
+        os.close(lock)
+
+
+@contextmanager
+def _as_user_errors(directory: Path) -> Iterator[None]:
+    """Turn an interrupt, and errors of files, into errors that say what to do."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise TrainingFailed("interrupted; go on with --resume") from None
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and error.filename:
+            raise TransductError(f"{error.filename}: is missing; copy it back") from error
+        if error.errno in OF_THE_MACHINE:
+            raise
+        raise disk_error(Path(error.filename or directory), error) from error
+
+
+@contextmanager
+def _undone_on_error(directory: Path, new: bool) -> Iterator[None]:
+    """On an error before any progress, restore the recipe that was there; without one, empty the directory.
+
+    A run that trained or was interrupted keeps its files, and so does one that has prepared its corpus, unless the
+    error is one of the recipe. The directory itself is removed if it is `new`.
+    """
+    held = directory / RECIPE
+    before, done = held.read_bytes() if held.exists() else None, _done(directory)
+    try:
+        yield
+    except TrainingFailed:
+        raise  # the run had begun: its log is to be read, or it will be resumed
+    except (KeyboardInterrupt, Exception) as error:
+        with suppress(OSError, TransductError):  # a full disk, which must not hide the error
+            if before is not None:
+                if _done(directory) <= done:
+                    write_file(held, before)
+            elif not _is_worth_keeping(directory, error):
+                for path in directory.iterdir():  # so that the corrected call can start afresh
+                    remove(path)
+                if new:
+                    directory.rmdir()
+        raise
+
+
+def _is_worth_keeping(directory: Path, error: BaseException) -> bool:
+    """Whether a run that ended with this error can be resumed and has work worth keeping."""
+    if isinstance(error, KeyboardInterrupt) or any(directory.glob(f"**/{CHECKPOINTS}/step_*")):
+        return True
+    causes = [error]
+    while cause := causes[-1].__cause__:
+        causes.append(cause)
+    of_recipe = isinstance(error, TransductError) and not any(isinstance(each, OSError) for each in causes)
+    return not of_recipe and any(directory.glob("**/manifest.json"))  # of a corpus, which may have taken hours
+
+
+def _done(directory: Path) -> set[tuple[Path, bytes | int]]:
+    """The progress of a run: the records in its logs and the times of its checkpoints. Progress adds to the set."""
+    records = {(path, line) for path in directory.glob(f"**/{LOG}") for line in path.read_bytes().splitlines()}
+    return records | {(path, path.stat().st_mtime_ns) for path in directory.glob(f"**/{CHECKPOINTS}/step_*/{STATE}")}
+
+
+def require_room(directory: Path, resume: bool) -> None:
+    """Check that a run may be written to `directory`.
+
+    Raises:
+        TransductError: its name is not UTF-8, or it is a file, holds a run that is not to be resumed, or other files.
+    """
+    try:
+        str(directory).encode()
+    except UnicodeEncodeError as error:
+        name = os.fsencode(directory).decode(errors="replace")
+        raise TransductError(f"{name}: its name is not UTF-8; choose another name for --out") from error
+    if directory.exists() and not directory.is_dir():
+        raise TransductError(f"{directory}: this is a file; --out names a folder")
+    if (directory / RECIPE).exists():
+        if not resume:
+            raise TransductError(f"{directory}: holds another run; continue it with --resume or choose another --out")
+    elif directory.exists() and any(p.name != ".lock" and not _is_leftover(p) for p in directory.iterdir()):
+        raise TransductError(
+            f"{directory}: holds files that do not belong to a run; choose an empty or a new folder for --out"
+        )
+
+
+def _check_same(directory: Path, recipe: Recipe, parts: Mapping[Path, Recipe], notify: Notify) -> None:
+    """Refuse to resume a run with other stages, or a part of it with another model or other data."""
+    before = load_recipe(directory / RECIPE)
+    structure = {
+        "stages": (len(before.stages), len(recipe.stages)),
+        "ensemble": (str(before.ensemble).lower(), str(recipe.ensemble).lower()),
+    }
+    for name, (held, given) in structure.items():
+        if held != given:
+            raise TransductError(f"{directory}: its run has {name}={held}, the recipe says {given}; {OWN_RECIPE}")
+    for folder, part in parts.items():
+        if (folder / RECIPE).exists():
+            before = load_recipe(folder / RECIPE)
+            start = {"start_from": part.model.get("start_from")}  # that model, or the whole run, may have moved
+            before = with_defaults(replace(before, model={**before.model, **start}), folder)
+            _compare(before, part, folder, notify)
+
+
+def _let_go() -> None:
+    """Close the locks in a newly forked process, such as a loader's worker.
+
+    A lock is held until every process has closed it, and a worker outlives a killed parent by some seconds.
+    """
+    for handle in HELD:
+        os.close(handle)
+    HELD.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+def _lock(handle: int, directory: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            raise TransductError(f"{directory}: another process trains here; wait for it or stop it") from error
+        raise disk_error(directory, error) from error
+
+
+def _is_leftover(path: Path) -> bool:
+    """Whether this is a half-written file or directory of a process that was killed."""
+    return path.name.startswith(".") and path.name.endswith(".part")
+
+
+def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> None:
+    """Refuse to resume with another model or other data; notify about every other difference."""
+    finished = (directory / "model" / CONFIG).exists()
+    free = {"data.root", "data.workers", "data.broken", "data.metrics", "data.bleu_tokenize", "model.start_from"}
+    if held.training.get("best") == "bleu" and not finished:  # BLEU by another tokenizer is not comparable
+        free.remove("data.bleu_tokenize")
+    for section in ("task", "data", "tokenizer", "model", "training", "decoding"):
+        old, new = getattr(held, section), getattr(given, section)
+        pairs = {section: (old, new)}
+        if isinstance(old, dict) and isinstance(new, dict):
+            pairs = {f"{section}.{key}": (old.get(key), new.get(key)) for key in {**old, **new}}
+        for name, (before, after) in pairs.items():
+            if before == after or name in free:
+                continue
+            if section not in ("training", "decoding") or name in ("training.ema", "training.optimiser"):
+                raise TransductError(f"{directory}: its run has {name}={before}, the recipe says {after}; {OWN_RECIPE}")
+            if finished:
+                remedy = "another may start from its model (model.start_from)"
+                notify(f"{directory}: {name} stays {before}, not {after}: this run is finished; {remedy}")
+            else:
+                notify(f"{name} was {before}, goes on with {after}")

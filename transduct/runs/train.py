@@ -1,0 +1,408 @@
+"""Train a recipe in a run directory, alone or in stages.
+
+run directory   recipe.yaml  log.jsonl  checkpoints/step_N/  model/   and what the task prepares (tokenizers, corpus)
+                with stages: recipe.yaml  log.jsonl  stage_1/  stage_2/ ...  model/   (each stage is a run directory)
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from transduct.config import PATHS, Recipe, expand_homes, load_recipe, merge, parse_override, record, stages_of
+from transduct.data.corpus import made_elsewhere, validation_digest
+from transduct.data.files import names_of, require_files
+from transduct.errors import TransductError
+from transduct.predictors.base import Notify, Report, configuration, from_home, naming_files, task_module
+from transduct.tasks.base import Task, with_defaults
+from transduct.runs.directory import claimed, require_room
+from transduct.storage import CONFIG, RECIPE, files_in, has_begun, write_directory, write_file
+from transduct.training.distributed import Ranks
+from transduct.training.log import LOG, Event, ignore
+from transduct.devices import pick_device
+from transduct.training.machine import prepare_machine, seed_generators, training_alone
+from transduct.training.trainer import fit
+
+# Keys of the `model` section that must equal those of the model to start from: they fix shapes or meaning of weights.
+SHARED = (
+    *("d_model", "d_ff", "d_hidden", "patch_size", "num_heads", "num_kv_heads", "d_k", "d_v"),
+    *("positions", "position_mode", "norm", "norm_kind", "activation", "tie"),
+)
+LENGTHS = ("max_length", "context", "size")  # keys of `data` that set how many learned positions there are
+
+
+def train(
+    recipe: Recipe,
+    directory: str | Path,
+    resume: bool = False,
+    notify: Notify = print,
+    report: Callable[[Event], None] = ignore,
+) -> Path:
+    """Train a recipe in `directory` and return the path of the model directory, `directory/model`.
+
+    Stages are trained in turn, each in a run directory of its own. Each starts from the model of the stage before,
+    unless the stages form an ensemble.
+
+    Args:
+        notify: called with each line that the run says.
+        report: called with each record of the log, as in `fit`.
+
+    Raises:
+        TransductError: the recipe or its data are wrong, the directory holds another run, or another thread trains.
+        TrainingFailed: training diverged or was stopped by a signal.
+    """
+    verb = _train_stages if recipe.stages or recipe.ensemble else _train_one
+    with training_alone():
+        return verb(recipe, Path(from_home(directory)), resume, notify, report)
+
+
+def _train_stages(
+    recipe: Recipe, directory: Path, resume: bool, notify: Notify, report: Callable[[Event], None]
+) -> Path:
+    model = directory / "model"
+    directory = directory.resolve()  # absolute, like a filled-in `start_from`
+    ranks = Ranks.join(pick_device(str(stages_of(recipe)[0].training.get("device", "auto"))))
+    if ranks.rank != 0:
+        notify = ignore
+    stages = _stages_in(directory, recipe)
+    filled_in = _checked(stages, recipe.ensemble)  # before the first stage is trained
+    recipe = _with_absolute_paths(recipe)
+    changed = notify if (model / CONFIG).exists() else ignore  # each stage reports its own changes when its turn comes
+    with claimed(directory, recipe, resume, changed, filled_in) if ranks.rank == 0 else nullcontext():
+        ranks.wait()
+        if (model / CONFIG).exists():
+            notify(f"{model.parent}: this run is finished; its model is {model}")
+            return model
+        _check_inputs(stages, directory, ranks)
+        first = next(iter(stages))
+        for number, (folder, stage) in enumerate(stages.items(), 1):
+            notify(f"stage {number} of {len(stages)}: {stage.task}")
+            beside = first if recipe.ensemble and folder != first else None
+            _train_one(stage, folder, (folder / RECIPE).exists(), notify, report, beside)
+            if ranks.rank == 0:
+                _join_logs([*stages][:number], directory / LOG)
+        if ranks.rank == 0:
+            made = [folder / "model" for folder in stages]
+            if recipe.ensemble:
+                task_module(stages[first].task).combine(made, model)
+            else:
+                write_directory(model, files_in(made[-1]))
+        ranks.wait()
+    return model
+
+
+def _stages_in(directory: Path, recipe: Recipe) -> dict[Path, Recipe]:
+    """The recipe of each stage by its folder; but for an ensemble's, each starts from the model before.
+
+    Raises:
+        TransductError: an ensemble has fewer than two stages, or one of a task whose models cannot be combined.
+    """
+    stages: dict[Path, Recipe] = {}
+    before: Path | None = None
+    for number, stage in enumerate(stages_of(recipe), 1):
+        folder = directory / f"stage_{number}"
+        stage = _as_begun(stage, folder)
+        if not recipe.ensemble and before is not None and stage.model.get("start_from") is None:
+            stage = replace(stage, model={**stage.model, "start_from": str(before / "model")})
+        stages[folder] = stage
+        before = folder
+    if recipe.ensemble and (
+        len(stages) < 2 or any(not hasattr(task_module(stage.task), "combine") for stage in stages.values())
+    ):
+        raise TransductError("ensemble is true; expected two stages or more, each a translation model; or leave it out")
+    return stages
+
+
+def _checked(stages: Mapping[Path, Recipe], ensemble: bool) -> dict[Path, Recipe]:
+    """The recipes of the stages with every default filled in.
+
+    Raises:
+        TransductError: one is wrong, or two of them do not go together.
+    """
+    filled_in = {}
+    for number, (folder, stage) in enumerate(stages.items()):
+        try:
+            filled_in[folder] = with_defaults(stage, folder.parent)
+        except TransductError as error:
+            if not str(error).startswith("recipe: "):
+                raise
+            raise TransductError(f"recipe: stages[{number}]: {str(error).removeprefix('recipe: ')}") from error
+    _check_shared(filled_in)
+    if ensemble:
+        task_module(next(iter(stages.values())).task).check_alike(filled_in)
+    return filled_in
+
+
+def _check_inputs(stages: Mapping[Path, Recipe], directory: Path, ranks: Ranks) -> None:
+    """Check the files and models that the unfinished stages will read."""
+    for number, (folder, stage) in enumerate(stages.items()):
+        if (folder / "model" / CONFIG).exists():
+            continue
+        task = task_module(stage.task).create(stage, directory, ignore)
+        _require_files(task.data, folder, tested=True)
+        made_here = directory in Path(stage.model.get("start_from") or "").resolve().parents  # by an earlier stage
+        if not made_here:
+            _check_start(stage, folder)
+        # The first stage reads its data at once, and one that has begun has read it; others may follow hours later.
+        begins_later = number > 0 and not (folder / RECIPE).exists()
+        if ranks.rank == 0 and begins_later and hasattr(task, "check_data"):
+            with naming_files(names_of(task.data.train) or ["data.train"]):
+                task.check_data()
+
+
+def _require_files(data: Any, run: Path, tested: bool = False) -> None:
+    """Like `require_files`; of a run that has begun, the files may have moved."""
+    try:
+        require_files(data, tested)
+    except TransductError as error:
+        if not has_begun(run):
+            raise
+        raise TransductError(f"{error}; if they have moved, give their new place: data.root=FOLDER") from error
+
+
+def _join_logs(folders: Iterable[Path], path: Path) -> None:
+    """Write the logs of stages to `path`, one after the other, unless it holds just that.
+
+    A new log shows that the run has made progress. The log of a finished stage may have been removed by hand.
+    """
+    logs = b"".join((folder / LOG).read_bytes() for folder in folders if (folder / LOG).exists())
+    if not path.exists() or path.read_bytes() != logs:
+        write_file(path, logs)
+
+
+def _check_shared(stages: Mapping[Path, Recipe]) -> None:
+    """Refuse a stage that differs from the one it starts from in a key that both must share; `stages` by folder."""
+    for number, stage in enumerate(stages.values()):
+        start = stages.get(Path(stage.model.get("start_from") or "").parent, stage)
+        data = ("backwards", *(LENGTHS if stage.model.get("positions") == "learned" else ()))
+        for section, keys in (("model", SHARED), ("data", data)):
+            if clash := _clash(getattr(stage, section), getattr(start, section), keys):
+                name, found, held = clash
+                where = f"stages[{number}]: {section}.{name}"
+                raise TransductError(f"{where} is {found}, the stage that it starts from has {held}; make them equal")
+        _require_place(stage, start.model, f"stages[{number}]: the stage that it starts from")
+        theirs, ours = _corpora(start), _corpora(stage)
+        more = (stage.data.get("held_out") or 0) > (start.data.get("held_out") or 0)
+        if stage.data.get("held_out") and theirs & ours and (more or theirs != ours):  # other pairs are held out
+            raise TransductError(
+                f"stages[{number}]: data.held_out takes pairs that the stage it starts from was trained on; name "
+                "data.valid"
+            )
+
+
+def _corpora(recipe: Recipe) -> set[str]:
+    """The training corpora of a recipe, whatever their weights."""
+    train = recipe.data.get("train")
+    root = recipe.data.get("root")
+    return {str((root, {**corpus, "weight": 1.0})) for corpus in train} if isinstance(train, list) else set()
+
+
+def _require_place(recipe: Recipe, theirs: Mapping[str, Any], start: str) -> None:
+    """Refuse to start a translation model from an encoder with an embedding norm, for which it has no place."""
+    if recipe.task == "translation" and theirs.get("embedding_norm"):
+        raise TransductError(f"{start} has model.embedding_norm, for which translation has no place; train it without")
+
+
+def _clash(given: Mapping[str, Any], held: Mapping[str, Any], names: Iterable[str]) -> tuple[str, Any, Any] | None:
+    """The first key that both mappings set, and to different values, with the two values."""
+    for name in names:
+        if None not in (given.get(name), held.get(name)) and given[name] != held[name]:
+            return name, given[name], held[name]
+    return None
+
+
+def _check_start(recipe: Recipe, directory: Path) -> None:
+    """Check the model to start from before a corpus is prepared for it in the run's directory.
+
+    Raises:
+        TransductError: it is missing, of a kind that cannot be started from, or does not fit the recipe.
+    """
+    start = recipe.model.get("start_from")
+    if start is None:
+        return
+    if not (Path(start) / CONFIG).exists():
+        model = Path(start) / "model"
+        remedy = f"name {model}" if (model / CONFIG).exists() else "name a model directory, RUN/model"
+        if has_begun(directory):
+            remedy = "the run has begun and needs it no more: set it to null"
+        raise TransductError(f"model.start_from: {start} holds no {CONFIG}; {remedy}")
+    held = configuration(Path(start))
+    if "members" in held:
+        raise TransductError(f"model.start_from: {start} is an ensemble; name one of its members, such as {start}/1")
+    if "quantised" in held:
+        raise TransductError(f"model.start_from: {start} is quantised; name the model that it was made of")
+    theirs = held["model"] if isinstance(held.get("model"), dict) else {}  # else refused when it is read
+    if clash := _clash(recipe.model, theirs, SHARED):
+        name, found, there = clash
+        raise TransductError(f"model.start_from: {start} has {name} {there}, the recipe {found}; make them equal")
+    _require_place(recipe, theirs, f"model.start_from: {start}")
+    way = bool(held.get("backwards"))
+    if held["task"] == recipe.task == "translation" and way != recipe.data.get("backwards", False):
+        side = "end" if way else "beginning"
+        raise TransductError(
+            f"model.start_from: {start} writes from the {side} on; set data.backwards to {str(way).lower()}"
+        )
+
+
+def _with_absolute_paths(recipe: Recipe) -> Recipe:
+    """The recipe with absolute paths, so that it means the same in any working directory."""
+
+    def absolute(sections: Mapping[str, Any]) -> dict[str, Any]:
+        result = dict(sections)
+        for name, key in PATHS:
+            section = sections.get(name) or {}
+            if section.get(key) is not None:
+                result[name] = {**section, key: str(Path(section[key]).resolve())}
+        return result
+
+    whole = {"data": {"root": ".", **recipe.data}, "model": recipe.model}
+    return replace(recipe, **absolute(whole), stages=[absolute(stage) for stage in recipe.stages])
+
+
+def _as_begun(recipe: Recipe, directory: Path) -> Recipe:
+    """The recipe, with a precision of `auto` replaced by the one its run began with, perhaps on another machine."""
+    if recipe.training.get("precision") != "auto" or not (directory / RECIPE).exists():
+        return recipe
+    held = load_recipe(directory / RECIPE).training.get("precision", "auto")
+    return replace(recipe, training={**recipe.training, "precision": held})
+
+
+def _train_one(
+    recipe: Recipe,
+    directory: Path,
+    resume: bool,
+    notify: Notify,
+    report: Callable[[Event], None],
+    beside: Path | None = None,
+) -> Path:
+    """Train one model, with the tokenizers of the run `beside` if there is one."""
+    ranks = Ranks.join(pick_device(str(recipe.training.get("device", "auto"))))
+    if ranks.rank != 0:
+        notify = report = ignore
+    prepare_machine()  # before the task is made, which may compute
+    task: Task = task_module(recipe.task).create(_as_begun(recipe, directory), directory, notify)
+    own = {directory: task.recipe}
+    with claimed(directory, task.recipe, resume, notify, own) if ranks.rank == 0 else nullcontext():
+        ranks.wait()
+        made = directory / "model"
+        if (made / CONFIG).exists():
+            notify(f"{directory}: this run is finished; its model is {made}")
+            return made
+        if ranks.rank == 0:
+            _check_start(task.recipe, directory)
+            _require_files(task.data, directory)
+            if beside is not None:
+                task_module(recipe.task).take_vocabularies(beside, directory)
+            with naming_files(names_of(task.data.train) or ["data.train"]):
+                task.prepare()
+        ranks.wait()
+        if ranks.rank != 0:
+            with made_elsewhere():  # rank 0 made them
+                task.prepare()
+        seed_generators(task.training.seed)
+        model = task.build_model()
+        notify(f"model: {sum(p.numel() for p in model.parameters()):,} parameters")
+        validated_on = validation_digest(task.data)
+        state = fit(model, task.training, directory, task.batches, task.loss, task.evaluate, report, validated_on)
+        if ranks.rank == 0:
+            final = task.save(model, made, {**asdict(state), "ranks": ranks.world})
+            _warn_if_worse(final, task.training.best, directory / LOG, notify)
+        ranks.wait()  # the next stage reads the model
+    return made
+
+
+def _warn_if_worse(final: Report, best: str | None, path: Path, notify: Notify) -> None:
+    """Warn if the final weights score below a validation of the run by the score that chooses, else by the first."""
+    name = best or next(iter(final.scores), "")
+    since: list[float] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        if "notice" in record:  # other validation data: what was measured before cannot be compared
+            since.clear()
+        score = record.get("scores", {}).get(name)
+        if score is not None:
+            since.append(score)
+    if not since or name not in final.scores:
+        return
+    lower = name in final.lower_is_better
+    found, top = final.scores[name], min(since) if lower else max(since)
+    # Rounding differs a little between a model in training and the average of one checkpoint.
+    if not math.isclose(found, top, rel_tol=1e-6) and (found > top) == lower:
+        remedy = "" if best else f"; a run with training.best={name} keeps the best"
+        notify(f"warning: the model has {name} {found:.4g}, a validation on the way had {top:.4g}{remedy}")
+
+
+def chosen_recipe(
+    paths: Sequence[str],
+    overrides: Sequence[str],
+    profile: str | None,
+    directory: Path,
+    resume: bool,
+    files: Mapping[str, Any],
+    notify: Notify,
+) -> Recipe:
+    """The recipe that the command line asks for: a file, the one of the run to resume, or one for translation files.
+
+    Args:
+        files: training files under `source`, `target`, `valid_source` and `valid_target`.
+
+    Raises:
+        TransductError: none of these was given, or more than one, or a recipe is wrong.
+    """
+    if profile and not paths:
+        raise TransductError(f"--profile {profile} belongs to a recipe; give one, or leave it out")
+    if any(files.values()):
+        if paths:
+            raise TransductError(f"found a recipe ({paths[0]}) and text files; give one of them")
+        if resume and (directory / RECIPE).exists():
+            return run_of_files(directory, files, overrides)
+        require_room(directory, resume)  # before counting the text, which may take long
+        return file_recipe("translation", files, overrides, notify)
+    if len(paths) > 1:
+        raise TransductError(f"found {len(paths)} recipes ({', '.join(paths)}); give one")
+    if paths:
+        return load_recipe(Path(paths[0]), overrides, profile)
+    if resume and (directory / RECIPE).exists():
+        return load_recipe(directory / RECIPE, overrides)
+    none = "nothing to train; give a recipe, or --source and --target, or --resume with --out"
+    raise TransductError(f"{directory}: holds no run to resume; name it with --out" if resume else none)
+
+
+def file_recipe(task: str, files: Mapping[str, Any], overrides: Sequence[str], notify: Notify) -> Recipe:
+    """A recipe for training files without one; the task chooses the sizes and notifies which."""
+    asked: dict[str, Any] = {}
+    for override in overrides:
+        asked = merge(asked, parse_override(override))
+    sections = {name: section for name, section in asked.items() if isinstance(section, Mapping)}
+    tree = task_module(task).file_recipe({name: from_home(given) for name, given in files.items()}, notify, sections)
+    tree = merge(tree, asked)
+    recipe = record(Recipe, tree, "", "the recipe for your files")
+    expand_homes(recipe)
+    return recipe
+
+
+def run_of_files(directory: Path, files: Mapping[str, Any], overrides: Sequence[str]) -> Recipe:
+    """The recipe of a run to resume that was started with these training files.
+
+    Raises:
+        TransductError: it was started with others.
+    """
+    recipe = load_recipe(directory / RECIPE, overrides)
+
+    def paths(corpora: Any, side: str, root: str) -> list[Path]:
+        sources = [source.get(side) or [] for source in (corpora if isinstance(corpora, list) else [corpora or {}])]
+        names = [name for source in sources for name in ([source] if isinstance(source, str) else source)]
+        return [(Path(root) / name).resolve() for name in names]
+
+    for split, prefix in (("train", ""), ("valid", "valid_")):
+        for side in ("source", "target"):
+            given = paths({side: from_home(files.get(prefix + side))}, side, ".")
+            theirs = paths(recipe.data.get(split), side, recipe.data["root"])
+            if given != theirs:
+                found, held = (", ".join(map(str, each)) or "nothing" for each in (given, theirs))
+                option = f"--{prefix}{side}".replace("_", "-")
+                raise TransductError(f"{directory}: {option} is {found}, its run has {held}; choose another --out")
+    return recipe

@@ -1,0 +1,107 @@
+"""`transduct serve`: listening for requests and shutting down gracefully."""
+
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from transduct.errors import TrainingFailed, TransductError, needing
+from transduct.interfaces.start import load
+from transduct.serving.service import PATIENCE, Service
+
+with needing("serve"):
+    import uvicorn
+
+    from transduct.serving.connections import Impatient
+
+CONNECTIONS = 1000  # uvicorn answers further ones with 503
+
+
+def read_keys(path: Path) -> list[str]:
+    """Read API keys from a file, one per line.
+
+    Raises:
+        TransductError: if the file cannot be read or has no key, or a line is not a key.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TransductError(f"{path}: cannot be read ({error}); give a text file with one key a line") from error
+    keys = {number: line.strip() for number, line in enumerate(lines, 1) if line.strip()}
+    for number, key in keys.items():
+        if not key.isascii() or len(key.split()) > 1:
+            raise TransductError(f"{path}:{number}: not a key; write letters and digits without blanks")
+    if not keys:
+        raise TransductError(f"{path}: holds no key; write one a line")
+    return list(keys.values())
+
+
+def serve(
+    path: str, host: str, port: int, waiting: int, keys: Path | None, device: str = "auto", precision: str = "float32"
+) -> None:
+    """Serve a model, in the main thread, until SIGTERM or Ctrl-C; pending requests are still answered.
+
+    Raises:
+        TransductError: if there is no model, the port is taken or the keys cannot be read.
+        TrainingFailed: if a second Ctrl-C ended it before all requests were answered.
+    """
+    if waiting < 1:
+        raise TransductError(f"--waiting is {waiting}, must be at least 1")
+    known = [] if keys is None else read_keys(keys)
+    service = Service(load(path, device, precision), Path(path).resolve().name, waiting, known)
+    config = uvicorn.Config(
+        service.application(),
+        log_level="warning",
+        access_log=False,
+        http=Impatient,
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=int(PATIENCE) + 5,
+    )
+    runs = uvicorn.Server(config)
+
+    def end(*_: object) -> None:
+        """Handle signals before uvicorn installs its own handlers, and after, when it raises them again."""
+        runs.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    with closing(_listening(host, port)) as listening, _without_warnings():
+        name, port = listening.getsockname()[:2]
+        name = f"[{name}]" if ":" in name else name
+        print(f"serving {path} on http://{name}:{port} (Ctrl-C ends)", file=sys.stderr, flush=True)
+        runs.run(sockets=[listening])
+    if runs.force_exit:
+        raise TrainingFailed("ended before all was answered")
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Log errors alone: warnings quote the texts of requests, which belong in no log."""
+    log = logging.getLogger("transduct")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    if not 0 <= port < 1 << 16:  # the system would take a larger port modulo 65536
+        raise TransductError(f"--port is {port}, must be from 0 to 65535")
+    with ExitStack() as on_failure:
+        try:
+            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            # With the protocol given, asyncio sets TCP_NODELAY.
+            listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            on_failure.callback(listening.close)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen()
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
+            raise TransductError(f"cannot listen on {host}:{port} ({error}); give another --port or --host") from error
+        on_failure.pop_all()
+    return listening

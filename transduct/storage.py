@@ -1,0 +1,277 @@
+"""Files of checkpoints and model directories, written atomically as safetensors and JSON; nothing is pickled."""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from transduct.errors import TransductError
+
+FORMAT = 1  # of checkpoints and model directories; every released version stays loadable
+WEIGHTS, OPTIMISER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
+CONFIG, STATE = "config.json", "state.json"
+RECIPE, CHECKPOINTS = "recipe.yaml", "checkpoints"  # the file and the folder of a run that hold them
+POINTER = b"version https://git-lfs"  # begins what Git LFS leaves in a file's place until the file is fetched
+
+
+def has_begun(run: Path) -> bool:
+    """Whether the run in a folder has a checkpoint, whole or not."""
+    return any(run.glob(f"{CHECKPOINTS}/step_*"))
+
+
+def write_directory(directory: Path, files: Mapping[str, bytes], replace: bool = False) -> None:
+    """Write `files` as a folder that appears whole or not at all. Names may contain subfolders.
+
+    Args:
+        replace: whether to replace an existing folder.
+
+    Raises:
+        TransductError: if the folder exists, the disk is full or the path cannot be written.
+    """
+    with new_directory(directory, replace) as folder:
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+
+
+@contextmanager
+def new_directory(directory: Path, replace: bool = False) -> Iterator[Path]:
+    """Yield a temporary folder beside `directory` to be filled, then sync it to disk and rename it to `directory`. See
+    `write_directory`."""
+    beside, aside = (directory.with_name(f".{directory.name}.{os.getpid()}.{name}") for name in ("part", "old.part"))
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        yield beside
+        for path in (beside, *beside.rglob("*")):
+            sync(path)
+        if replace and directory.exists():
+            directory.rename(aside)
+        put_in_place(beside, directory)
+    except OSError as error:
+        raise disk_error(directory, error) from error
+    finally:
+        if aside.exists() and not directory.exists():
+            aside.rename(directory)
+        for leftover in (beside, aside):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def files_in(directory: Path, folders: Sequence[str] = ()) -> dict[str, bytes]:
+    """The contents of the files in a directory and in these folders of it, by relative path."""
+    paths = [path for folder in ("", *folders) for path in (directory / folder).iterdir() if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+
+
+def require_absent(out: Path) -> None:
+    """Raise TransductError if the path exists."""
+    if out.exists():
+        raise TransductError(f"{out}: exists already; choose another name")
+
+
+def put_in_place(beside: Path, directory: Path) -> None:
+    """Rename a finished folder to its final name.
+
+    Raises:
+        TransductError: if the name is taken, perhaps since a moment ago.
+    """
+    try:
+        beside.rename(directory)
+    except OSError:
+        require_absent(directory)
+        raise
+    sync(directory.parent)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Replace a file atomically, or leave the old one.
+
+    Raises:
+        TransductError: if the disk is full or the path cannot be written.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        beside.write_bytes(content)
+        sync(beside)
+        beside.replace(path)
+        sync(path.parent)
+    except OSError as error:
+        raise disk_error(path, error) from error
+    finally:
+        with suppress(OSError):
+            beside.unlink()
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder, as far as possible: a network file system keeps files that are open."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def sync(path: Path) -> None:
+    """Flush a file's contents, or a folder's entries, to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems do not support it
+            raise
+    finally:
+        os.close(handle)
+
+
+def disk_error(path: Path, error: OSError) -> TransductError:
+    """The error for a failed write; the old contents are still in place."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return TransductError(f"{path}: the disk is full; nothing was changed there: free some space and run again")
+    return TransductError(f"{path}: cannot be written ({error.strerror or error}); choose another place")
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """The model's parameters by name; a shared parameter appears once."""
+    return {name: p.detach() for name, p in model.named_parameters()}
+
+
+def pack(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors as the bytes of a safetensors file."""
+    return save_tensors({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
+
+
+def pack_json(content: Mapping[str, Any]) -> bytes:
+    """A mapping as the bytes of a JSON file."""
+    return json.dumps(content, indent=1, ensure_ascii=False).encode()
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file.
+
+    Raises:
+        TransductError: if the file is missing, truncated or of another kind, such as a pickle; it is never executed.
+    """
+    try:
+        check_file(path, "a safetensors file")
+        path.open("rb").close()  # for Python's error message, which is clearer than the library's
+        return load_tensors(path)
+    except OSError as error:
+        raise TransductError(f"{path}: cannot be read ({error.strerror}); expected a safetensors file") from error
+    except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        raise TransductError(
+            f"{path}: not a whole safetensors file ({error}); it may be truncated or of another kind: copy it again"
+        ) from error
+
+
+def check_file(path: Path, what: str) -> None:
+    """Reject a pipe or a device, on which reading would block, and a pointer of Git LFS."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise TransductError(f"{path}: not a regular file; expected {what}")
+    with suppress(OSError), path.open("rb") as file:
+        if file.read(len(POINTER)) == POINTER:
+            raise TransductError(f"{path}: a pointer of Git LFS, not {what}; fetch the files with: git lfs pull")
+
+
+def read_object(path: Path, what: str) -> dict[str, Any]:
+    """The JSON object in a file. Raises TransductError if there is none."""
+    try:
+        check_file(path, what)
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise TransductError(f"{path}: cannot be read ({error.strerror}); expected {what}") from error
+    except (ValueError, RecursionError) as error:
+        raise TransductError(f"{path}: not valid JSON ({error}); expected {what}") from error
+    if not isinstance(content, dict):
+        raise TransductError(f"{path}: holds no JSON object; expected {what}")
+    return content
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """The JSON object in a file that transduct wrote. Raises TransductError also if its format number is unknown."""
+    content = read_object(path, what)
+    found = content.get("format")
+    if found is None and (kind := content.get("model_type", "marian")) != "marian":
+        raise TransductError(
+            f"{path}: a model of Hugging Face's of type {kind!r:.40}; of theirs only 'marian' can be converted, others "
+            "are trained anew: see transduct train --help"
+        )
+    if found is None and "model_type" in content:
+        raise TransductError(f"{path}: Hugging Face's; make a model of ours of it: transduct convert {path.parent} OUT")
+    if found is None:
+        raise TransductError(
+            f"{path}: has no 'format', so transduct did not write it, or wrote it for another tool; expected {what}"
+        )
+    if type(found) is not int or not 1 <= found <= FORMAT:
+        raise TransductError(
+            f"{path}: format {found!r}, this version reads 1 to {FORMAT}; expected {what}, "
+            "or install the transduct that wrote it"
+        )
+    return content
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], source: Path) -> None:
+    """Copy weights into a model with the same names and shapes.
+
+    Raises:
+        TransductError: if a name is missing or unknown, or a shape differs.
+    """
+    own = weights_of(model)
+    _compare(own, weights, source)
+    for name, parameter in own.items():
+        parameter.copy_(weights[name])
+
+
+def fill(model: nn.Module, weights: Mapping[str, Tensor], source: Path, copy: bool = False) -> None:
+    """Replace a model's parameters for inference by these weights; shared parameters stay shared.
+
+    Args:
+        copy: whether to copy the weights, so that the file they are mapped from may be written over.
+
+    Raises:
+        TransductError: as `load_weights`.
+    """
+    own = dict(model.named_parameters())
+    _compare(own, weights, source)
+    new = {id(p): nn.Parameter(weights[name].to(p.dtype, copy=copy), False) for name, p in own.items()}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = new[id(parameter)]
+
+
+def _compare(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: Path) -> None:
+    if odd := sorted(own.keys() ^ weights.keys()):
+        where = "lacks" if odd[0] in own else "has an unknown"
+        raise TransductError(f"{source}: {where} weight '{odd[0]}'; the file does not belong to this configuration")
+    for name, parameter in own.items():
+        if parameter.is_floating_point() != weights[name].is_floating_point():
+            found = str(weights[name].dtype).removeprefix("torch.")
+            raise TransductError(f"{source}: weight '{name}' holds {found}; the file does not belong to this model")
+        if parameter.shape != weights[name].shape:
+            raise TransductError(
+                f"{source}: weight '{name}' is {tuple(weights[name].shape)}, the configuration "
+                f"says {tuple(parameter.shape)}; the file does not belong to this configuration"
+            )
+
+
+def average(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of the weights of several checkpoints, computed in float64."""
+    total: dict[str, Tensor] = {}
+    for path in paths:
+        for name, tensor in read_tensors(path).items():
+            total[name] = total[name] + tensor.double() if name in total else tensor.double()
+    return {name: tensor / len(paths) for name, tensor in total.items()}
+
+
+def strict_json(item: Any) -> str:
+    """JSON text with null in place of NaN and infinity, which JSON cannot express."""
+    return json.dumps(json.loads(json.dumps(item), parse_constant=lambda _: None), ensure_ascii=False)
